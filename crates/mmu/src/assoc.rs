@@ -185,9 +185,10 @@ impl Assoc {
         self.sets.flush_non_global(of);
     }
 
-    /// Drops the entries for which `keep`, given the key, the attributes and the sharers, is false.
-    pub fn retain(&mut self, mut keep: impl FnMut(u64, Attr, u8) -> bool) {
-        self.sets.for_each(|set, holders| drop_if(set, |tag| !keep(key_of(tag), attr(tag), holders)));
+    /// Drops the entries of the sharers `of` for which `keep`, given the key, the attributes and those of them that hold it, is
+    /// false.
+    pub fn retain(&mut self, of: u8, mut keep: impl FnMut(u64, Attr, u8) -> bool) {
+        self.sets.for_each(of, |set, holders| drop_if(set, |tag| !keep(key_of(tag), attr(tag), holders)));
     }
 
     /// Looks `key` up in the set selected by `index`, where all sharers hold the same in that set, and makes it the most recent.
@@ -249,14 +250,14 @@ impl Assoc {
         self.sets.changed(number, |_| {});
     }
 
-    /// Drops `key` if it is there.
-    pub fn remove(&mut self, index: u64, key: u64) {
+    /// Drops the entries of the sharers `of` for `key`.
+    pub fn remove(&mut self, index: u64, key: u64, of: u8) {
         let number = self.sets.of(index);
         let drop = |set: &mut [u64], way, _| {
             set_sig(set, way, 0);
             set[LIVE] -= 1;
         };
-        self.sets.change(number, u8::MAX, |set| find(set, key), drop);
+        self.sets.change(number, of, |set| find(set, key), drop);
     }
 }
 
@@ -325,8 +326,8 @@ mod tests {
                         own(&mut lists, &mut |_, list| list.retain(|_| false));
                     }
                     2 => {
-                        a.remove(key, key);
-                        lists.iter_mut().for_each(|list| list.retain(|e| e.0 != key));
+                        a.remove(key, key, of);
+                        own(&mut lists, &mut |_, list| list.retain(|e| e.0 != key));
                     }
                     3 => {
                         let allowed = a.allow(key, key, of, some);
@@ -363,7 +364,7 @@ mod tests {
                 }
             }
             let mut left = [const { Vec::new() }; 3];
-            a.retain(|key, _, holders| {
+            a.retain(7, |key, _, holders| {
                 (0..3).filter(|place| holders >> place & 1 != 0).for_each(|place| left[place].push(key));
                 true
             });

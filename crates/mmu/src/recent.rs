@@ -276,17 +276,18 @@ impl Recent {
         });
     }
 
-    /// Drops the entries for `key`.
-    pub fn remove(&mut self, key: u64) {
+    /// Drops the entries of the sharers `of` for `key`.
+    pub fn remove(&mut self, key: u64, of: u8) {
         let set = self.set(key);
         let drop =
             |rows: &mut [Row], _, _| rows.iter_mut().for_each(|row| row.drop_if(|tag| matches(tag, key)));
-        self.sets.change(set, u8::MAX, |rows| find(rows, key), drop);
+        self.sets.change(set, of, |rows| find(rows, key), drop);
     }
 
-    /// Drops the entries for which `keep`, given the key, the attributes and the sharers, is false.
-    pub fn retain(&mut self, mut keep: impl FnMut(u64, Attr, u8) -> bool) {
-        self.sets.for_each(|rows, holders| {
+    /// Drops the entries of the sharers `of` for which `keep`, given the key, the attributes and those of them that hold it, is
+    /// false.
+    pub fn retain(&mut self, of: u8, mut keep: impl FnMut(u64, Attr, u8) -> bool) {
+        self.sets.for_each(of, |rows, holders| {
             rows.iter_mut().for_each(|row| row.drop_if(|tag| !keep(key_of(tag), attr(tag), holders)));
         });
     }
@@ -374,7 +375,7 @@ mod tests {
                 let list = &mut lists[(page % sets) as usize];
                 let at = list.iter().position(|e| e.0 == page);
                 if op == 0 {
-                    a.remove(page);
+                    a.remove(page, 1);
                     list.retain(|e| e.0 != page);
                     filters[0].dropped(PageSize::Size4K, page);
                     continue;

@@ -170,11 +170,11 @@ impl<T: Part> Sets<T> {
         }
     }
 
-    /// Each version of each set, with its holders.
-    pub fn for_each(&mut self, mut f: impl FnMut(&mut [T], u8)) {
+    /// Each version of each set that some of `of` hold, with those of them.
+    pub fn for_each(&mut self, of: u8, mut f: impl FnMut(&mut [T], u8)) {
         for set in 0..self.sets {
             self.of(set as u64);
-            self.change(set, u8::MAX, |_| Some(()), |parts, (), holders| f(parts, holders));
+            self.change(set, of, |_| Some(()), |parts, (), holders| f(parts, holders));
         }
     }
 

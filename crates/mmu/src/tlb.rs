@@ -453,14 +453,24 @@ impl Tlb {
     /// Drops the page's entries (INVLPG, or the page fault that the address caused), global
     /// ones too, and all pieces if it is held in pieces (Intel SDM vol. 3A 4.10.4.1).
     pub fn invalidate(&mut self, gva: Gva) {
-        for size in PageSize::ALL {
+        self.drop_page(PageSize::Size4K, gva, u8::MAX);
+    }
+
+    /// [`Tlb::invalidate`] of the sharers `of`, without entries of 4 KB pages: for an address in the other piece of a page of 4 MB,
+    /// which the arrays hold as two of 2 MB.
+    pub fn invalidate_large(&mut self, gva: Gva, of: u8) {
+        self.drop_page(PageSize::Size2M, gva, of);
+    }
+
+    fn drop_page(&mut self, least: PageSize, gva: Gva, of: u8) {
+        for size in PageSize::ALL.into_iter().filter(|&size| size >= least) {
             let k = key(size, gva);
             let key = k | self.space;
-            self.first.iter_mut().for_each(|array| array.remove(key));
+            self.first.iter_mut().for_each(|array| array.remove(key, of));
             for array in &mut self.second {
                 match array {
-                    Second::Narrow(array) => array.remove(k, key),
-                    Second::Wide(array) => array.remove(key),
+                    Second::Narrow(array) => array.remove(k, key, of),
+                    Second::Wide(array) => array.remove(key, of),
                 }
             }
         }
@@ -478,7 +488,7 @@ impl Tlb {
                         key(whole, gva) | space,
                     )
             };
-            self.retain(keep);
+            self.retain(of, keep);
         }
     }
 
@@ -508,19 +518,19 @@ impl Tlb {
 
     /// Drops one address space's entries.
     pub fn flush_space(&mut self, space: u16) {
-        self.retain(|k, attr, _| attr.global || k >> PAGE_BITS != u64::from(space));
+        self.retain(u8::MAX, |k, attr, _| attr.global || k >> PAGE_BITS != u64::from(space));
     }
 
-    /// Drops the entries for which `keep`, given the key, the attributes and the sharers, is false.
-    fn retain(&mut self, mut keep: impl FnMut(u64, Attr, u8) -> bool) {
-        self.first.iter_mut().for_each(|array| array.retain(&mut keep));
-        self.second.iter_mut().for_each(|second| each!(second, array => array.retain(&mut keep)));
+    /// Drops the entries of the sharers `of` for which `keep`, given the key, the attributes and those of them that hold it, is false.
+    fn retain(&mut self, of: u8, mut keep: impl FnMut(u64, Attr, u8) -> bool) {
+        self.first.iter_mut().for_each(|array| array.retain(of, &mut keep));
+        self.second.iter_mut().for_each(|second| each!(second, array => array.retain(of, &mut keep)));
     }
 
     /// The pages held now, as a virtual address each, with the sharers that hold one.
     pub fn pages(&mut self) -> Vec<(Gva, u8)> {
         let mut pages = Vec::new();
-        self.retain(|k, _, holders| {
+        self.retain(u8::MAX, |k, _, holders| {
             let k = k & ((1 << PAGE_BITS) - 1);
             let size = PageSize::ALL[(k >> (PAGE_BITS - 3)) as usize % 3];
             let va = (k & ((1 << (PAGE_BITS - 3)) - 1)) << size.shift();

@@ -49,7 +49,7 @@ pub fn walk<E>(
 ) -> Result<Walk, E> {
     let Start { mut level, mut table } = start;
     loop {
-        let at = table + 8 * format.index(level, va);
+        let at = table + format.offset(level, va);
         let entry = read(level, at)?;
         let step = Step { level, at, entry };
         if entry & format.present == 0 {

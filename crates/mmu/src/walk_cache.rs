@@ -166,8 +166,8 @@ impl WalkCache {
         self.arrays.lookup_or_insert(&self.at[dim as usize][usize::from(level)], index, key, table).is_some()
     }
 
-    /// The level of the table at which a walk of `va` starts that is known to succeed, and whose tables are known: below the
-    /// first entry, from below, that the guest dimension holds. The entries on the way there are cached from now on.
+    /// The level of the table at which a walk of `va` starts that is known to succeed, and whose tables are known, of a format of
+    /// 64-bit mode: below the first entry, from below, that the guest dimension holds. The entries on the way there are cached from now on.
     #[inline(always)]
     pub fn first_table(&mut self, format: &Format, va: u64, table: impl Fn(u8) -> u64) -> u8 {
         let depth = format.depth();
@@ -178,7 +178,7 @@ impl WalkCache {
         if self.step(Dimension::Guest, 3, va, table(2)) {
             return 2;
         }
-        if depth == 3 || self.step(Dimension::Guest, 4, va, table(3)) {
+        if self.step(Dimension::Guest, 4, va, table(3)) {
             return 3;
         }
         if depth == 4 || self.step(Dimension::Guest, 5, va, table(4)) { 4 } else { 5 }

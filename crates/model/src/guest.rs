@@ -1,11 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! The guest's page tables, replayed from the event stream.
 //!
-//! A table enters with its 512 entries ([`Event::Table`]), follows every store ([`Event::PtStore`])
+//! A table enters with its 512 words ([`Event::Table`]), follows every store ([`Event::PtStore`])
 //! and leaves when the guest uses the page for something else ([`Event::Retire`]). Walks read these
 //! copies and not the guest's memory, because the guest has changed its memory meanwhile. Accessed
 //! and dirty bits are set here as the CPU sets them; the stream leaves out the emulator's own
 //! setting of these bits.
+//!
+//! A table of 4-byte entries is kept as two halves of 512 entries, each the low half of a word. A half maps what a shadow page
+//! or a stretch of 2 MB maps.
 //!
 //! [`Event::Table`]: bifold_trace::Event::Table
 //! [`Event::PtStore`]: bifold_trace::Event::PtStore
@@ -21,7 +24,8 @@ const DENSE_FRAMES: u64 = 1 << 24;
 
 #[derive(Debug, Clone)]
 struct Table {
-    gfn: u64,
+    /// Physical address of the table, or of its second half.
+    at: u64,
     level: u8,
     /// Frame of a table that was last seen to point here (its own frame for a root).
     parent: u64,
@@ -67,9 +71,9 @@ const STRETCHES: usize = 4096;
 pub struct Leaf {
     /// The entry, its level and its place.
     pub step: Step,
-    /// Size of the page it maps.
+    /// Size of the page it maps, or of its [piece](Format::piece).
     pub size: PageSize,
-    /// Start of that page.
+    /// Start of that page or piece.
     pub page: Gpa,
     /// Writes are allowed at every level of the walk.
     pub writable: bool,
@@ -83,19 +87,30 @@ impl Leaf {
     }
 }
 
+/// The low half of a word, or for an odd number the high one: a 4-byte entry.
+fn half_of(word: u64, number: usize) -> u64 {
+    word >> (32 * (number & 1)) & 0xffff_ffff
+}
+
 #[inline]
 fn stretch_index(root: Gpa, number: u64) -> usize {
     (number ^ root.0 >> 12) as usize & (STRETCHES - 1)
 }
+
+/// Where the number of a vCPU is in its root, if that has registers.
+const VCPU_SHIFT: u32 = 52;
 
 /// Every page-table page of the guest.
 #[derive(Debug, Clone)]
 pub struct GuestTables {
     format: &'static Format,
     tables: Vec<Table>,
-    /// The tables' entries, by slot.
+    /// The tables' entries, by slot. A table of 4-byte entries has two slots, an even one and the next.
     entries: Vec<[u64; 512]>,
+    /// First slots of tables that are gone.
     free: Vec<u32>,
+    /// By vCPU, where the format has them.
+    registers: Vec<[u64; 4]>,
     stretches: Vec<Stretch>,
     generation: u64,
     /// See [`GuestTables::replaced`].
@@ -112,6 +127,7 @@ impl GuestTables {
             tables: Vec::new(),
             entries: Vec::new(),
             free: Vec::new(),
+            registers: Vec::new(),
             stretches: vec![Stretch::default(); STRETCHES],
             generation: 0,
             replaced: 0,
@@ -149,31 +165,101 @@ impl GuestTables {
         }
     }
 
-    /// A page became a table.
-    pub fn add(&mut self, gfn: u64, level: u8, entries: &[u64; 512]) {
-        self.generation += 1;
-        if let Some(i) = self.slot(gfn) {
-            self.replaced += 1;
-            self.tables[i].level = level;
-            self.entries[i] = *entries;
-            self.adopt(gfn, level, entries);
+    /// Slots of a table.
+    #[inline]
+    fn halves(&self) -> usize {
+        if self.format.entry_shift == 2 { 2 } else { 1 }
+    }
+
+    /// The root of the vCPU with `cr3`. Where the format has registers, it tells which vCPU's.
+    #[inline]
+    pub fn root(&self, vcpu: usize, cr3: u64) -> Gpa {
+        /// Bits 31 to 5 (Intel SDM vol. 3A, table 4-7).
+        const PAE: u64 = 0xffff_ffe0;
+        match self.format.registers {
+            false => Gpa(cr3 & self.format.address),
+            true => Gpa(cr3 & PAE | (vcpu as u64) << VCPU_SHIFT),
+        }
+    }
+
+    /// Physical address of the table at a [root](GuestTables::root), which is read when CR3 is loaded.
+    pub fn root_table(root: Gpa) -> Gpa {
+        Gpa(root.0 & ((1 << VCPU_SHIFT) - 1))
+    }
+
+    /// The entries that a vCPU has in registers; not present until it has loaded some.
+    pub fn registers(&self, vcpu: usize) -> [u64; 4] {
+        self.registers.get(vcpu).copied().unwrap_or_default()
+    }
+
+    /// The vCPU loads its registers, if the format has them, from the table at its root.
+    pub fn load_registers(&mut self, vcpu: usize, root: Gpa) {
+        if !self.format.registers {
             return;
         }
-        let table = Table { gfn, level, parent: gfn };
-        let i = match self.free.pop() {
+        let at = GuestTables::root_table(root);
+        let loaded = [0, 1, 2, 3].map(|i| self.read(Gpa(at.0 + (i << self.format.entry_shift))));
+        if self.registers.len() <= vcpu {
+            self.registers.resize(vcpu + 1, [0; 4]);
+        }
+        if std::mem::replace(&mut self.registers[vcpu], loaded) != loaded {
+            self.generation += 1;
+        }
+    }
+
+    /// Where the hardware's walk of `gva` begins, or the step at which it ends because the register's entry is not present.
+    #[inline]
+    pub fn start(&self, root: Gpa, gva: Gva) -> Result<Start, Step> {
+        let level = self.format.depth();
+        if self.format.registers {
+            return self.start_below_register(root, gva);
+        }
+        Ok(Start { level, table: root.0 })
+    }
+
+    fn start_below_register(&self, root: Gpa, gva: Gva) -> Result<Start, Step> {
+        let (format, level) = (self.format, self.format.depth());
+        let entry = self.registers((root.0 >> VCPU_SHIFT) as usize)[format.index(level, gva.0) as usize];
+        if entry & format.present == 0 {
+            let at = GuestTables::root_table(root).0 + format.offset(level, gva.0);
+            return Err(Step { level, at, entry });
+        }
+        Ok(Start { level: level - 1, table: format.target(level, entry) })
+    }
+
+    /// A page became a table, with these words.
+    pub fn add(&mut self, gfn: u64, level: u8, words: &[u64; 512]) {
+        self.generation += 1;
+        let known = self.slot(gfn);
+        let first = match known {
             Some(i) => {
-                self.tables[i as usize] = table;
-                self.entries[i as usize] = *entries;
+                self.replaced += 1;
                 i
             }
             None => {
-                self.tables.push(table);
-                self.entries.push(*entries);
-                self.tables.len() as u32 - 1
+                let i = self.free.pop().map_or(self.tables.len(), |i| i as usize);
+                self.set_slot(gfn, i as u32);
+                i
             }
         };
-        self.set_slot(gfn, i);
-        self.adopt(gfn, level, entries);
+        let halves = self.halves();
+        for half in 0..halves {
+            let i = first + half;
+            let parent = known.map_or(gfn, |_| self.tables[i].parent);
+            let table = Table { at: gfn << 12 | (half as u64) << 11, level, parent };
+            let entries = match halves {
+                1 => *words,
+                _ => std::array::from_fn(|e| half_of(words[(half << 9 | e) >> 1], e)),
+            };
+            if i == self.tables.len() {
+                self.tables.push(table);
+                self.entries.push(entries);
+            } else {
+                self.tables[i] = table;
+                self.entries[i] = entries;
+            }
+            self.adopt(gfn, level, &entries);
+        }
     }
 
     /// Notes `gfn` as the parent of the tables its entries point to.
@@ -202,7 +288,7 @@ impl GuestTables {
                 _ => break,
             }
         }
-        Some(self.tables[at].gfn)
+        Some(self.tables[at].at >> 12)
     }
 
     /// A page is no table any more.
@@ -220,25 +306,43 @@ impl GuestTables {
         self.slot(gfn).map(|i| self.tables[i].level)
     }
 
-    /// The entries of the table in frame `gfn`, if it is one.
+    /// The entries of the table in frame `gfn`, if it is one; of 4-byte entries those of a half.
     #[inline]
-    pub fn entries(&self, gfn: u64) -> Option<&[u64; 512]> {
-        self.slot(gfn).map(|i| &self.entries[i])
+    pub fn entries(&self, gfn: u64, half: u8) -> Option<&[u64; 512]> {
+        self.slot(gfn).map(|i| &self.entries[i + usize::from(half)])
+    }
+
+    /// The entry at `at` of the table in slot `i`.
+    #[inline]
+    fn entry_mut(&mut self, i: usize, at: u64) -> &mut u64 {
+        &mut self.entries.as_flattened_mut()[(i << 9) + self.format.number(at)]
     }
 
     /// The entry at `at`; 0 (not present) where there is no table.
     #[inline]
     pub fn read(&self, at: Gpa) -> u64 {
         match self.slot(at.frame()) {
-            Some(i) => self.entries[i][(at.0 >> 3) as usize & 511],
+            Some(i) => self.entries.as_flattened()[(i << 9) + self.format.number(at.0)],
             None => 0,
         }
     }
 
-    /// The guest stored `new` at `at`.
+    /// The guest stored a word at `at`. Of two 4-byte entries in it, those that changed are stored.
+    pub fn store_word(&mut self, at: Gpa, old: u64, new: u64) {
+        if self.format.entry_shift == 3 {
+            return self.store(at, new);
+        }
+        for i in [0, 1] {
+            if half_of(old, i) != half_of(new, i) {
+                self.store(Gpa((at.0 & !7) + 4 * i as u64), half_of(new, i));
+            }
+        }
+    }
+
+    /// The guest stored the entry `new` at `at`.
     pub fn store(&mut self, at: Gpa, new: u64) {
         if let Some(i) = self.slot(at.frame()) {
-            let old = std::mem::replace(&mut self.entries[i][(at.0 >> 3) as usize & 511], new);
+            let old = std::mem::replace(self.entry_mut(i, at.0), new);
             let level = self.tables[i].level;
             if level > 1 {
                 self.generation += 1;
@@ -258,7 +362,7 @@ impl GuestTables {
             return;
         }
         if let Some(i) = self.slot(leaf.step.at >> 12) {
-            self.entries[i][(leaf.step.at >> 3) as usize & 511] = leaf.step.entry | bits;
+            *self.entry_mut(i, leaf.step.at) = leaf.step.entry | bits;
         }
     }
 
@@ -291,20 +395,20 @@ impl GuestTables {
         if st.number == number && st.root == root.0 && st.generation == self.generation {
             let i = (gva.0 >> 12) as usize & 511;
             let entry = self.entries[st.slot as usize][i];
-            let at = self.tables[st.slot as usize].gfn << 12 | (i as u64) << 3;
+            let at = self.tables[st.slot as usize].at | (i as u64) << self.format.entry_shift;
             let step = Step { level: 1, at, entry };
             if entry & self.format.present == 0 {
                 return Err(step);
             }
-            return Ok(self.leaf(step, st.writable && entry & self.format.write != 0));
+            return Ok(self.leaf(step, gva, st.writable && entry & self.format.write != 0));
         }
         self.lookup_from_root(root, gva)
     }
 
     #[inline]
-    fn leaf(&self, step: Step, writable: bool) -> Leaf {
+    fn leaf(&self, step: Step, gva: Gva, writable: bool) -> Leaf {
         let size = PageSize::ALL[usize::from(step.level) - 1];
-        Leaf { step, size, page: Gpa(self.format.target(step.level, step.entry)), writable }
+        Leaf { step, size, page: Gpa(self.format.piece(step.level, step.entry, gva.0)), writable }
     }
 
     fn lookup_from_root(&mut self, root: Gpa, gva: Gva) -> Result<Leaf, Step> {
@@ -312,7 +416,7 @@ impl GuestTables {
         let mut above = true;
         let mut lasting = true;
         let mut tables = [0; MOST_LEVELS];
-        let start = Start { level: self.format.depth(), table: root.0 };
+        let start = self.start(root, gva)?;
         let end = walk::<std::convert::Infallible>(self.format, start, gva.0, |level, at| {
             let entry = self.read(Gpa(at));
             writable &= entry & self.format.write != 0;
@@ -331,6 +435,7 @@ impl GuestTables {
         };
         if let (1, true, Some(slot)) = (step.level, lasting, self.slot(step.at >> 12)) {
             let number = (gva.0 >> 21) + 1;
+            let slot = slot + (self.format.number(step.at) >> 9);
             self.stretches[stretch_index(root, number)] = Stretch {
                 root: root.0,
                 number,
@@ -340,7 +445,7 @@ impl GuestTables {
                 tables,
             };
         }
-        if found { Ok(self.leaf(step, writable)) } else { Err(step) }
+        if found { Ok(self.leaf(step, gva, writable)) } else { Err(step) }
     }
 
     /// Reads the leaf entry of `gva` if it is quickly found, so that it is in the
@@ -355,7 +460,7 @@ impl GuestTables {
 
     /// Number of tables.
     pub fn len(&self) -> usize {
-        self.tables.len() - self.free.len()
+        self.tables.len() / self.halves() - self.free.len()
     }
 
     /// No tables at all?
@@ -363,3 +468,6 @@ impl GuestTables {
         self.len() == 0
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -59,6 +59,6 @@ pub use outcome::{ConfigOutcome, Estimate, Outcome, Sampling};
 pub use placement::{Placed, PlacedCycles, PlacedFacts, Placement, PlacementOptions, Split, TableNode};
 pub use profile::{
     CacheLevel, Content, Cost, ExitCosts, KEYS, Key, Profile, ProfileError, TableOrigin, TagKind, Unmeasured,
-    Variant,
+    Variant, Virtualization,
 };
 pub use sample::{Counter, Sample};

@@ -56,6 +56,8 @@ pub struct Nested {
     used_made: [Vec<[u32; 2]>; 3],
     /// Two bits per leaf entry for a page of the largest size, [`READY`] and [`READY_WRITE`].
     ready: Vec<u64>,
+    /// Walks read the entries of the guest's root that other modes have in registers.
+    reads_root: bool,
     /// Who made each table, if the host's memory remembers who touched its pages.
     makers: Option<Makers>,
 }
@@ -95,8 +97,24 @@ impl Nested {
             ages: Ages::default(),
             used_made,
             ready,
+            reads_root: false,
             makers,
         }
+    }
+
+    /// The hardware is AMD's, whose walks of PAE guests read the root's entry from memory. A load of CR3 reads nothing (APM vol. 2,
+    /// 15.25.10).
+    pub fn that_reads_roots(self, reads_root: bool) -> Self {
+        Nested { reads_root, ..self }
+    }
+
+    /// Where walks of `gva` begin; none where the root's entry, in a register, is not present.
+    #[inline]
+    pub fn top(&self, guest: &GuestTables, root: Gpa, gva: Gva) -> Option<Start> {
+        if self.reads_root {
+            return Some(Start { level: guest.format().depth(), table: GuestTables::root_table(root).0 });
+        }
+        guest.start(root, gva).ok()
     }
 
     fn root(&self) -> Start {
@@ -222,7 +240,7 @@ impl Nested {
     /// Notes what a walk of `gva` would read as used, without walking.
     pub fn use_path(&mut self, guest: &GuestTables, root: Gpa, gva: Gva) {
         let format = guest.format();
-        let start = Start { level: format.depth(), table: root.0 };
+        let Some(start) = self.top(guest, root, gva) else { return };
         let end = walk::<std::convert::Infallible>(format, start, gva.0, |_, at| {
             self.note_frame(Gpa(at));
             Ok(guest.read(Gpa(at)))
@@ -236,7 +254,7 @@ impl Nested {
     /// The first of the guest's tables on the way to `gva` that is not mapped, if any.
     pub fn unmapped_table(&self, guest: &GuestTables, root: Gpa, gva: Gva) -> Option<Violation> {
         let format = guest.format();
-        let start = Start { level: format.depth(), table: root.0 };
+        let start = self.top(guest, root, gva)?;
         let end = walk(format, start, gva.0, |_, at| {
             if self.peek(at >> 12) & self.format.write == 0 {
                 return Err(Violation { gpa: Gpa(at), write: true });
@@ -432,7 +450,7 @@ impl Nested {
         }
     }
 
-    /// The two-dimensional walk of `gva`: the guest's tables, each of their entries
+    /// The two-dimensional walk of `gva` from `top`: the guest's tables, each of their entries
     /// behind a nested walk, and the nested walk of the result (guest level 0). `read` returns the
     /// guest's entry at an address.
     #[allow(clippy::too_many_arguments)]
@@ -440,15 +458,15 @@ impl Nested {
         &mut self,
         caches: &mut WalkCache,
         format: &Format,
-        root: Gpa,
+        top: Start,
         gva: Gva,
         write: bool,
         refs: &mut References<'_, M>,
         host: &HostMemory,
         read: impl Fn(u64) -> u64,
     ) -> Result<Walk, Violation> {
-        let top = Start { level: format.depth(), table: root.0 };
-        let start = caches.start(Dimension::Guest, gva.0, top);
+        let cached_as = format.cached_as(gva.0);
+        let start = caches.start(Dimension::Guest, cached_as, top);
         // A virtually tagged hit gives the next table's host address as well.
         let mut known = caches.tag() == Tag::Virtual && start != top;
         let end = walk(format, start, gva.0, |level, at| {
@@ -467,11 +485,10 @@ impl Nested {
             let cached = |entry| {
                 let page = || format.target(level, entry) | gva.0 & ((1 << format.level(level).shift) - 1);
                 !format.is_leaf(level, entry)
-                    || caches.tag() == Tag::Physical
-                        && format.level(level).shift > host.size_at(Gpa(page())).shift()
+                    || caches.tag() == Tag::Physical && level > host.size_at(Gpa(page())).level()
             };
             if level > 1 && !held && entry & format.present != 0 && cached(entry) {
-                caches.fill(Dimension::Guest, level, gva.0, at_host, format.target(level, entry));
+                caches.fill(Dimension::Guest, level, cached_as, at_host, format.target(level, entry));
             }
             Ok(entry)
         })?;
@@ -480,6 +497,25 @@ impl Nested {
             self.translate(caches, Gpa(format.target(level, entry) | offset), write, 0, refs)?;
         }
         Ok(end)
+    }
+
+    /// Reads the entries at `at` that a load of CR3 puts into registers, as one reference. Unlike those of walks, the read does not
+    /// count as a write (Intel SDM vol. 3C, 29.3.5).
+    pub fn load_registers<M: Memory>(
+        &mut self,
+        caches: &mut WalkCache,
+        format: &Format,
+        at: Gpa,
+        refs: &mut References<'_, M>,
+        host: &HostMemory,
+    ) -> Result<(), Violation> {
+        if self.reads_root {
+            return Ok(());
+        }
+        let level = format.depth();
+        self.translate(caches, at, false, level, refs)?;
+        refs.touch(level, 0, || host.hpa(at), || host.page(at));
+        Ok(())
     }
 
     /// May a write to `gpa` use its mapping as it is?

@@ -82,7 +82,10 @@ impl Regime {
     pub fn may_be_steady(&self, vcpu: usize, guest: &GuestTables) -> bool {
         let replaced = each_mode!(&self.tables, t => t.replaced(guest));
         // Without tags, the next walk brings the flush for an exit that no flush has followed yet, such as a read of CR3.
-        self.clean[vcpu] == Some(replaced) && self.caches[vcpu].has_guest_steps() && self.tagged
+        guest.format().is_long()
+            && self.clean[vcpu] == Some(replaced)
+            && self.caches[vcpu].has_guest_steps()
+            && self.tagged
     }
 
     /// Would [`Regime::walk`] take no exit and note nothing, where walks [may](Regime::may_be_steady) be such: see
@@ -280,7 +283,7 @@ impl Regime {
         };
         for (vcpu, cr3) in self.loaded.iter().enumerate() {
             if let Some(cr3) = cr3 {
-                each_mode!(&mut entered, t => t.initial_cr3(vcpu, *cr3));
+                each_mode!(&mut entered, t => t.initial_cr3(vcpu, *cr3, setup.guest));
             }
         }
         each_mode!(&mut entered, t => t.take_flush()); // the switch flushes everything
@@ -305,11 +308,20 @@ impl Regime {
         let Regime { tables, host, counts, loaded, .. } = self;
         loaded[vcpu] = Some(value);
         if first {
-            each_mode!(tables, t => t.initial_cr3(vcpu, value));
+            each_mode!(tables, t => t.initial_cr3(vcpu, value, guest));
         } else {
             each_mode!(tables, t => t.load_cr3(&mut Vm { host, counts }, vcpu, value, guest));
         }
         self.log_instruction(Gva(0));
+    }
+
+    /// The guest's entries that a load of CR3 or CR4 puts into registers are read: see [`PagingMode::load_registers`].
+    pub fn load_registers<M: Memory>(&mut self, vcpu: usize, root: Gpa, guest: &GuestTables, memory: &mut M) {
+        let Regime { tables, host, caches, counts, tagged, .. } = self;
+        let vm = Vm { host, counts };
+        let mut cpu = Walker { caches: &mut caches[vcpu], tagged: *tagged, memory, vm };
+        each_mode!(tables, t => t.load_registers(&mut cpu, vcpu, root, guest));
+        self.tell_kept();
     }
 
     /// Logs the exit that an instruction took, if it took one and exits are logged.
@@ -400,6 +412,7 @@ mod tests {
             nested: &X86_64_4_LEVEL,
             vcpus: 1,
             kvm: profile.kvm,
+            virtualization: profile.cpu.virtualization,
             frames: Default::default(),
             placed: false,
         }

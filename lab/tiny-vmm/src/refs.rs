@@ -235,7 +235,8 @@ mod tests {
             let mut refs = Refs::default();
             let mut to = References { memory: &mut Uncached, refs: &mut refs };
             let read = |at| guest.read(Gpa(at));
-            match nested.walk_2d(&mut caches, &FORMAT, Gpa(root << 12), Gva(VA), true, &mut to, &host, read) {
+            let top = bifold_mmu::Start { level: FORMAT.depth(), table: root << 12 };
+            match nested.walk_2d(&mut caches, &FORMAT, top, Gva(VA), true, &mut to, &host, read) {
                 Ok(_) => return refs.by_step(),
                 Err(v @ Violation { .. }) => drop(nested.resolve(&mut host, v, 0)),
             };

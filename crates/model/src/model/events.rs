@@ -11,7 +11,9 @@ use bifold_mmu::{Gpa, Gva, Side};
 use bifold_trace::Event;
 use bifold_trace::event::{gap, log_bytes};
 
-const CR3_ADDRESS: u64 = 0x000f_ffff_ffff_f000;
+/// The bits of CR4 that make a write load the registers of PAE as a load of CR3 does: PSE, PAE, PGE, SMEP (Intel SDM vol. 3A,
+/// 4.4.1; KVM's `X86_CR4_PDPTR_BITS`).
+const LOADS_REGISTERS: u64 = 1 << 4 | 1 << 5 | 1 << 7 | 1 << 20;
 
 /// Does a store to a table of this level give a program a page of 2 MB that was free? An entry that was empty maps
 /// the page for the program's writes. Linux' do_huge_pmd_anonymous_page() and collapse_huge_page() make such entries; so does
@@ -49,9 +51,7 @@ impl Model {
             }
             Event::Cr4(value) => self.load_cr4(value),
             Event::Invlpg(gva) => {
-                for group in &mut self.groups {
-                    group.tlbs[vcpu].invalidate(Gva(gva));
-                }
+                self.invalidate(vcpu, Gva(gva));
                 for regime in &mut self.regimes {
                     regime.flush_caches(vcpu, &self.guest);
                     regime.invlpg(vcpu, Gva(gva), &self.guest);
@@ -63,12 +63,13 @@ impl Model {
             Event::PtStore { gpa, new, old } => {
                 // The waits of a sampled stream are those of windows, which stand for the rest; this event is seen everywhere.
                 if let (Some(caches), None) = (&mut self.observers.caches, &self.sampled) {
-                    if self.guest.level(gpa >> 12).is_some_and(|level| first_use(level, old, new)) {
+                    let level = self.guest.level(gpa >> 12).filter(|_| self.guest.format().entry_shift == 3);
+                    if level.is_some_and(|level| first_use(level, old, new)) {
                         caches.first_use();
                     }
                 }
-                self.guest.store(Gpa(gpa), new);
-                if self.profile.cpu.pcid && old & 1 != 0 {
+                self.guest.store_word(Gpa(gpa), old, new);
+                if self.pcid && old & 1 != 0 {
                     let owner = self.guest.owner(gpa >> 12);
                     for v in &mut self.vcpus {
                         v.spaces.changed(owner, v.root);
@@ -127,12 +128,13 @@ impl Model {
 
     fn load_cr3(&mut self, value: u64) {
         let vcpu = self.current;
-        let root = Gpa(value & CR3_ADDRESS);
+        let root = self.guest.root(vcpu, value);
         self.hold_resident();
         let v = &mut self.vcpus[vcpu];
         let first = !std::mem::replace(&mut v.started, true);
         let same = v.root == root;
         v.root = root;
+        self.guest.load_registers(vcpu, root);
         let space = v.spaces.load(root, same);
         if space.is_some() {
             // Entries of this address space may come back, and the filter files by page only.
@@ -148,6 +150,9 @@ impl Model {
         for regime in &mut self.regimes {
             regime.root_changes(vcpu, first, &self.guest);
             regime.load_cr3(vcpu, value, first, &self.guest);
+        }
+        if !first {
+            self.read_registers(vcpu, root);
         }
         self.flush_asked();
         if first {
@@ -179,13 +184,49 @@ impl Model {
         }
     }
 
+    /// The vCPU's TLBs drop the page around `gva`, both pieces of one of 4 MB. Under shadow paging a TLB knows no page of the
+    /// guest's, and KVM flushes the address alone (`vmx_flush_tlb_gva`, `svm_flush_tlb_gva`).
+    fn invalidate(&mut self, vcpu: usize, gva: Gva) {
+        self.groups.iter_mut().for_each(|group| group.tlbs[vcpu].invalidate(gva));
+        let Some(other) = self.guest.format().other_piece(gva.0) else { return };
+        for group in &mut self.groups {
+            let of = group.mask(|r| !self.regimes[r].flushes_by_exit());
+            group.tlbs[vcpu].invalidate_large(Gva(other), of);
+        }
+    }
+
+    /// What the guest's registers were loaded from is read in every configuration.
+    fn read_registers(&mut self, vcpu: usize, root: Gpa) {
+        if !self.guest.format().registers {
+            return;
+        }
+        for (i, regime) in self.regimes.iter_mut().enumerate() {
+            if self.observers.any() {
+                // Nothing overlaps with a serializing instruction.
+                let memory = &mut self.observers.memory(i, vcpu, 1);
+                regime.load_registers(vcpu, root, &self.guest, memory);
+            } else {
+                regime.load_registers(vcpu, root, &self.guest, &mut Uncached);
+            }
+        }
+        self.observers.backed();
+    }
+
     fn load_cr4(&mut self, value: u64) {
         let vcpu = self.current;
         let Some(old) = self.vcpus[vcpu].cr4.replace(value) else { return };
         let write = Cr4Write { old, new: value, virtualization: self.profile.cpu.virtualization };
         let flush = write.flushes_global();
+        let root = self.vcpus[vcpu].root;
+        let loads = (old ^ value) & LOADS_REGISTERS != 0;
+        if loads {
+            self.guest.load_registers(vcpu, root);
+        }
         for regime in &mut self.regimes {
             regime.write_cr4(vcpu, write, &self.guest);
+        }
+        if loads {
+            self.read_registers(vcpu, root);
         }
         self.flush_asked();
         for group in &mut self.groups {
@@ -217,10 +258,8 @@ impl Model {
         // Its walk may have had tables backed.
         self.observers.backed();
         self.flush_asked();
-        for group in &mut self.groups {
-            // A page fault drops the entries of its address (Intel SDM vol. 3A 4.10.4.1).
-            group.tlbs[vcpu].invalidate(gva);
-        }
+        // A page fault drops the entries of its address (Intel SDM vol. 3A 4.10.4.1).
+        self.invalidate(vcpu, gva);
         self.vcpus[vcpu].forget();
     }
 }

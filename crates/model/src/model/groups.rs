@@ -1,9 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! Groups of configurations that share TLBs.
 
-use crate::Profile;
 use crate::regime::Regime;
-use bifold_mmu::{SHARERS, Tlb};
+use bifold_mmu::{ArraySpec, SHARERS, Tlb};
 
 /// Configurations that share TLBs, as many as a TLB entry has bits for. What they hold alike is kept once.
 #[derive(Debug)]
@@ -24,31 +23,40 @@ pub(super) fn places(mut bits: u8) -> impl Iterator<Item = usize> {
     })
 }
 
+/// The TLBs that groups have.
+#[derive(Debug)]
+pub(super) struct Kind {
+    pub arrays: Vec<ArraySpec>,
+    pub vcpus: usize,
+    /// The guest uses PCIDs.
+    pub pcid: bool,
+}
+
 impl Group {
-    fn new(members: Vec<usize>, profile: &Profile, vcpus: usize) -> Group {
-        let tlb = Tlb::new(&profile.tlb_specs(), members.len(), !profile.cpu.pcid);
-        Group { members, tlbs: vec![tlb; vcpus] }
+    fn new(members: Vec<usize>, kind: &Kind) -> Group {
+        let tlb = Tlb::new(&kind.arrays, members.len(), !kind.pcid);
+        Group { members, tlbs: vec![tlb; kind.vcpus] }
     }
 
     /// Groups of all regimes, with empty TLBs. TLBs know one current address space: where the guest uses PCIDs, those whose
     /// hypervisor flushes at CR3 writes, and so do not follow the guest's address spaces, have groups of their own.
-    pub fn start(regimes: &[Regime], profile: &Profile, vcpus: usize) -> Vec<Group> {
-        let apart = |r: usize| profile.cpu.pcid && regimes[r].flushes_by_exit();
+    pub fn start(regimes: &[Regime], kind: &Kind) -> Vec<Group> {
+        let apart = |r: usize| kind.pcid && regimes[r].flushes_by_exit();
         let (apart, together): (Vec<usize>, Vec<usize>) = (0..regimes.len()).partition(|&r| apart(r));
         let groups = [together, apart];
         let groups = groups.iter().flat_map(|members| members.chunks(SHARERS));
-        groups.map(|members| Group::new(members.to_vec(), profile, vcpus)).collect()
+        groups.map(|members| Group::new(members.to_vec(), kind)).collect()
     }
 
     /// Adds a regime whose mode changes, while all TLBs are empty.
-    pub fn add(groups: &mut Vec<Group>, regime: usize, profile: &Profile, vcpus: usize) {
+    pub fn add(groups: &mut Vec<Group>, regime: usize, kind: &Kind) {
         match groups.last_mut() {
-            Some(group) if group.members.len() < SHARERS && !profile.cpu.pcid => {
+            Some(group) if group.members.len() < SHARERS && !kind.pcid => {
                 let mut members = std::mem::take(&mut group.members);
                 members.push(regime);
-                *group = Group::new(members, profile, vcpus);
+                *group = Group::new(members, kind);
             }
-            _ => groups.push(Group::new(vec![regime], profile, vcpus)),
+            _ => groups.push(Group::new(vec![regime], kind)),
         }
     }
 

@@ -29,7 +29,7 @@ use crate::timeline::{Shared, Timeline, counts};
 use crate::{Config, Exit, Outcome, Profile, Sample};
 use bifold_mmu::format::X86_64_4_LEVEL;
 use bifold_mmu::{Filter, Format, Gpa, Side, Tlb};
-use groups::{Group, places};
+use groups::{Group, Kind, places};
 use observe::Observers;
 use sampled::Sampled;
 use switched::Switched;
@@ -55,9 +55,9 @@ pub struct Options {
     pub guest_frames: u64,
     /// Number of vCPUs.
     pub vcpus: usize,
-    /// The format of the guest's tables: that of 4 levels, or of 5 (CR4.LA57).
+    /// The format of the guest's tables: that of 4 levels, or of 5 (CR4.LA57), or in 32-bit mode that of PAE or of 2 levels.
     pub guest_format: &'static Format,
-    /// The format of nested tables: KVM has 5 levels where the guest's physical addresses have more than 48 bits
+    /// The format of nested tables, that of 4 levels or of 5: KVM has 5 levels where the guest's physical addresses have more than 48 bits
     /// (`kvm_mmu_get_tdp_level`).
     pub nested_format: &'static Format,
     /// Which lines go through data caches.
@@ -115,6 +115,7 @@ fn setup<'a>(guest: &'a GuestTables, profile: &Profile, options: &Options, place
         nested: options.nested_format,
         vcpus: options.vcpus.max(1),
         kvm: profile.kvm,
+        virtualization: profile.cpu.virtualization,
         frames: options.host_frames,
         placed,
     }
@@ -125,6 +126,8 @@ fn setup<'a>(guest: &'a GuestTables, profile: &Profile, options: &Options, place
 pub struct Model {
     profile: Profile,
     options: Options,
+    /// The guest uses PCIDs, which only 64-bit mode has.
+    pcid: bool,
     guest: GuestTables,
     regimes: Vec<Regime>,
     groups: Vec<Group>,
@@ -163,6 +166,7 @@ impl Model {
     /// A model that has seen nothing yet.
     pub fn new(profile: &Profile, options: Options) -> Model {
         let guest = GuestTables::new(options.guest_format);
+        let pcid = profile.cpu.pcid && options.guest_format.is_long();
         let vcpus = options.vcpus.max(1);
         let placed = options.placed.is_some();
         let setup = setup(&guest, profile, &options, placed);
@@ -171,7 +175,7 @@ impl Model {
             .iter()
             .map(|&c| Regime::new(c, profile, &setup, options.guest_frames, options.seed))
             .collect();
-        let groups = Group::start(&regimes, profile, vcpus);
+        let groups = Group::start(&regimes, &Kind { arrays: profile.tlb_specs(), vcpus, pcid });
         let draws = Draws { seed: options.seed, frames: options.host_frames };
         let interval = (options.interval_seconds * profile.cpu.frequency_hz as f64).max(1.0) as u64;
         Model {
@@ -190,7 +194,7 @@ impl Model {
                     running: Running::new(),
                     filters: Default::default(),
                     time: 0,
-                    spaces: Spaces::new(profile.cpu.pcid),
+                    spaces: Spaces::new(pcid),
                     generation: 1,
                 })
                 .collect(),
@@ -199,6 +203,7 @@ impl Model {
             switched: Vec::new(),
             sampled: None,
             before_region: None,
+            pcid,
             common: Sample::default(),
             hash: Xxh3::new(),
             words: 0,

@@ -243,7 +243,7 @@ mod tests {
         assert_eq!(steady(&mut model, &[0], false), 1);
         let path = model.guest.path(model.vcpus[0].root, page(0)).unwrap();
         let (upper, leaves) = (path.table(2), path.table(1));
-        let entries = *model.guest.entries(leaves >> 12).unwrap();
+        let entries = *model.guest.entries(leaves >> 12, 0).unwrap();
         // Another table with the same entries takes the place of the first.
         let mut words = Vec::new();
         let old = model.guest.read(Gpa(upper));

@@ -7,7 +7,7 @@
 //! hardware walks the guest's tables. The nested tables are kept, or dropped as in the 2020 work on
 //! KVM 4.19. Memory that the host has given stays.
 
-use super::groups::Group;
+use super::groups::{Group, Kind};
 use super::setup;
 use super::{Model, Options};
 use crate::access::Flush;
@@ -90,7 +90,8 @@ impl Model {
         let Options { guest_frames, seed, .. } = self.options;
         let setup = setup(&self.guest, &self.profile, &self.options, false);
         self.regimes.push(Regime::new(config, &self.profile, &setup, guest_frames, seed));
-        Group::add(&mut self.groups, regime, &self.profile, self.vcpus.len());
+        let kind = Kind { arrays: self.profile.tlb_specs(), vcpus: self.vcpus.len(), pcid: self.pcid };
+        Group::add(&mut self.groups, regime, &kind);
         if let Some(caches) = &mut self.observers.caches {
             caches.add_config(config);
         }

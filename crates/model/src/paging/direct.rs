@@ -45,7 +45,11 @@ fn walk<const BASE: u64, M: Memory>(
     read: impl Fn(u64) -> u64,
 ) {
     let format = guest.format();
-    let root = Start { level: format.depth(), table: root.0.wrapping_add(BASE) };
+    let Ok(top) = guest.start(root, gva) else {
+        cpu.begin_walk();
+        return;
+    };
+    let root = Start { table: top.table.wrapping_add(BASE), ..top };
     let back = |at: u64| at.wrapping_sub(BASE);
     let page = |at| page_at::<BASE>(Gpa(back(at)));
     walk_1d(cpu, format, root, gva, |_, at| moved::<BASE>(format, read(back(at))), page);
@@ -101,6 +105,18 @@ impl<const BASE: u64> PagingMode for Direct<BASE> {
         guest: &GuestTables,
     ) {
         walk::<BASE, M>(cpu, gva, root, guest, |at| guest.read(Gpa(at)));
+    }
+
+    fn load_registers<M: Memory>(
+        &mut self,
+        cpu: &mut Walker<'_, M>,
+        _: usize,
+        root: Gpa,
+        guest: &GuestTables,
+    ) {
+        let at = GuestTables::root_table(root);
+        let (_, mut refs, _) = cpu.parts();
+        refs.touch(guest.format().depth(), 0, || Hpa(at.0.wrapping_add(BASE)), || page_at::<BASE>(at));
     }
 
     fn write_cr4(&mut self, vm: &mut Vm<'_>, _: usize, write: Cr4Write, _: &GuestTables) {

@@ -17,7 +17,7 @@ use crate::guest::GuestTables;
 use crate::host::{Frames, HostMemory};
 use crate::memory::{Memory, References};
 use crate::page::Page;
-use crate::profile::ExitCosts;
+use crate::profile::{ExitCosts, Virtualization};
 use crate::{KvmVersion, Paging};
 use bifold_mmu::{Dimension, Entry, Format, Gpa, Gva, Hpa, PageSize, Start, Walk, WalkCache, walk};
 use std::convert::Infallible;
@@ -56,6 +56,12 @@ impl<M: Memory> Walker<'_, M> {
     #[inline(always)]
     fn begin_walk(&mut self) -> (&mut WalkCache, References<'_, M>, &HostMemory) {
         self.vm.counts.now.walks += 1;
+        self.parts()
+    }
+
+    /// What [`Walker::begin_walk`] returns, without a walk.
+    #[inline(always)]
+    fn parts(&mut self) -> (&mut WalkCache, References<'_, M>, &HostMemory) {
         (self.caches, References { memory: self.memory, refs: &mut self.vm.counts.refs }, self.vm.host)
     }
 }
@@ -71,6 +77,8 @@ pub struct Setup<'a> {
     pub vcpus: usize,
     /// The KVM whose rules the hypervisor follows.
     pub kvm: KvmVersion,
+    /// Whose extension the hardware has.
+    pub virtualization: Virtualization,
     /// How long the host has run.
     pub frames: Frames,
     /// Whether the host's memory remembers for which vCPU each page was backed and each table made.
@@ -146,6 +154,17 @@ pub trait PagingMode: Sized {
     ) {
     }
 
+    /// A write to CR3 or CR4 makes the hardware read the entries of the guest's root that it keeps in registers
+    /// ([`Format::registers`]). Under shadow paging the write exits, and the hypervisor reads them.
+    fn load_registers<M: Memory>(
+        &mut self,
+        _cpu: &mut Walker<'_, M>,
+        _vcpu: usize,
+        _root: Gpa,
+        _guest: &GuestTables,
+    ) {
+    }
+
     /// A page fault of the guest's own, with its error code, after its walk. Returns whether
     /// the mode's tables had an entry for the address, if the fault exits.
     fn guest_fault(
@@ -178,7 +197,7 @@ pub trait PagingMode: Sized {
     }
 
     /// The CR3 that a vCPU has when the recording or the mode begins: no exit.
-    fn initial_cr3(&mut self, _vcpu: usize, _value: u64) {}
+    fn initial_cr3(&mut self, _vcpu: usize, _value: u64, _guest: &GuestTables) {}
 
     /// MOV to CR3.
     fn load_cr3(&mut self, _vm: &mut Vm<'_>, _vcpu: usize, _value: u64, _guest: &GuestTables) {}
@@ -330,7 +349,8 @@ fn walk_1d<M: Memory>(
     page: impl Fn(u64) -> Page,
 ) -> Walk {
     let (caches, mut refs, _) = cpu.begin_walk();
-    let start = caches.start(Dimension::Guest, gva.0, root);
+    let cached_as = format.cached_as(gva.0);
+    let start = caches.start(Dimension::Guest, cached_as, root);
     let end = walk::<Infallible>(format, start, gva.0, |level, at| {
         let held = level > 1 && caches.holds(Dimension::Guest, level, at);
         if !held {
@@ -338,7 +358,7 @@ fn walk_1d<M: Memory>(
         }
         let entry = read(level, at);
         if level > 1 && !held && entry & format.present != 0 && !format.is_leaf(level, entry) {
-            caches.fill(Dimension::Guest, level, gva.0, at, format.target(level, entry));
+            caches.fill(Dimension::Guest, level, cached_as, at, format.target(level, entry));
         }
         Ok(entry)
     });

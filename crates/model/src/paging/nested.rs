@@ -11,7 +11,7 @@ use crate::host::HostMemory;
 use crate::memory::{Memory, References};
 use crate::nested::{Nested, Violation};
 use crate::page::Made;
-use crate::profile::ExitCosts;
+use crate::profile::{ExitCosts, Virtualization};
 use bifold_mmu::{Entry, Gpa, Gva, WalkCache};
 use std::ops::Range;
 
@@ -43,7 +43,8 @@ impl NestedPaging {
 
 impl PagingMode for NestedPaging {
     fn new(host: &HostMemory, setup: &Setup<'_>) -> Self {
-        NestedPaging(Nested::new(host, setup.nested))
+        let reads_roots = setup.guest.format().registers && setup.virtualization == Virtualization::Svm;
+        NestedPaging(Nested::new(host, setup.nested).that_reads_roots(reads_roots))
     }
 
     #[inline]
@@ -54,10 +55,12 @@ impl PagingMode for NestedPaging {
         guest: &mut GuestTables,
     ) -> Option<Entry> {
         let write = miss.kind.writes();
+        // The guest's translation is known, so its register is there.
+        let top = self.0.top(guest, miss.root, miss.gva)?;
         loop {
             let (caches, mut refs, host) = cpu.begin_walk();
             let read = |at| miss.read(guest, at);
-            match self.0.walk_2d(caches, guest.format(), miss.root, miss.gva, write, &mut refs, host, read) {
+            match self.0.walk_2d(caches, guest.format(), top, miss.gva, write, &mut refs, host, read) {
                 Ok(_) => {
                     let gpa = miss.leaf.gpa(miss.gva);
                     let entry = miss.guest_entry(guest);
@@ -102,12 +105,34 @@ impl PagingMode for NestedPaging {
         root: Gpa,
         guest: &GuestTables,
     ) {
+        let Some(top) = self.0.top(guest, root, gva) else {
+            cpu.begin_walk();
+            return;
+        };
         loop {
             let (caches, mut refs, host) = cpu.begin_walk();
             let read = |at| guest.read(Gpa(at));
-            match self.0.walk_2d(caches, guest.format(), root, gva, false, &mut refs, host, read) {
+            match self.0.walk_2d(caches, guest.format(), top, gva, false, &mut refs, host, read) {
                 Ok(_) => return,
                 Err(violation) => violate(&mut self.0, violation, vcpu, gva, false, &mut cpu.vm),
+            }
+        }
+    }
+
+    /// A table that the nested tables do not map is a violation here as well.
+    fn load_registers<M: Memory>(
+        &mut self,
+        cpu: &mut Walker<'_, M>,
+        vcpu: usize,
+        root: Gpa,
+        guest: &GuestTables,
+    ) {
+        let at = GuestTables::root_table(root);
+        loop {
+            let (caches, mut refs, host) = cpu.parts();
+            match self.0.load_registers(caches, guest.format(), at, &mut refs, host) {
+                Ok(()) => return,
+                Err(violation) => violate(&mut self.0, violation, vcpu, Gva(0), false, &mut cpu.vm),
             }
         }
     }

@@ -21,7 +21,7 @@ const MOST_WALKS: usize = 8;
 
 /// The entry of the shadow tables that maps `gva`.
 fn leaf(s: &Shadow, vcpu: usize, gva: Gva) -> Option<Step> {
-    match walk::<Infallible>(s.format(), s.root(vcpu), gva.0, |_, at| Ok(s.spte(at))) {
+    match walk::<Infallible>(s.format(), s.root(vcpu, gva)?, gva.0, |_, at| Ok(s.spte(at))) {
         Ok(Walk::Leaf(step)) => Some(step),
         Ok(Walk::NotPresent(_)) => None,
         Err(never) => match never {},
@@ -45,10 +45,10 @@ impl PagingMode for ShadowPaging {
         miss: &Miss,
         guest: &mut GuestTables,
     ) -> Option<Entry> {
-        let format = guest.format();
+        let format = self.0.format();
         let write = miss.kind.writes();
         for _ in 0..MOST_WALKS {
-            let root = self.0.root(miss.vcpu);
+            let root = self.0.root(miss.vcpu, miss.gva)?;
             let mut ready = None;
             let read = |level, at| {
                 ready = if level == 1 { self.0.ready(at) } else { None };
@@ -117,10 +117,13 @@ impl PagingMode for ShadowPaging {
         vcpu: usize,
         gva: Gva,
         _: Gpa,
-        guest: &GuestTables,
+        _: &GuestTables,
     ) {
-        let root = self.0.root(vcpu);
-        walk_1d(cpu, guest.format(), root, gva, |_, at| self.0.spte(at), |at| self.0.table(at));
+        let Some(root) = self.0.root(vcpu, gva) else {
+            cpu.begin_walk();
+            return;
+        };
+        walk_1d(cpu, self.0.format(), root, gva, |_, at| self.0.spte(at), |at| self.0.table(at));
     }
 
     /// The fault is reflected into the guest. For a protection fault KVM also drops the
@@ -157,8 +160,8 @@ impl PagingMode for ShadowPaging {
         self.0.take_flush()
     }
 
-    fn initial_cr3(&mut self, vcpu: usize, value: u64) {
-        self.0.set_initial_cr3(vcpu, value);
+    fn initial_cr3(&mut self, vcpu: usize, value: u64, guest: &GuestTables) {
+        self.0.set_initial_cr3(vcpu, value, guest);
     }
 
     fn load_cr3(&mut self, vm: &mut Vm<'_>, vcpu: usize, value: u64, guest: &GuestTables) {

@@ -56,11 +56,11 @@ impl Shadow {
         host: &mut HostMemory,
         out: &mut Sample,
     ) -> Fixed {
-        if self.vcpus[vcpu].root.slot == 0 {
+        if self.root_slot(vcpu, gva) == 0 {
             return Fixed::NotMapped;
         }
-        let cr3 = self.vcpus[vcpu].cr3;
-        let Some(walker) = GuestWalker::walk(guest, cr3, gva, kind.writes()) else {
+        let root = guest.root(vcpu, self.vcpus[vcpu].cr3);
+        let Some(walker) = GuestWalker::walk(guest, root, gva, kind.writes()) else {
             return Fixed::NotMapped;
         };
         self.unsynced = false;
@@ -121,7 +121,7 @@ impl Shadow {
 
     /// Where the hardware's walk ends.
     fn last_sptep(&self, vcpu: usize, gva: Gva) -> usize {
-        let mut slot = self.vcpus[vcpu].root.slot;
+        let mut slot = self.root_slot(vcpu, gva);
         loop {
             let id = self.sptep(slot, gva.0);
             if self.pages.spte(id) & PRESENT == 0 || self.pages.is_last(id) {
@@ -133,7 +133,7 @@ impl Shadow {
 
     /// `shadow_page_table_clear_flood`.
     fn clear_flood(&mut self, vcpu: usize, gva: Gva) {
-        let mut slot = self.vcpus[vcpu].root.slot;
+        let mut slot = self.root_slot(vcpu, gva);
         loop {
             let id = self.sptep(slot, gva.0);
             self.clear_write_flooding(id);
@@ -155,7 +155,7 @@ impl Shadow {
             self.vcpus[vcpu].last_retry = None;
         }
         if again || kind == AccessKind::Write {
-            self.pte_write(gfn, (gva.0 >> 3) as usize & 511);
+            self.pte_write(gfn, gva.0 as usize & 0xfff);
             return Outcome::Emulated;
         }
         self.unprotect_page(gfn);
@@ -174,14 +174,14 @@ impl Shadow {
         map_writable: bool,
         world: World<'_>,
     ) -> bool {
-        let mut slot = self.vcpus[vcpu].root.slot;
-        let mut level = self.format.depth();
+        let mut slot = self.root_slot(vcpu, gva);
+        let mut level = self.format.root_level();
         let mut id = self.sptep(slot, gva.0);
         while level > w.level {
             self.clear_write_flooding(id);
             level -= 1;
             let upper = usize::from(level) - 1;
-            let role = Role { level, direct: false, access: w.pt_access[upper] };
+            let role = self.child_role(id, level, false, w.pt_access[upper]);
             slot = self.link_child(id, w.table_gfn[upper], role, world);
             id = self.sptep(slot, gva.0);
         }
@@ -190,7 +190,7 @@ impl Shadow {
             self.clear_write_flooding(id);
             let gfn = w.gfn & !(pages_per_hpage(level) - 1);
             level -= 1;
-            let role = Role { level, direct: true, access: w.pte_access };
+            let role = self.child_role(id, level, true, w.pte_access);
             slot = self.link_child(id, gfn, role, world);
             id = self.sptep(slot, gva.0);
         }
@@ -202,6 +202,12 @@ impl Shadow {
         self.touch(id, true);
         self.pte_prefetch(id, w, world);
         wrprot
+    }
+
+    /// `kvm_mmu_child_role`: of the page below an spte. Two pages shadow the halves of a 32-bit leaf table.
+    fn child_role(&self, id: usize, level: u8, direct: bool, access: u8) -> Role {
+        let quadrant = if self.has_4_byte_gpte { (id & 1) as u8 } else { 0 };
+        Role { level, direct, access, quadrant }
     }
 
     /// `kvm_mmu_get_child_sp` and `link_shadow_page`: the child that the spte points to
@@ -384,7 +390,7 @@ impl Shadow {
         if role.direct {
             return self.direct_pte_prefetch(world.host, id, role);
         }
-        let Some(gptes) = world.guest.entries(w.table_gfn[0]) else { return };
+        let Some(gptes) = world.guest.entries(w.table_gfn[0], role.quadrant) else { return };
         let first = id & !(PREFETCH - 1);
         for other in first..first + PREFETCH {
             if other == id || self.pages.spte(other) & PRESENT != 0 {

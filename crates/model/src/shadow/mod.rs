@@ -7,8 +7,9 @@
 //! pages and INVLPG; `roots.rs` CR3 and CR4; `zap.rs` `kvm_mmu_prepare_zap_page`, the
 //! budget, write flooding; `pages.rs` and `spte.rs` hold pages, links and bits.
 //!
-//! Left out: PAE and two-level guests, whose roots are no shadow pages; PCIDs; dirty
-//! logging; `nx_huge_pages` (CPUs with the iTLB multihit erratum); memory slots (a
+//! The shadow of a guest in 32-bit mode has the format of PAE, as KVM makes it on 64-bit hosts too.
+//!
+//! Left out: PCIDs; dirty logging; `nx_huge_pages` (CPUs with the iTLB multihit erratum); memory slots (a
 //! frame beyond memory is a device's: mapped like any other, never prefetched);
 //! execute and user permission of stale entries; the size of a store (KVM zaps a
 //! non-leaf table at once for one that no entry has); faults while an event is
@@ -30,6 +31,7 @@ use crate::guest::GuestTables;
 use crate::host::{Backing, HostMemory};
 use crate::page::Page;
 use crate::{KvmVersion, Sample};
+use bifold_mmu::format::PAE;
 use bifold_mmu::{Format, Gpa, Gva, Start};
 use pages::{Pages, sptep_to_sp};
 use paths::Paths;
@@ -74,7 +76,12 @@ pub struct World<'a> {
 /// The shadow MMU of one VM.
 #[derive(Debug, Clone)]
 pub struct Shadow {
+    /// Of the shadow tables.
     format: &'static Format,
+    /// Roots have four entries and are no shadow pages.
+    has_pae_root: bool,
+    /// The guest's entries have 4 bytes (`role.has_4_byte_gpte`).
+    has_4_byte_gpte: bool,
     guest_frames: u64,
     kvm: KvmVersion,
     pages: Pages,
@@ -101,13 +108,15 @@ pub struct Shadow {
 }
 
 impl Shadow {
-    /// The shadow MMU of a guest with `guest_frames` 4 KB frames and tables of
-    /// `format`. No vCPU has a root yet.
-    pub fn new(format: &'static Format, guest_frames: u64, vcpus: usize, kvm: KvmVersion) -> Shadow {
+    /// The shadow MMU of a guest with `guest_frames` 4 KB frames and tables of the format
+    /// `guest`. No vCPU has a root yet.
+    pub fn new(guest: &'static Format, guest_frames: u64, vcpus: usize, kvm: KvmVersion) -> Shadow {
         // kvm_arch_commit_memory_region
         let budget = MIN_ALLOC_MMU_PAGES.max((guest_frames / PAGES_PER_MMU_PAGE) as usize);
         Shadow {
-            format,
+            format: if guest.is_long() { guest } else { &PAE },
+            has_pae_root: !guest.is_long(),
+            has_4_byte_gpte: guest.entry_shift == 2,
             guest_frames,
             kvm,
             pages: Pages::new(budget),
@@ -126,15 +135,32 @@ impl Shadow {
         }
     }
 
-    /// The format of the guest's tables, and so of the shadow's.
+    /// The format of the shadow tables: that of the guest's, or PAE.
     pub fn format(&self) -> &'static Format {
         self.format
     }
 
-    /// Where the hardware starts the vCPU's walks; an empty table before its first CR3.
+    /// Shadow page where the vCPU's walks of `gva` begin: 0, which stays empty, before its first CR3, and where a root has no entry
+    /// for the gigabyte.
     #[inline]
-    pub fn root(&self, vcpu: usize) -> Start {
-        Start { level: self.format.depth(), table: Pages::hpa(self.vcpus[vcpu].root.slot) }
+    fn root_slot(&self, vcpu: usize, gva: Gva) -> usize {
+        let entry = if self.has_pae_root { gva.0 >> 30 & 3 } else { 0 };
+        self.vcpus[vcpu].root.slots[entry as usize]
+    }
+
+    /// The shadow pages in which INVLPG looks for `gva`: below the current root and the cached ones.
+    fn roots_of(&self, vcpu: usize, gva: Gva) -> impl Iterator<Item = usize> + use<> {
+        let [a, b, c] = self.vcpus[vcpu].prev_roots.map(|root| root.slots[0]);
+        [self.root_slot(vcpu, gva), a, b, c].into_iter().filter(|&slot| slot != 0)
+    }
+
+    /// Where the hardware starts the vCPU's walks of `gva`; an empty table before its first CR3. None where the root's entry is not
+    /// present: the hardware has that entry in a register.
+    #[inline]
+    pub fn root(&self, vcpu: usize, gva: Gva) -> Option<Start> {
+        let slot = self.root_slot(vcpu, gva);
+        let start = Start { level: self.format.root_level(), table: Pages::hpa(slot) };
+        (slot != 0 || !self.has_pae_root).then_some(start)
     }
 
     /// How often an entry that pointed to a shadow page ceased to.
@@ -267,8 +293,9 @@ impl Shadow {
     /// (present bit set, reserved bit clear) as INVLPG does, but in the current root
     /// only: lest the guest find the old entry again. No exit of its own.
     pub fn invalidate_gva(&mut self, vcpu: usize, gva: Gva, world: World<'_>) {
-        if self.vcpus[vcpu].root.slot != 0 {
-            self.invlpg_root(self.vcpus[vcpu].root.slot, gva, world);
+        let slot = self.root_slot(vcpu, gva);
+        if slot != 0 {
+            self.invlpg_root(slot, gva, world);
         }
     }
 

@@ -155,7 +155,7 @@ impl Pages {
             makers: Makers::default(),
             unlinked: 0,
         };
-        p.slot(0, Role { level: 1, direct: true, access: 0 }); // the page that stays empty
+        p.slot(0, Role { level: 1, direct: true, access: 0, quadrant: 0 }); // the page that stays empty
         p
     }
 

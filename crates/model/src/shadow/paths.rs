@@ -44,7 +44,7 @@ impl Shadow {
     /// The way of the hardware's walk of `gva`, if that ends at level 1.
     #[inline]
     pub fn path(&mut self, vcpu: usize, gva: Gva) -> Option<&Path> {
-        let (number, root) = ((gva.0 >> 21) + 1, self.vcpus[vcpu].root.slot);
+        let (number, root) = ((gva.0 >> 21) + 1, self.root_slot(vcpu, gva));
         let slot = (number as usize ^ root) % SLOTS;
         let p = &self.paths.0[slot];
         if p.number != number || p.root != root || p.unlinked != self.pages.unlinked {
@@ -57,7 +57,7 @@ impl Shadow {
     fn find_path(&self, number: u64, root: usize, gva: Gva) -> Option<Path> {
         let mut path = Path { number, root, unlinked: self.pages.unlinked, tables: [0; MOST_LEVELS] };
         let mut page = root;
-        for level in (1..=self.format.depth()).rev() {
+        for level in (1..=self.format.root_level()).rev() {
             path.tables[usize::from(level) - 1] = Pages::hpa(page);
             if level > 1 {
                 let id = self.sptep(page, gva.0);

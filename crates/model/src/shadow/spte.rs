@@ -7,7 +7,7 @@
 //! types and protection keys are left out: a guest with wrong ones fails before it is recorded.
 
 use crate::guest::GuestTables;
-use bifold_mmu::{Format, Gpa, Gva};
+use bifold_mmu::{Format, Gpa, Gva, Start};
 
 pub(super) const PRESENT: u64 = 1;
 pub(super) const WRITE: u64 = 1 << 1;
@@ -37,6 +37,9 @@ pub(super) struct Role {
     pub level: u8,
     pub direct: bool,
     pub access: u8,
+    /// Which part of a table of 4-byte entries the page shadows: a half of a leaf table, a quarter of a page directory. 0 for
+    /// other guests.
+    pub quadrant: u8,
 }
 
 /// `FNAME(gpte_access)`.
@@ -65,31 +68,31 @@ pub(super) struct GuestWalker {
     pub pte_access: u8,
     /// Frame that the address maps to.
     pub gfn: u64,
-    depth: u8,
+    /// `max_level`: that of the root table, below PAE's registers.
+    max_level: u8,
 }
 
 impl GuestWalker {
     /// Walks; `None` if the guest's tables do not map `gva` for this access. Sets the
     /// leaf's accessed bit and for a write its dirty bit, as
     /// `FNAME(update_accessed_dirty_bits)` does (nothing reads those of upper levels).
-    pub fn walk(guest: &mut GuestTables, cr3: u64, gva: Gva, write: bool) -> Option<GuestWalker> {
+    pub fn walk(guest: &mut GuestTables, root: Gpa, gva: Gva, write: bool) -> Option<GuestWalker> {
         let format: &'static Format = guest.format();
-        let depth = format.depth();
-        let mut table = cr3 & ADDRESS;
+        let Start { level, mut table } = guest.start(root, gva).ok()?;
         let mut w = GuestWalker {
-            level: depth,
+            level,
             table_gfn: [0; 5],
             pt_access: [0; 5],
             pte_access: ACC_ALL,
             gfn: 0,
-            depth,
+            max_level: level,
         };
         let mut access = ACC_ALL;
         loop {
             let slot = usize::from(w.level) - 1;
             w.table_gfn[slot] = table >> 12;
             w.pt_access[slot] = access;
-            let at = table + 8 * format.index(w.level, gva.0);
+            let at = table + format.offset(w.level, gva.0);
             let pte = guest.read(Gpa(at));
             if pte & PRESENT == 0 {
                 return None;
@@ -119,11 +122,12 @@ impl GuestWalker {
     pub fn is_self_change_mapping(&self) -> bool {
         let mask = !(pages_per_hpage(self.level) - 1);
         self.pte_access & ACC_WRITE != 0
-            && (self.level..=self.depth).any(|l| (self.gfn ^ self.table_gfn[usize::from(l) - 1]) & mask == 0)
+            && (self.level..=self.max_level)
+                .any(|l| (self.gfn ^ self.table_gfn[usize::from(l) - 1]) & mask == 0)
     }
 }
 
-/// `KVM_PAGES_PER_HPAGE`: 4 KB frames that an entry of `level` maps.
+/// `KVM_PAGES_PER_HPAGE`: 4 KB frames that an spte of `level` maps.
 #[inline]
 pub(super) fn pages_per_hpage(level: u8) -> u64 {
     1 << (9 * (u32::from(level) - 1))

@@ -10,8 +10,9 @@ use super::spte::{
 };
 use super::{Shadow, World};
 use crate::Sample;
+use crate::guest::GuestTables;
 use crate::host::HostMemory;
-use bifold_mmu::{Gpa, Gva};
+use bifold_mmu::Gva;
 
 const EMPTY: [u64; 512] = [0; 512];
 
@@ -129,11 +130,17 @@ impl Shadow {
         }
     }
 
+    /// The guest's entries that the sptes of a leaf page shadow (`get_level1_sp_gpa`).
+    pub(super) fn gptes<'a>(&self, slot: usize, guest: &'a GuestTables) -> Option<&'a [u64; 512]> {
+        let page = self.pages.page(slot);
+        guest.entries(page.gfn, page.role.quadrant)
+    }
+
     /// `FNAME(sync_page)`: re-reads the entries that the page has, and those only.
     /// True if TLBs must be flushed.
     pub(super) fn sync_page(&mut self, slot: usize, world: World<'_>) -> bool {
         self.work.syncs += 1;
-        let gptes = world.guest.entries(self.pages.page(slot).gfn).unwrap_or(&EMPTY);
+        let gptes = self.gptes(slot, world.guest).unwrap_or(&EMPTY);
         let mut flush = false;
         for (index, &gpte) in gptes.iter().enumerate() {
             flush |= self.sync_spte(world.host, slot << 9 | index, gpte);
@@ -168,7 +175,7 @@ impl Shadow {
     /// engine drops the address from the vCPU's TLB itself.
     pub fn invlpg(&mut self, vcpu: usize, gva: Gva, world: World<'_>, out: &mut Sample) {
         out.exits_invlpg += 1;
-        for slot in self.vcpus[vcpu].roots() {
+        for slot in self.roots_of(vcpu, gva) {
             self.invlpg_root(slot, gva, world);
         }
         self.settle(world, out);
@@ -184,7 +191,7 @@ impl Shadow {
             let page = self.pages.page(slot);
             if page.role.level == 1 {
                 if page.unsync {
-                    let gpte = world.guest.read(Gpa(page.gfn << 12 | (id as u64 & 511) << 3));
+                    let gpte = self.gptes(slot, world.guest).map_or(0, |gptes| gptes[id & 511]);
                     if self.kvm.invlpg_makes_absent_entries() {
                         if self.pages.zap_pte(id) {
                             self.flush_remote_tlbs();

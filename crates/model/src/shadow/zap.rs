@@ -7,6 +7,7 @@
 use super::Shadow;
 use super::pages::sptep_to_sp;
 use super::spte::{DIRTY, WRITE};
+use std::ops::Range;
 
 /// KVM_MIN_FREE_MMU_PAGES and KVM_REFILL_PAGES.
 const MIN_FREE: usize = 5;
@@ -125,10 +126,29 @@ impl Shadow {
         self.commit_zap();
     }
 
-    /// `kvm_mmu_pte_write`: the emulator has written entry `index` of the table in
+    /// `get_written_sptes`: the sptes of a page that shadow the guest's entry at this offset of its table. An entry of a 32-bit page
+    /// directory maps what two sptes map, and most pages of its table shadow other entries.
+    fn written_sptes(&self, slot: usize, mut offset: usize) -> Range<usize> {
+        let role = self.pages.page(slot).role;
+        let mut sptes = 1;
+        if self.has_4_byte_gpte {
+            offset <<= 1;
+            if role.level > 1 {
+                offset = (offset & !7) << 1;
+                sptes = 2;
+            }
+            if offset >> 12 != usize::from(role.quadrant) {
+                return 0..0;
+            }
+        }
+        let first = slot << 9 | offset >> 3 & 511;
+        first..first + sptes
+    }
+
+    /// `kvm_mmu_pte_write`: the emulator has written the entry at `offset` of the table in
     /// `gfn`. The third write since the table was last walked zaps it
     /// (`detect_write_flooding`).
-    pub(super) fn pte_write(&mut self, gfn: u64, index: usize) {
+    pub(super) fn pte_write(&mut self, gfn: u64, offset: usize) {
         let mut flush = false;
         for slot in self.pages.shadows_of(gfn) {
             if self.pages.page(slot).invalid {
@@ -142,7 +162,9 @@ impl Shadow {
                     continue;
                 }
             }
-            flush |= self.pages.zap_pte(slot << 9 | index);
+            for id in self.written_sptes(slot, offset) {
+                flush |= self.pages.zap_pte(id);
+            }
         }
         if flush {
             self.flush_remote_tlbs();

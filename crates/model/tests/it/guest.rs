@@ -4,20 +4,51 @@
 //! allow, and flushes what it must: an entry changed so that it allows less, or
 //! maps something else, is invalidated on every CPU before the next access.
 
-use crate::reference::{ACCESSED, ADDRESS, DIRTY, GLOBAL, LARGE, PRESENT, WRITE};
+use crate::reference::{ACCESSED, ADDRESS, DIRTY, GLOBAL, LARGE, PRESENT, Tables, WRITE};
 use bifold_trace::Event;
 use proptest::prelude::*;
 use std::collections::HashMap;
 
 pub const FRAMES: u64 = 1 << 18;
-const DIRECT_MAP: u64 = 0xffff_8880_0000_0000;
-const TEXT: u64 = 0xffff_ffff_8100_0000;
-const SHARED: u64 = 0x60_0000_0000;
-/// Stretches of 2 MB that hold 4 KB pages or one large page, under tables of their own and of others.
-const STRETCHES: [u64; 6] =
-    [0x40_0000_0000, 0x40_0020_0000, 0x40_4000_0000, 0x80_0000_0000, 0x7f00_0020_0000, SHARED];
-const GIGABYTES: u64 = 0x50_0000_0000;
 const CR4_PGE: u64 = 1 << 7;
+
+/// Where a guest has what.
+struct Layout {
+    direct_map: u64,
+    text: u64,
+    shared: u64,
+    /// Stretches of 2 MB that hold 4 KB pages or one large page, under tables of their own and of others.
+    stretches: [u64; 6],
+    /// The largest pages.
+    largest: u64,
+    largest_level: u8,
+}
+
+const LONG: Layout = Layout {
+    direct_map: 0xffff_8880_0000_0000,
+    text: 0xffff_ffff_8100_0000,
+    shared: 0x60_0000_0000,
+    stretches: [
+        0x40_0000_0000,
+        0x40_0020_0000,
+        0x40_4000_0000,
+        0x80_0000_0000,
+        0x7f00_0020_0000,
+        0x60_0000_0000,
+    ],
+    largest: 0x50_0000_0000,
+    largest_level: 3,
+};
+
+/// In 32-bit mode. The first two stretches are halves of 4 MB, and no PAE guest has a table for the second gigabyte at first.
+const SHORT: Layout = Layout {
+    direct_map: 0x8000_0000,
+    text: 0xf100_0000,
+    shared: 0x2000_0000,
+    stretches: [0x4000_0000, 0x4020_0000, 0x4060_0000, 0x5000_0000, 0x7f20_0000, 0x2000_0000],
+    largest: 0x7000_0000,
+    largest_level: 2,
+};
 
 /// One thing for the guest to do; numbers are taken modulo what there is.
 #[derive(Debug, Clone, Copy)]
@@ -90,7 +121,10 @@ pub fn ops(most: usize) -> impl Strategy<Value = Vec<Op>> {
 
 pub struct Guest {
     pub words: Vec<u64>,
-    tables: HashMap<u64, (u8, Box<[u64; 512]>)>,
+    format: Tables,
+    layout: &'static Layout,
+    /// Level and entries.
+    tables: HashMap<u64, (u8, Vec<u64>)>,
     free: Vec<u64>,
     next: u64,
     roots: [u64; 3],
@@ -99,22 +133,23 @@ pub struct Guest {
     cr4: [u64; 4],
     cpu: usize,
     cpus: usize,
-    depth: u8,
 }
 
-fn index(va: u64, level: u8) -> usize {
-    (va >> (3 + 9 * u32::from(level))) as usize & 511
-}
+/// PAE's root tables are no pages of their own: they begin at this entry.
+const PAE_ROOT: usize = 4;
 
 impl Guest {
     pub fn new(cpus: usize) -> Guest {
-        Guest::with_depth(cpus, 4)
+        Guest::of(Tables::Long(4), cpus)
     }
 
-    /// A guest whose tables have 4 levels or 5.
-    pub fn with_depth(cpus: usize, depth: u8) -> Guest {
+    /// A guest with tables of this format.
+    pub fn of(format: Tables, cpus: usize) -> Guest {
+        let layout = if let Tables::Long(_) = format { &LONG } else { &SHORT };
+        let depth = format.depth();
         let mut g = Guest {
-            depth,
+            format,
+            layout,
             words: Vec::new(),
             tables: HashMap::new(),
             free: Vec::new(),
@@ -125,20 +160,28 @@ impl Guest {
             cpu: 0,
             cpus,
         };
-        g.roots = [0; 3].map(|_| g.new_table(depth, [0; 512]));
+        g.roots = [0; 3].map(|_| g.new_table(depth));
         let [first, others @ ..] = g.roots;
         // Before the first CR3 load, stores are the boot code's: the tables are described afresh.
-        g.plant(first, DIRECT_MAP, 3, WRITE | LARGE | GLOBAL | ACCESSED | DIRTY);
-        for n in 0..16 {
-            g.plant(first, TEXT + (n << 12), 1, ((0x8000 + n) << 12) | GLOBAL | ACCESSED);
+        let large = 1 << format.shift(layout.largest_level);
+        for gpa in (0..FRAMES << 12).step_by(large) {
+            let bits = WRITE | LARGE | GLOBAL | ACCESSED | DIRTY;
+            g.plant(first, layout.direct_map + gpa, layout.largest_level, gpa | bits);
         }
-        g.plant(first, TEXT + (1 << 21), 2, (0x8200 << 12) | WRITE | LARGE | GLOBAL);
-        g.plant(first, SHARED, 1, (0x9000 << 12) | WRITE);
+        for n in 0..16 {
+            g.plant(first, layout.text + (n << 12), 1, ((0x8000 + n) << 12) | GLOBAL | ACCESSED);
+        }
+        // The roots of two levels have copies of this entry. All configurations share the guest's tables, and a dirty bit that one sets
+        // in one copy would be seen by the others.
+        let bits = if format == Tables::TwoLevels { ACCESSED | DIRTY } else { 0 };
+        g.plant(first, g.large_text(), 2, (0x8400 << 12) | WRITE | LARGE | GLOBAL | bits);
+        g.plant(first, layout.shared, 1, (0x9000 << 12) | WRITE);
         for root in others {
-            // An entry of a fifth level would share all of the user's half.
-            for va in [DIRECT_MAP, TEXT, SHARED].into_iter().filter(|va| depth == 4 || *va != SHARED) {
-                let entry = g.tables[&first].1[index(va, depth)];
-                g.tables.get_mut(&root).unwrap().1[index(va, depth)] = entry;
+            g.tables.get_mut(&root).unwrap().1 = g.tables[&first].1.clone();
+            if depth == 5 {
+                // An entry of a fifth level would share all of the user's half.
+                let i = g.index(layout.shared, 5);
+                g.tables.get_mut(&root).unwrap().1[i] = 0;
             }
         }
         let mut gfns: Vec<u64> = g.tables.keys().copied().collect();
@@ -149,7 +192,7 @@ impl Guest {
         for cpu in 0..cpus as u64 {
             g.emit(Event::Vcpu(cpu));
             g.emit(Event::Cr4(CR4_PGE));
-            g.emit(Event::Cr3(first << 12));
+            g.emit(Event::Cr3(g.cr3(0)));
         }
         g.emit(Event::Vcpu(0));
         g
@@ -160,36 +203,61 @@ impl Guest {
     }
 
     fn describe(&mut self, gfn: u64) {
-        let (level, entries) = self.tables[&gfn].clone();
-        self.emit(Event::Table { gfn, level, entries: &entries });
+        let (level, entries) = &self.tables[&gfn];
+        let (level, words) = (*level, self.format.words(entries));
+        self.emit(Event::Table { gfn, level, entries: &words });
     }
 
-    fn new_table(&mut self, level: u8, entries: [u64; 512]) -> u64 {
+    /// The word at this offset of a table.
+    fn word(&self, gfn: u64, offset: u64) -> u64 {
+        self.format.words(&self.tables[&gfn].1)[offset as usize / 8]
+    }
+
+    fn new_table(&mut self, level: u8) -> u64 {
         let gfn = self.free.pop().unwrap_or(self.next);
         self.next = self.next.max(gfn + 1);
-        self.tables.insert(gfn, (level, Box::new(entries)));
+        self.tables.insert(gfn, (level, vec![0; 4096 / self.format.entry_bytes() as usize]));
         gfn
+    }
+
+    /// Number of the entry for `va` in its page.
+    fn index(&self, va: u64, level: u8) -> usize {
+        let first = if self.format == Tables::Pae && level == 3 { PAE_ROOT } else { 0 };
+        first + self.format.index(va, level) as usize
+    }
+
+    /// What CR3 has on the root with this number.
+    fn cr3(&self, root: usize) -> u64 {
+        let first = if self.format == Tables::Pae { PAE_ROOT as u64 } else { 0 };
+        (self.roots[root] << 12) + 8 * first
+    }
+
+    /// A large page of the kernel's text.
+    fn large_text(&self) -> u64 {
+        self.layout.text + (1 << self.format.shift(2))
     }
 
     /// Boot: writes an entry without events.
     fn plant(&mut self, root: u64, va: u64, level: u8, entry: u64) {
         let mut gfn = root;
-        for l in (level + 1..=self.depth).rev() {
-            let i = index(va, l);
+        for l in (level + 1..=self.format.depth()).rev() {
+            let i = self.index(va, l);
             if self.tables[&gfn].1[i] & PRESENT == 0 {
-                let child = self.new_table(l - 1, [0; 512]);
-                self.tables.get_mut(&gfn).unwrap().1[i] = child << 12 | PRESENT | WRITE | ACCESSED;
+                let child = self.new_table(l - 1);
+                let accessed = if l > self.format.first() { 0 } else { ACCESSED };
+                self.tables.get_mut(&gfn).unwrap().1[i] = self.format.link(child, l) | accessed;
             }
             gfn = (self.tables[&gfn].1[i] & ADDRESS) >> 12;
         }
-        self.tables.get_mut(&gfn).unwrap().1[index(va, level)] = entry | PRESENT;
+        let i = self.index(va, level);
+        self.tables.get_mut(&gfn).unwrap().1[i] = entry | PRESENT;
     }
 
     /// Table and level of the entry at which a walk ends, and the entry.
     fn find(&self, va: u64) -> (u64, u8, u64) {
         let mut gfn = self.roots[self.on[self.cpu]];
-        for level in (1..=self.depth).rev() {
-            let entry = self.tables[&gfn].1[index(va, level)];
+        for level in (1..=self.format.depth()).rev() {
+            let entry = self.tables[&gfn].1[self.index(va, level)];
             if entry & PRESENT == 0 || level == 1 || entry & LARGE != 0 {
                 return (gfn, level, entry);
             }
@@ -200,10 +268,26 @@ impl Guest {
 
     /// The kernel stores a table entry, through its direct map.
     fn store(&mut self, gfn: u64, i: usize, new: u64) {
-        let gpa = (gfn << 12) + 8 * i as u64;
-        let old = std::mem::replace(&mut self.tables.get_mut(&gfn).unwrap().1[i], new);
-        self.emit(Event::Store(DIRECT_MAP + gpa));
+        let offset = self.format.entry_bytes() * i as u64;
+        let old = self.word(gfn, offset & !7);
+        self.tables.get_mut(&gfn).unwrap().1[i] = new;
+        let (gpa, new) = ((gfn << 12) + (offset & !7), self.word(gfn, offset & !7));
+        self.emit(Event::Store(self.layout.direct_map + (gfn << 12) + offset));
         self.emit(Event::PtStore { gpa, old, new });
+        if self.tables[&gfn].0 == 3 && self.format == Tables::Pae {
+            self.reload(gfn);
+        }
+    }
+
+    /// CPUs that run on a root of PAE load its entries into their registers.
+    fn reload(&mut self, root: u64) {
+        for cpu in 0..self.cpus {
+            if self.roots[self.on[cpu]] == root {
+                self.emit(Event::Vcpu(cpu as u64));
+                self.emit(Event::Cr3(self.cr3(self.on[cpu])));
+            }
+        }
+        self.emit(Event::Vcpu(self.cpu as u64));
     }
 
     /// Invalidates on both CPUs.
@@ -221,7 +305,7 @@ impl Guest {
         if old & PRESENT != 0 {
             // A leaf, of whatever size.
             let mask = if at == level { ADDRESS | WRITE | PRESENT } else { WRITE };
-            self.store(gfn, index(va, at), (old & !mask & !DIRTY) | (entry & mask));
+            self.store(gfn, self.index(va, at), (old & !mask & !DIRTY) | (entry & mask));
             return self.shoot_down(va);
         }
         if at < level {
@@ -229,32 +313,40 @@ impl Guest {
         }
         let mut gfn = gfn;
         for l in (level + 1..=at).rev() {
-            let child = self.new_table(l - 1, [0; 512]);
+            let child = self.new_table(l - 1);
             self.describe(child);
-            self.store(gfn, index(va, l), child << 12 | PRESENT | WRITE);
+            self.store(gfn, self.index(va, l), self.format.link(child, l));
             gfn = child;
         }
-        self.store(gfn, index(va, level), entry);
+        self.store(gfn, self.index(va, level), entry);
     }
 
     /// Address, its natural level, and flags its leaf must have.
-    fn place(place: u16, page: u16) -> (u64, u8, u64) {
+    fn place(&self, place: u16, page: u16) -> (u64, u8, u64) {
+        let layout = self.layout;
+        let large = 1 << self.format.shift(layout.largest_level);
         let offset = (u64::from(page) * 0x9e8) & 0xff8;
         let n = u64::from(place);
         match n % 16 {
-            k @ 0..=9 => (STRETCHES[k as usize % 6] + ((u64::from(page) % 96) << 12) + offset, 1, 0),
-            10 => (GIGABYTES + ((n / 16 % 3) << 30) + u64::from(page) * 0x1003 * 8 + offset, 3, 0),
-            11 => (DIRECT_MAP + u64::from(page) * 0x3007 * 8 % (FRAMES << 12), 3, GLOBAL),
-            12 => (TEXT + (1 << 21) + u64::from(page) * 24, 2, GLOBAL),
-            _ => (TEXT + ((u64::from(page) % 16) << 12) + offset, 1, GLOBAL),
+            k @ 0..=9 => (layout.stretches[k as usize % 6] + ((u64::from(page) % 96) << 12) + offset, 1, 0),
+            10 => {
+                let at = (n / 16 % 3) * large + u64::from(page) * 0x1003 * 8 % (4 * large) + offset;
+                (layout.largest + at, layout.largest_level, 0)
+            }
+            11 => {
+                let at = u64::from(page) * 0x3007 * 8 % (FRAMES << 12);
+                (layout.direct_map + at, layout.largest_level, GLOBAL)
+            }
+            12 => (self.large_text() + u64::from(page) * 24 % (1 << self.format.shift(2)), 2, GLOBAL),
+            _ => (layout.text + ((u64::from(page) % 16) << 12) + offset, 1, GLOBAL),
         }
     }
 
-    fn frame(level: u8, frame: u16) -> u64 {
+    fn frame(&self, level: u8, frame: u16) -> u64 {
         let large = if level > 1 { LARGE } else { 0 };
         let gfn = match level {
             1 => 0x1_0000 + u64::from(frame) % 0x400,
-            2 => 0x2_0000 + (u64::from(frame) % 16) * 512,
+            2 => 0x2_0000 + ((u64::from(frame) % 16) << (self.format.shift(2) - 12)),
             _ => 0,
         };
         gfn << 12 | large
@@ -268,37 +360,39 @@ impl Guest {
         match op {
             Op::Access { kind, place, page } => self.access(kind, place, page),
             Op::Map { place, page, frame, flags } => {
-                let (va, level, global) = Guest::place(place, page);
+                let (va, level, global) = self.place(place, page);
                 if global == 0 {
                     let bits = u64::from(flags) & (WRITE | ACCESSED | DIRTY);
-                    self.map(va, level, Guest::frame(level, frame) | bits | PRESENT);
+                    self.map(va, level, self.frame(level, frame) | bits | PRESENT);
                 }
             }
             Op::Unmap { place, page } => {
-                let (va, _, global) = Guest::place(place, page);
+                let (va, _, global) = self.place(place, page);
                 let (gfn, level, entry) = self.find(va);
                 if global == 0 && entry & PRESENT != 0 {
-                    self.store(gfn, index(va, level), 0);
+                    self.store(gfn, self.index(va, level), 0);
                     self.shoot_down(va);
                 }
             }
             Op::Bits { place, page, flags } => {
-                let (va, _, _) = Guest::place(place, page);
+                let (va, _, _) = self.place(place, page);
                 let (gfn, level, entry) = self.find(va);
-                if entry & PRESENT != 0 && va < DIRECT_MAP {
+                if entry & PRESENT != 0 && va < self.layout.direct_map {
                     let bits = u64::from(flags) & (ACCESSED | DIRTY);
-                    self.store(gfn, index(va, level), (entry & !(ACCESSED | DIRTY)) | bits);
+                    self.store(gfn, self.index(va, level), (entry & !(ACCESSED | DIRTY)) | bits);
                     if bits != ACCESSED | DIRTY {
                         self.shoot_down(va);
                     }
                 }
             }
-            Op::Convert { place, frame } => self.convert(STRETCHES[usize::from(place) % 6], frame),
+            Op::Convert { place, frame } => {
+                self.convert(self.layout.stretches[usize::from(place) % 6], frame)
+            }
             Op::Root(r) => {
                 let r = usize::from(r) % 3;
                 self.on[self.cpu] = r;
                 self.emit(Event::Cr3Read);
-                self.emit(Event::Cr3(self.roots[r] << 12));
+                self.emit(Event::Cr3(self.cr3(r)));
             }
             Op::Cpu(c) => {
                 self.cpu = usize::from(c) % self.cpus;
@@ -310,51 +404,54 @@ impl Guest {
                     self.emit(Event::Cr4(self.cr4[self.cpu]));
                 }
             }
-            Op::Invlpg { place, page } => self.emit(Event::Invlpg(Guest::place(place, page).0)),
+            Op::Invlpg { place, page } => self.emit(Event::Invlpg(self.place(place, page).0)),
             Op::Fault { place, page } => {
-                let va = Guest::place(place, page).0;
+                let va = self.place(place, page).0;
                 let error = self.find(va).2 & PRESENT;
                 self.emit(Event::Fault { gva: va, error });
             }
             Op::Insns(n) => self.emit(Event::Insns(u64::from(n))),
             Op::Stream { kind, place, page } => {
                 // Pages of the stretches, which may be large.
-                let (va, ..) = Guest::place(place % 10, page);
+                let (va, ..) = self.place(place % 10, page);
                 let border = (va & !0xfff) + 0x1000;
                 let mut lines = [border - 0x80, border - 0x40, border, border + 0x40];
                 if kind & 4 != 0 {
                     lines.reverse();
                 }
                 for va in lines {
-                    self.access_to(kind % 2, va, 1, Guest::frame(1, place ^ (va >> 12) as u16));
+                    self.access_to(kind % 2, va, 1, self.frame(1, place ^ (va >> 12) as u16));
                 }
             }
         }
     }
 
     fn convert(&mut self, va: u64, frame: u16) {
+        if self.format == Tables::TwoLevels && va == self.layout.shared {
+            return; // Each root has an entry of its own for the shared table.
+        }
         let (_, level, entry) = self.find(va);
         if level == 2 && entry & PRESENT != 0 {
             // Split: the same frames, in a table.
-            let mut entries = [0; 512];
-            for (i, e) in entries.iter_mut().enumerate() {
+            let (gfn, ..) = self.find(va);
+            let child = self.new_table(1);
+            for (i, e) in self.tables.get_mut(&child).unwrap().1.iter_mut().enumerate() {
                 *e = (entry & !LARGE) + ((i as u64) << 12);
             }
-            let (gfn, ..) = self.find(va);
-            let child = self.new_table(1, entries);
             self.describe(child);
-            self.store(gfn, index(va, 2), child << 12 | PRESENT | WRITE);
+            self.store(gfn, self.index(va, 2), child << 12 | PRESENT | WRITE);
             self.shoot_down(va);
         } else if level == 1 {
             let (table, ..) = self.find(va);
             let mut gfn = self.roots[self.on[self.cpu]];
-            for l in (3..=self.depth).rev() {
-                gfn = (self.tables[&gfn].1[index(va, l)] & ADDRESS) >> 12;
+            for l in (3..=self.format.depth()).rev() {
+                gfn = (self.tables[&gfn].1[self.index(va, l)] & ADDRESS) >> 12;
             }
-            self.store(gfn, index(va, 2), Guest::frame(2, frame) | PRESENT | WRITE);
+            self.store(gfn, self.index(va, 2), self.frame(2, frame) | PRESENT | WRITE);
             // As Linux does it, page by page: each may be held on its own.
-            for page in 0..512 {
-                self.shoot_down(va + (page << 12));
+            let first = va >> self.format.shift(2) << self.format.shift(2);
+            for page in 0..self.format.entries(1) {
+                self.shoot_down(first + (page << 12));
             }
             self.tables.remove(&table);
             self.free.push(table);
@@ -363,8 +460,8 @@ impl Guest {
     }
 
     fn access(&mut self, kind: u8, place: u16, page: u16) {
-        let (va, natural, _) = Guest::place(place, page);
-        self.access_to(kind, va, natural, Guest::frame(natural, place ^ page));
+        let (va, natural, _) = self.place(place, page);
+        self.access_to(kind, va, natural, self.frame(natural, place ^ page));
     }
 
     /// An access, and what comes before if the tables do not allow it: `frame` is mapped by an entry of the level `natural`.
@@ -376,13 +473,13 @@ impl Guest {
             let writable = if kind & 0x40 != 0 || write { WRITE } else { 0 };
             self.map(va, natural, frame | PRESENT | writable | ACCESSED);
         } else if write && entry & WRITE == 0 {
-            if va >= DIRECT_MAP {
+            if va >= self.layout.direct_map {
                 return;
             }
             self.emit(Event::Fault { gva: va, error: 3 });
             let (gfn, level, _) = self.find(va);
             // More is allowed than before: no flush is needed.
-            self.store(gfn, index(va, level), entry | WRITE | ACCESSED | DIRTY);
+            self.store(gfn, self.index(va, level), entry | WRITE | ACCESSED | DIRTY);
         }
         self.emit(match kind % 4 {
             0 if kind & 0x80 != 0 => Event::LoadDependent(va),

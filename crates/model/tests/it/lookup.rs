@@ -117,7 +117,7 @@ proptest! {
         prop_assert_eq!(fast.len(), slow.len());
         for (gfn, (level, entries)) in &slow {
             prop_assert_eq!(fast.level(*gfn), Some(*level));
-            prop_assert!(fast.entries(*gfn) == Some(entries), "entries of table {gfn:#x}");
+            prop_assert!(fast.entries(*gfn, 0) == Some(entries), "entries of table {gfn:#x}");
         }
     }
 }

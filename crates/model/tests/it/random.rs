@@ -3,19 +3,25 @@
 //! caches, counts what the slow reference counts.
 
 use crate::guest::{FRAMES, Guest, Op, ops};
-use crate::reference::{Counts, Reference};
-use bifold_mmu::format::{X86_64_4_LEVEL, X86_64_5_LEVEL};
+use crate::reference::{Counts, Reference, Tables};
+use bifold_mmu::Format;
+use bifold_mmu::format::{PAE, X86_32, X86_64_4_LEVEL, X86_64_5_LEVEL};
 use bifold_model::{Config, Model, Options, Outcome, Paging, Profile};
 use proptest::prelude::*;
 
 const PROFILES: [&str; 4] = ["geometry-g", "i5-7600", "phenom2-x3-720", "sapphire-rapids"];
 
 pub fn model(profile: &Profile, configs: &[Config], cpus: usize, words: &[u64]) -> Outcome {
+    model_of(Tables::Long(4), profile, configs, cpus, words)
+}
+
+fn model_of(tables: Tables, profile: &Profile, configs: &[Config], cpus: usize, words: &[u64]) -> Outcome {
     let options = Options {
         configs: configs.to_vec(),
         guest_frames: FRAMES,
         vcpus: cpus,
         interval_seconds: 1e-6,
+        guest_format: format(tables),
         ..Options::default()
     };
     let mut model = Model::new(profile, options);
@@ -74,6 +80,19 @@ pub fn profile(which: usize, variant: usize) -> Profile {
     Profile::load(name, &overrides).unwrap()
 }
 
+pub fn format(tables: Tables) -> &'static Format {
+    match tables {
+        Tables::Long(5) => &X86_64_5_LEVEL,
+        Tables::Long(_) => &X86_64_4_LEVEL,
+        Tables::Pae => &PAE,
+        Tables::TwoLevels => &X86_32,
+    }
+}
+
+pub fn formats() -> impl Strategy<Value = Tables> {
+    (0..Tables::ALL.len()).prop_map(|i| Tables::ALL[i])
+}
+
 /// So many cases, or as PROPTEST_CASES says.
 pub fn cases(cases: u32) -> ProptestConfig {
     let cases = std::env::var("PROPTEST_CASES").ok().and_then(|n| n.parse().ok()).unwrap_or(cases);
@@ -91,20 +110,19 @@ proptest! {
     }
 
     #[test]
-    fn tables_of_five_levels_on_either_side_count_what_the_reference_counts(
-        which in 0usize..4, variant in 0usize..12, guest_depth in 4u8..6, host_depth in 4u8..6, ops in ops(800)
+    fn tables_of_every_format_on_either_side_count_what_the_reference_counts(
+        which in 0usize..4, variant in 0usize..12, guest_format in formats(), host_depth in 4u8..6, ops in ops(800)
     ) {
         let profile = profile(which, variant);
-        let mut guest = Guest::with_depth(2, guest_depth);
+        let mut guest = Guest::of(guest_format, 2);
         guest.run(&ops);
-        let format = |depth| if depth == 5 { &X86_64_5_LEVEL } else { &X86_64_4_LEVEL };
         let options = Options {
             configs: Config::KNOWN.to_vec(),
             guest_frames: FRAMES,
             vcpus: 2,
             interval_seconds: 1e-6,
-            guest_format: format(guest_depth),
-            nested_format: format(host_depth),
+            guest_format: format(guest_format),
+            nested_format: format(Tables::Long(host_depth)),
             ..Options::default()
         };
         let mut model = Model::new(&profile, options);
@@ -112,8 +130,7 @@ proptest! {
         let all = model.finish();
         prop_assert_eq!(all.untranslated, 0);
         for c in all.configs.iter().filter(|c| c.config.mode != Paging::Shadow) {
-            let mut slow = Reference::new(&profile, c.config, FRAMES, 2, all.seed);
-            slow.depth = guest_depth;
+            let mut slow = Reference::new(&profile, c.config, FRAMES, 2, all.seed).of(guest_format);
             slow.host.iter_mut().for_each(|h| h.depth = host_depth);
             slow.consume(&guest.words);
             prop_assert_eq!(Counts::of(c), slow.counts, "{} {}", &profile.name, c.config.name());
@@ -134,14 +151,14 @@ proptest! {
 
     #[test]
     fn a_configuration_counts_the_same_alone_and_in_company(
-        which in 0usize..4, variant in 0usize..12, cpus in 1usize..3, ops in ops(1500)
+        which in 0usize..4, variant in 0usize..12, cpus in 1usize..3, format in formats(), ops in ops(1500)
     ) {
         let profile = profile(which, variant);
-        let mut guest = Guest::new(cpus);
+        let mut guest = Guest::of(format, cpus);
         guest.run(&ops);
-        let all = model(&profile, &Config::ALL, cpus, &guest.words);
+        let all = model_of(format, &profile, &Config::ALL, cpus, &guest.words);
         for (config, in_company) in Config::ALL.into_iter().zip(&all.configs) {
-            let alone = model(&profile, &[config], cpus, &guest.words);
+            let alone = model_of(format, &profile, &[config], cpus, &guest.words);
             prop_assert_eq!(&alone.configs[0], in_company, "{} {}", &profile.name, config.name());
         }
     }

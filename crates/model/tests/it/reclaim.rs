@@ -3,14 +3,16 @@
 //! references, which get the same rules in words of their own.
 
 use crate::guest::{FRAMES, Guest, Op, ops};
-use crate::random::{cases, profile};
+use crate::random::{cases, formats, profile};
 use crate::reference::exits::{GuestPage, Vm};
 use crate::reference::host::Host;
-use crate::reference::{Counts, Reference, WRITE};
+use crate::reference::{Counts, Reference, Tables, WRITE};
 use crate::stream::Stream;
 use bifold_mmu::PageSize;
 use bifold_model::host::Taking;
-use bifold_model::{Config, Model, Options, Paging, Placement, PlacementOptions, Sample, Switching};
+use bifold_model::{
+    Config, Model, Options, Paging, Placement, PlacementOptions, Sample, Switching, Virtualization,
+};
 use bifold_trace::Event::{Cr3, Insns, Load, Store, Vcpu};
 use proptest::prelude::*;
 use std::ops::Range;
@@ -148,26 +150,39 @@ proptest! {
     }
 }
 
-const VA: u64 = 0x40_4060_0000;
+/// An address in each kind of table.
+fn va(format: Tables) -> u64 {
+    if let Tables::Long(_) = format { 0x40_4060_0000 } else { 0x4040_0000 }
+}
+
 /// 4 KB pages, in two 2 MB stretches of frames, before the large page.
 const SMALL: u64 = 40;
 
 /// A guest with small pages and a large one, all accessed and dirty, and its stream up to the loads of CR3.
-fn guest(cpus: usize) -> (Stream, Vec<GuestPage>) {
+/// With 4-byte entries, the second stretch is mapped by the second half of a table, and a page of 4 MB is two pages that have one entry. Walks begin at the entry of level `first`.
+fn guest(format: Tables, first: u8, cpus: usize) -> (Stream, Vec<GuestPage>) {
     const BITS: u64 = WRITE | 0x60;
-    let mut stream = Stream::new();
-    let root = stream.table(4);
+    let mut stream = Stream::of(format);
+    let root = stream.table(format.depth());
     let mut pages = Vec::new();
+    let (small, large) = (va(format), va(format) + (1 << format.shift(2)));
     for i in 0..=SMALL {
         let (level, gva, gfn) = match i {
-            SMALL => (2, VA + (1 << 21), 0x2_0000),
-            _ => (1, VA + (i << 12), 0x1_0000 + i + if i >= 20 { 0x4000 } else { 0 }),
+            SMALL => (2, large, 0x2_0000),
+            20.. if format == Tables::TwoLevels => (1, small + (1 << 21) + (i << 12), 0x1_4000 + i),
+            _ => (1, small + (i << 12), 0x1_0000 + i + if i >= 20 { 0x4000 } else { 0 }),
         };
         let bits = if level == 2 { BITS | 1 << 7 } else { BITS };
         stream.map(root, gva, level, gfn << 12 | bits);
         // Tables have the frames from the root's on, in the order of their levels.
-        let entry = |l: u8| ((root + u64::from(4 - l)) << 12) + (gva >> (3 + 9 * u32::from(l)) & 511) * 8;
-        pages.push(GuestPage { level, gva, gfn, path: (level..=4).rev().map(entry).collect() });
+        let table = |l: u8| (root + u64::from(format.depth() - l)) << 12;
+        let entry = |l: u8| table(l) + format.index(gva, l) * format.entry_bytes();
+        let path: Vec<u64> = (level..=first).rev().map(entry).collect();
+        pages.push(GuestPage { level, gva, gfn, path });
+    }
+    if format == Tables::TwoLevels {
+        let first = pages[SMALL as usize].clone();
+        pages.push(GuestPage { gva: first.gva + (1 << 21), gfn: first.gfn + 512, ..first });
     }
     let mut stream = stream.start(root);
     for cpu in (0..cpus as u64).rev() {
@@ -191,7 +206,7 @@ enum Step {
 
 fn steps() -> impl Strategy<Value = Vec<Step>> {
     // The large page as often as all others.
-    let page = prop_oneof![0..SMALL, Just(SMALL)];
+    let page = prop_oneof![0..SMALL, SMALL..SMALL + 2];
     let step = prop_oneof![
         12 => (0u64..2, page, prop_oneof![0u64..20, 0u64..512], any::<bool>())
             .prop_map(|(cpu, page, frame, write)| Step::Access { cpu, page, frame, write }),
@@ -206,12 +221,16 @@ proptest! {
 
     #[test]
     fn every_mode_and_vms_that_switch_take_the_exits_of_the_reference_after_pages_are_taken_back(
-        cpus in 1usize..3, steps in steps(), turns in proptest::collection::vec(any::<bool>(), 0..40),
+        format in formats(), cpus in 1usize..3, steps in steps(), turns in proptest::collection::vec(any::<bool>(), 0..40),
         which in 0usize..4, variant in 0usize..12
     ) {
         let profile = profile(which, variant);
-        let (stream, pages) = guest(cpus);
-        let mut model = Model::new(&profile, options(&Config::KNOWN, cpus, 1e-4));
+        // AMD's walks of nested tables read PAE's root.
+        let svm = profile.cpu.virtualization == Virtualization::Svm;
+        let first = if svm { format.depth() } else { format.first() };
+        let (stream, pages) = guest(format, first, cpus);
+        let options = Options { guest_format: crate::random::format(format), ..options(&Config::KNOWN, cpus, 1e-4) };
+        let mut model = Model::new(&profile, options);
         let mut vms: Vec<Option<Vm>> = Vec::new();
         let vm = |page, shadow| Some(Vm::new(Host::new(page, FRAMES, 1), shadow, &pages));
         for c in Config::KNOWN {
@@ -238,13 +257,17 @@ proptest! {
             }
         }
         model.consume(&stream.words).unwrap();
+        if format == Tables::Pae && !svm {
+            // The first vCPU's second load of CR3 reads the root's entries.
+            vms.iter_mut().flatten().for_each(|vm| vm.read_root(stream.root));
+        }
         let fixed = Config::KNOWN.len();
         let mut interval = 0;
         for step in &steps {
             let mut words = Vec::new();
             match step {
                 Step::Access { cpu, page, frame, write } => {
-                    let p = *page as usize;
+                    let p = (*page as usize).min(pages.len() - 1);
                     let gva = pages[p].gva + if pages[p].level == 2 { frame << 12 } else { 8 };
                     Vcpu(cpu % cpus as u64).encode(&mut words);
                     if *write { Store(gva) } else { Load(gva) }.encode(&mut words);
@@ -288,7 +311,7 @@ fn a_page_taken_back_lies_where_the_next_vcpu_that_touches_it_runs() {
     let profile = crate::stream::profile("geometry-g", &[]);
     for (taking, name) in [(None, "kept"), (Some(Taking::Discard), "taken"), (Some(Taking::Swap), "swapped")]
     {
-        let (stream, pages) = guest(2);
+        let (stream, pages) = guest(Tables::Long(4), 4, 2);
         let configs: Vec<Config> = ["nested-4k", "nested-2m", "shadow-4k", "shadow-2m"]
             .map(|name| Config::from_name(name).unwrap())
             .to_vec();

@@ -3,7 +3,7 @@
 //! reference's walks read, in their order, and every reference is counted once.
 
 use crate::guest::{FRAMES, Guest, ops};
-use crate::random::{cases, profile};
+use crate::random::{cases, formats, profile};
 use crate::reference::{ACCESSED, ADDRESS, DIRTY, PRESENT, Reference};
 use bifold_mmu::format::X86_64_4_LEVEL;
 use bifold_mmu::{Gpa, Gva, Hpa};
@@ -36,6 +36,7 @@ struct Walks {
     guest: GuestTables,
     root: Gpa,
     seen: Observer,
+    cr4: bool,
 }
 
 impl Walks {
@@ -45,6 +46,12 @@ impl Walks {
         leaf.step.entry |= ACCESSED | if kind.writes() { DIRTY } else { 0 };
         let miss = Miss { vcpu: 0, gva: Gva(va), kind, leaf, root: self.root };
         self.regime.walk(&miss, &mut self.guest, &mut self.seen);
+    }
+
+    fn read_registers(&mut self) {
+        if self.guest.format().registers {
+            self.regime.load_registers(0, self.root, &self.guest, &mut self.seen);
+        }
     }
 
     fn event(&mut self, event: Event<'_>, first: bool) {
@@ -57,13 +64,24 @@ impl Walks {
             Event::Fetch(va) => self.access(va, AccessKind::Fetch),
             Event::Table { gfn, level, entries } => self.guest.add(gfn, level, entries),
             Event::Retire { gfn } => self.guest.retire(gfn),
-            Event::PtStore { gpa, new, .. } => self.guest.store(Gpa(gpa), new),
+            Event::PtStore { gpa, old, new } => self.guest.store_word(Gpa(gpa), old, new),
             Event::Cr3(value) => {
-                self.root = Gpa(value & ADDRESS);
+                self.root = self.guest.root(0, value);
+                self.guest.load_registers(0, self.root);
                 self.regime.load_cr3(0, value, first, &self.guest);
+                if !first {
+                    self.read_registers();
+                }
                 self.regime.flush_caches(0, &self.guest);
             }
-            Event::Invlpg(_) | Event::Cr4(_) => self.regime.flush_caches(0, &self.guest),
+            Event::Cr4(_) => {
+                if std::mem::replace(&mut self.cr4, true) {
+                    self.guest.load_registers(0, self.root);
+                    self.read_registers();
+                }
+                self.regime.flush_caches(0, &self.guest);
+            }
+            Event::Invlpg(_) => self.regime.flush_caches(0, &self.guest),
             Event::Fault { gva, error } => {
                 let root = self.root;
                 self.regime.guest_fault(0, Gva(gva), error, root, &self.guest, &mut self.seen);
@@ -82,7 +100,7 @@ fn slowly(slow: &mut Reference, root: &mut u64, cr4: &mut u64, event: Event<'_>)
         | Event::Fetch(va)
         | Event::Store(va)
         | Event::StoreOther(va) => {
-            if slow.look_up(*root, va).2 & PRESENT != 0 {
+            if slow.look_up(va).2 & PRESENT != 0 {
                 slow.walk(va, matches!(event, Event::Store(_) | Event::StoreOther(_)));
             }
         }
@@ -104,18 +122,18 @@ proptest! {
 
     #[test]
     fn walks_read_the_addresses_that_the_reference_reads(
-        which in 0usize..4, variant in 0usize..6, ops in ops(600)
+        which in 0usize..4, variant in 0usize..6, format in formats(), ops in ops(600)
     ) {
         let profile = profile(which, variant);
-        let mut writer = Guest::new(1);
+        let mut writer = Guest::of(format, 1);
         writer.run(&ops);
         for config in Config::ALL.into_iter().filter(|c| c.mode != Paging::Shadow) {
             let seed = 7;
-            let mut slow = Reference::new(&profile, config, FRAMES, 1, seed);
-            let guest = GuestTables::new(&X86_64_4_LEVEL);
-            let setup = Setup { guest: &guest, nested: &X86_64_4_LEVEL, vcpus: 1, kvm: profile.kvm, frames: Default::default(), placed: false };
+            let mut slow = Reference::new(&profile, config, FRAMES, 1, seed).of(format);
+            let guest = GuestTables::new(crate::random::format(format));
+            let setup = Setup { guest: &guest, nested: &X86_64_4_LEVEL, vcpus: 1, kvm: profile.kvm, virtualization: profile.cpu.virtualization, frames: Default::default(), placed: false };
             let regime = Regime::new(config, &profile, &setup, FRAMES, seed);
-            let mut fast = Walks { regime, guest, root: Gpa(0), seen: Observer::default() };
+            let mut fast = Walks { regime, guest, root: Gpa(0), seen: Observer::default(), cr4: false };
             let (mut words, mut root, mut cr4) = (&writer.words[..], 0, 0);
             while !words.is_empty() {
                 let (event, n) = decode(words, 0).unwrap();

@@ -100,7 +100,7 @@ impl ShadowOfT {
             let first = (va >> 12) / self.prefetched * self.prefetched;
             self.pages.extend(first..first + self.prefetched);
         }
-        self.tlb.file(false, (va, va), (PageSize::Size4K, PageSize::Size4K), false, false);
+        self.tlb.file(false, (va, va), (PageSize::Size4K, PageSize::Size4K, 12), false, false);
     }
 
     fn walk(&mut self, va: u64) -> bool {

@@ -110,22 +110,23 @@ pub enum Event<'a> {
         /// Error code as pushed by the CPU (bit 0 present, 1 write, 2 user, 4 fetch).
         error: u64,
     },
-    /// An entry of a page table was written.
+    /// An entry of a page table was written. In 32-bit paging, whose entries have 4 bytes, the word that holds the entry.
     PtStore {
-        /// Guest-physical address of the entry, 8-byte aligned.
+        /// Guest-physical address of the entry or word, 8-byte aligned.
         gpa: u64,
-        /// The entry before.
+        /// The entry or word before.
         old: u64,
-        /// The entry after.
+        /// The entry or word after.
         new: u64,
     },
-    /// A page became a page table, or was found to be a page table; with its 512 entries.
+    /// A page became a page table, or was found to be a page table; with its 512 entries, or the 512 words of its 1,024.
+    /// PAE's root is a table of level 3, whose page may hold other data too.
     Table {
         /// Guest frame number of the table.
         gfn: u64,
         /// 1 = holds PTEs, 2 = PDEs, 3 = PDPTEs, 4 = PML4Es, 5 = PML5Es.
         level: u8,
-        /// The entries of the table.
+        /// The words of the table, as its memory holds them.
         entries: &'a [u64; 512],
     },
     /// A page stopped being a page table.

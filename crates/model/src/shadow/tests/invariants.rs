@@ -72,13 +72,30 @@ fn synced(s: &Shadow, guest: &GuestTables, slot: usize) -> bool {
     !page.role.direct && !page.unsync && guest.level(page.gfn) == Some(page.role.level)
 }
 
+/// The guest's entry that an spte shadows, and the table or the part of a page to which that leads. In 32-bit paging, four pages
+/// shadow a page directory, each a quarter by two sptes per entry, and two a leaf table.
+fn gpte(s: &Shadow, guest: &GuestTables, id: usize) -> (u64, u64) {
+    let page = s.pages.page(sptep_to_sp(id));
+    let (level, index) = (page.role.level, id as u64 & 511);
+    let format = guest.format();
+    let number = match (format.entry_shift, level) {
+        (3, _) => index,
+        (_, 1) => u64::from(page.role.quadrant) * 512 + index,
+        _ => u64::from(page.role.quadrant) * 256 + index / 2,
+    };
+    let gpte = guest.read(Gpa(page.gfn << 12 | number << format.entry_shift));
+    let half =
+        if format.entry_shift == 2 && format.is_leaf(level, gpte) && level == 2 { index & 1 } else { 0 };
+    (gpte, format.target(level, gpte) + (half << 21))
+}
+
 fn leaf(s: &Shadow, World { guest, host }: World<'_>, id: usize) {
     let spte = s.pages.spte(id);
     let page = s.pages.page(sptep_to_sp(id));
     let gfn = s.pages.gfn_of(id);
     let level = page.role.level;
     assert_eq!(spte & LARGE != 0, level > 1);
-    assert_eq!(guest.format().target(level, spte), host.hpa(Gpa::from_frame(gfn)).0, "the host's frame");
+    assert_eq!(s.format().target(level, spte), host.hpa(Gpa::from_frame(gfn)).0, "the host's frame");
     assert!(s.pages.rmap(gfn).contains(&id), "in the reverse map");
     assert!(
         matches!(host.backing(Gpa::from_frame(gfn)), Backing::Zero | Backing::Own),
@@ -98,9 +115,9 @@ fn leaf(s: &Shadow, World { guest, host }: World<'_>, id: usize) {
     if page.role.direct {
         assert_eq!(gfn, page.gfn + (id as u64 & 511) * pages_per_hpage(level));
     } else if synced(s, guest, sptep_to_sp(id)) {
-        let gpte = guest.read(Gpa(page.gfn << 12 | (id as u64 & 511) << 3));
+        let (gpte, maps) = gpte(s, guest, id);
         assert_eq!(gpte & (P | A), P | A, "the guest's entry is present and accessed");
-        assert_eq!(gfn, guest.format().target(level, gpte) >> 12);
+        assert_eq!(gfn, maps >> 12);
         assert!(spte & WRITE == 0 || (gpte_access(gpte) & ACC_WRITE != 0 && gpte & D != 0));
     }
 }
@@ -118,10 +135,11 @@ fn link(s: &Shadow, guest: &GuestTables, id: usize, slots: &[usize]) {
     if page.role.direct {
         assert!(below.role.direct && below.role.access == page.role.access);
     } else if synced(s, guest, slot) {
-        let gpte = guest.read(Gpa(page.gfn << 12 | (id as u64 & 511) << 3));
+        let (gpte, maps) = gpte(s, guest, id);
         let format = guest.format();
         assert_eq!(gpte & P, P);
-        assert_eq!(format.target(page.role.level, gpte) >> 12, below.gfn);
+        assert_eq!(maps >> 12, below.gfn);
+        assert_eq!(below.role.quadrant, if format.entry_shift == 2 { (id & 1) as u8 } else { 0 });
         assert_eq!(format.is_leaf(page.role.level, gpte), below.role.direct);
         let most = page.role.access & gpte_access(gpte) & ACC_ALL;
         if below.role.direct {

@@ -6,6 +6,7 @@ mod invariants;
 mod pages;
 mod properties;
 mod roots;
+mod short;
 mod tables;
 mod versions;
 
@@ -30,8 +31,10 @@ pub(super) const PAGE: u64 = P | W | U | A | D;
 /// A link to a lower table, as Linux makes them.
 pub(super) const TABLE: u64 = P | W | U | A | D;
 
-/// Where the kernel sees all memory.
+/// Where a kernel in 64-bit mode sees all memory.
 pub(super) const DIRECT: u64 = 0xffff_8880_0000_0000;
+/// The same in 32-bit mode: an address that follows from bit 31.
+const DIRECT_32: u64 = 0x8000_0000;
 /// Where a process keeps its pages: the start of a leaf table's reach.
 pub(super) const USER: u64 = 0x4000_0000;
 /// 64 MB.
@@ -45,6 +48,8 @@ pub(super) struct Machine {
     pub shadow: Shadow,
     pub out: Sample,
     pub root: u64,
+    /// Where the kernel sees all memory.
+    pub direct: u64,
     next: u64,
 }
 
@@ -59,15 +64,24 @@ impl Machine {
             shadow,
             out: Sample::default(),
             root: 0,
+            direct: if format.is_long() { DIRECT } else { DIRECT_32 },
             next: TABLES,
         };
         m.root = m.table(format.depth());
-        for gpa in (0..FRAMES << 12).step_by(1 << direct.shift()) {
-            m.map(m.root, DIRECT + gpa, gpa | P | W | A | D | NX, direct);
+        let nx = if format.entry_shift == 3 { NX } else { 0 };
+        for gpa in (0..FRAMES << 12).step_by(1 << format.level(direct.level()).shift) {
+            m.map(m.root, m.direct + gpa, gpa | P | W | A | D | nx, direct);
         }
-        m.shadow.set_initial_cr3(0, m.root << 12);
+        m.start(0);
         m.shadow.take_flush();
         m
+    }
+
+    /// The vCPU has the first root from the start.
+    pub fn start(&mut self, vcpu: usize) {
+        let cr3 = self.root << 12;
+        self.guest.load_registers(vcpu, self.guest.root(vcpu, cr3));
+        self.shadow.set_initial_cr3(vcpu, cr3, &self.guest);
     }
 
     pub fn world(&self) -> World<'_> {
@@ -93,11 +107,19 @@ impl Machine {
     /// A further address space with the kernel's half of the first.
     pub fn space(&mut self) -> u64 {
         let root = self.table(self.guest.format().depth());
-        let entries = *self.guest.entries(self.root).unwrap();
-        for (i, &e) in entries.iter().enumerate().skip(256) {
-            self.guest.store(Gpa(root << 12 | (i as u64) << 3), e);
-        }
+        self.copy(self.root, root, true, 0);
         root
+    }
+
+    /// Copies the kernel's half of a root table, or the user's, with further bits in entries that are present.
+    pub fn copy(&mut self, from: u64, to: u64, kernel: bool, bits: u64) {
+        let format = self.guest.format();
+        let half = format.level(format.depth()).mask.div_ceil(2);
+        for i in if kernel { half..2 * half } else { 0..half } {
+            let at = |gfn: u64| Gpa(gfn << 12 | i << format.entry_shift);
+            let e = self.guest.read(at(from));
+            self.guest.store(at(to), if e & P != 0 { e | bits } else { 0 });
+        }
     }
 
     /// Sets the leaf entry for `gva` without a trace, making tables as needed.
@@ -106,16 +128,17 @@ impl Machine {
         let mut table = root;
         let mut level = format.depth();
         while level > size.level() {
-            let at = table << 12 | format.index(level, gva) << 3;
+            let at = table << 12 | format.offset(level, gva);
             if self.guest.read(Gpa(at)) & P == 0 {
                 let child = self.table(level - 1);
-                let user = if gva >> 63 == 0 { U } else { 0 };
-                self.guest.store(Gpa(at), child << 12 | (TABLE & !U) | user);
+                let user = if gva < self.direct { U } else { 0 };
+                let bits = if level > format.root_level() { P } else { TABLE & !U | user };
+                self.guest.store(Gpa(at), child << 12 | bits);
             }
             table = format.target(level, self.guest.read(Gpa(at))) >> 12;
             level -= 1;
         }
-        let at = table << 12 | format.index(level, gva) << 3;
+        let at = table << 12 | format.offset(level, gva);
         self.guest.store(Gpa(at), entry | if level > 1 { PS } else { 0 });
         at
     }
@@ -127,10 +150,10 @@ impl Machine {
 
     /// The hardware's walk: the entry it ends at and its address, if present.
     pub fn walk(&self, vcpu: usize, gva: u64) -> Option<(u64, u64, u8)> {
-        let end =
-            walk::<std::convert::Infallible>(self.guest.format(), self.shadow.root(vcpu), gva, |_, at| {
-                Ok(self.shadow.spte(at))
-            });
+        let root = self.shadow.root(vcpu, Gva(gva))?;
+        let end = walk::<std::convert::Infallible>(self.shadow.format(), root, gva, |_, at| {
+            Ok(self.shadow.spte(at))
+        });
         match end {
             Ok(Walk::Leaf(s)) => Some((s.at, s.entry, s.level)),
             _ => None,
@@ -173,7 +196,7 @@ impl Machine {
 
     /// The kernel stores a page-table entry through its direct map.
     pub fn pt_store(&mut self, gpa: u64, entry: u64) -> u64 {
-        let exits = self.write(DIRECT + gpa);
+        let exits = self.write(self.direct + gpa);
         self.guest.store(Gpa(gpa), entry);
         exits
     }
@@ -181,13 +204,19 @@ impl Machine {
     /// Makes the kernel's mapping of a shadowed leaf table present and read-only. A mere
     /// read would leave it writable and the table unsync: see the test of that.
     pub fn map_protected(&mut self, pte: u64) {
-        self.read(DIRECT + pte);
+        self.read(self.direct + pte);
         self.load_cr3(self.root);
-        assert_eq!(self.walk(0, DIRECT + pte).unwrap().1 & W, 0);
+        assert_eq!(self.walk(0, self.direct + pte).unwrap().1 & W, 0);
     }
 
     pub fn load_cr3(&mut self, root: u64) {
-        self.shadow.load_cr3(0, root << 12, World { guest: &self.guest, host: &self.host }, &mut self.out);
+        self.load_cr3_on(0, root);
+    }
+
+    pub fn load_cr3_on(&mut self, vcpu: usize, root: u64) {
+        let cr3 = root << 12;
+        self.guest.load_registers(vcpu, self.guest.root(vcpu, cr3));
+        self.shadow.load_cr3(vcpu, cr3, World { guest: &self.guest, host: &self.host }, &mut self.out);
     }
 
     /// A full flush by CR4.PGE, off and on again.

@@ -189,7 +189,7 @@ fn shadowing_a_table_inside_a_large_spte_protects_it_and_the_next_write_splits_i
     // A leaf table in a frame whose 2 MB hold no other table.
     let frame = 4 << 9;
     let pte = m.user(0, PAGE);
-    let entries = *m.guest.entries(pte >> 12).unwrap();
+    let entries = *m.guest.entries(pte >> 12, 0).unwrap();
     m.guest.add(frame, 1, &entries);
     let window = DIRECT + (frame << 12);
     m.write(window + 0x5000);

@@ -4,7 +4,7 @@
 use super::*;
 use crate::host::Taking;
 use crate::shadow::World;
-use bifold_mmu::format::X86_64_5_LEVEL;
+use bifold_mmu::format::{PAE, X86_32, X86_64_5_LEVEL};
 use proptest::prelude::*;
 
 const SPACES: usize = 6;
@@ -75,8 +75,8 @@ struct Random {
 }
 
 impl Random {
-    fn new(five: bool, cold: bool, host: PageSize, direct: PageSize, budget: usize) -> Random {
-        let format = if five { &X86_64_5_LEVEL } else { &X86_64_4_LEVEL };
+    fn new(format: &'static Format, cold: bool, host: PageSize, direct: PageSize, budget: usize) -> Random {
+        let direct = if format.is_long() { direct } else { direct.min(PageSize::Size2M) };
         let memory = if cold { HostMemory::new(host, FRAMES, Default::default(), 3) } else { warm(host) };
         let mut m = Machine::with(format, memory, direct);
         let mut spaces = vec![m.root];
@@ -86,8 +86,7 @@ impl Random {
         for (n, &root) in spaces.iter().enumerate() {
             if n % 2 == 1 {
                 // A KPTI pair: the other root has the same user half, no-execute there.
-                let e = m.guest.read(Gpa(spaces[n - 1] << 12));
-                m.guest.store(Gpa(root << 12), e | NX);
+                m.copy(spaces[n - 1], root, false, if format.is_long() { NX } else { 0 });
                 continue;
             }
             for page in 0..PAGES {
@@ -96,7 +95,8 @@ impl Random {
             }
         }
         m.shadow.pages.max = budget;
-        m.shadow.set_initial_cr3(1, m.root << 12);
+        m.start(0);
+        m.start(1);
         let current = [m.root; 2];
         Random { m, spaces, current, free: Vec::new() }
     }
@@ -107,7 +107,7 @@ impl Random {
         let mut table = self.current[0] << 12;
         let mut at_level = guest.format().depth();
         loop {
-            let at = table + 8 * guest.format().index(at_level, gva);
+            let at = table + guest.format().offset(at_level, gva);
             let e = guest.read(Gpa(at));
             if at_level == level {
                 return Some(at);
@@ -123,7 +123,7 @@ impl Random {
     /// An empty leaf table, in the frame of a freed one where there is one.
     fn new_table(&mut self) -> u64 {
         let Some(gfn) = self.free.pop() else { return self.m.table(1) };
-        self.m.on(0, DIRECT + (gfn << 12), AccessKind::WriteOther);
+        self.m.on(0, self.m.direct + (gfn << 12), AccessKind::WriteOther);
         self.m.guest.add(gfn, 1, &[0; 512]);
         gfn
     }
@@ -131,9 +131,10 @@ impl Random {
     fn apply(&mut self, op: &Op) {
         match *op {
             Op::Access(page, kind, vcpu) => _ = self.m.on(vcpu, gva(page), kind),
-            Op::Direct(frame, kind) => _ = self.m.on(0, DIRECT + (frame << 12), kind),
+            Op::Direct(frame, kind) => _ = self.m.on(0, self.m.direct + (frame << 12), kind),
             Op::Store(page, frame, bits) => {
                 if let Some(at) = self.entry(gva(page), 1) {
+                    let bits = if self.m.guest.format().entry_shift == 3 { bits } else { bits & !NX };
                     self.m.pt_store(at, if bits == 0 { 0 } else { (frame + 16) << 12 | bits });
                 }
             }
@@ -141,7 +142,7 @@ impl Random {
                 let Some(at) = self.entry(gva(page), 2) else { return };
                 let new = match what {
                     0 => 0,
-                    1 => (page % 8) << 21 | PAGE | PS,
+                    1 => (page % 8) << self.m.guest.format().level(2).shift | PAGE | PS,
                     _ => self.new_table() << 12 | TABLE,
                 };
                 self.m.pt_store(at, new);
@@ -153,13 +154,15 @@ impl Random {
                 self.m.pt_store(at, 0);
                 self.m.guest.retire(leaf >> 12);
                 self.free.push(leaf >> 12);
-                self.m.on(0, DIRECT + leaf, kind);
+                self.m.on(0, self.m.direct + leaf, kind);
             }
             Op::Clear(page, level) => {
                 let Some(at) = self.entry(gva(page), level) else { return };
-                for i in 0..512 {
-                    let at = at & !0xfff | i << 3;
-                    self.m.on(0, DIRECT + at, AccessKind::WriteOther);
+                // PAE's registers keep what they loaded.
+                let shift = self.m.guest.format().entry_shift;
+                for i in 0..4096 >> shift {
+                    let at = at & !0xfff | i << shift;
+                    self.m.on(0, self.m.direct + at, AccessKind::WriteOther);
                     // An upper table is filled with what it held: the space lives on.
                     if level == 1 {
                         self.m.guest.store(Gpa(at), 0);
@@ -169,12 +172,7 @@ impl Random {
             Op::Cr3(space, vcpu) => {
                 let root = self.spaces[space];
                 self.current[vcpu] = root;
-                self.m.shadow.load_cr3(
-                    vcpu,
-                    root << 12,
-                    World { guest: &self.m.guest, host: &self.m.host },
-                    &mut self.m.out,
-                );
+                self.m.load_cr3_on(vcpu, root);
             }
             Op::Invlpg(page, vcpu) => {
                 self.m.shadow.invlpg(
@@ -209,17 +207,17 @@ impl Random {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig::with_cases(60))]
+    #![proptest_config(ProptestConfig::with_cases(120))]
     #[test]
     fn shadow_is_the_composition_of_guest_and_host_and_its_links_are_whole(
-        five in any::<bool>(),
+        format in prop_oneof![Just(&X86_64_4_LEVEL), Just(&X86_64_5_LEVEL), Just(&PAE), Just(&X86_32)],
         cold in any::<bool>(),
         host in prop_oneof![Just(PageSize::Size4K), Just(PageSize::Size2M)],
         direct in prop_oneof![Just(PageSize::Size4K), Just(PageSize::Size2M), Just(PageSize::Size1G)],
         budget in prop_oneof![Just(40), Just(327)],
         ops in proptest::collection::vec(ops(), 1..500),
     ) {
-        let mut r = Random::new(five, cold, host, direct, budget);
+        let mut r = Random::new(format, cold, host, direct, budget);
         for op in &ops {
             r.apply(op);
             invariants::check(&r.m.shadow, r.m.world());

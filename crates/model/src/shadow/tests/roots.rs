@@ -145,7 +145,7 @@ fn vcpus_share_shadow_pages_and_each_has_its_roots() {
     m.user(0, PAGE);
     m.read(USER);
     m.shadow.load_cr3(1, m.root << 12, World { guest: &m.guest, host: &m.host }, &mut m.out);
-    assert_eq!(m.shadow.root(0), m.shadow.root(1));
+    assert_eq!(m.shadow.root(0, Gva(0)), m.shadow.root(1, Gva(0)));
     assert_eq!(m.on(1, USER, AccessKind::Read), 0);
     let pte = m.user(0, PAGE);
     m.on(1, DIRECT + pte, AccessKind::Write);

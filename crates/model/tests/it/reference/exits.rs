@@ -66,8 +66,18 @@ impl Vm {
             return;
         }
         // The walk reads tables as if it wrote them.
-        let reads = page.path.iter().map(|at| (*at, true)).chain([(gpa, write)]);
-        for (gpa, write) in reads {
+        self.refer(page.path.iter().map(|at| (*at, true)).chain([(gpa, write)]));
+    }
+
+    /// A load of CR3 reads the entries of PAE's root, and does not write them.
+    pub fn read_root(&mut self, at: u64) {
+        if !self.shadow {
+            self.refer([(at, false)]);
+        }
+    }
+
+    fn refer(&mut self, to: impl IntoIterator<Item = (u64, bool)>) {
+        for (gpa, write) in to {
             while !self.is_mapped(gpa, write) {
                 self.violations += 1;
                 let mut backed = 0;

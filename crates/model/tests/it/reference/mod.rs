@@ -10,10 +10,11 @@ pub mod exits;
 pub mod host;
 mod lists;
 pub mod placed;
+mod tables;
 pub mod tlb;
 
 use bifold_mmu::{Gpa, PageSize};
-use bifold_model::{Config, ConfigOutcome, Paging, Profile};
+use bifold_model::{Config, ConfigOutcome, Paging, Profile, Virtualization};
 use bifold_trace::{Event, decode};
 use caches::{Caches, Of};
 use data_caches::DataCaches;
@@ -21,7 +22,10 @@ use host::Host;
 use placed::{Placed, Read};
 use std::collections::{HashMap, HashSet};
 use std::ops::Range;
+use tables::{entry_in, shift};
 use tlb::{Found, Tlb};
+
+pub use tables::Tables;
 
 pub const PRESENT: u64 = 1;
 pub const WRITE: u64 = 2;
@@ -60,6 +64,8 @@ impl Counts {
 
 struct Cpu {
     root: u64,
+    /// The entries of PAE's root.
+    registers: [u64; 4],
     started: bool,
     cr4: Option<u64>,
     tlb: Tlb,
@@ -95,12 +101,14 @@ impl Spaces {
 }
 
 pub struct Reference {
+    /// Words of the guest's tables.
     tables: HashMap<u64, Vec<u64>>,
-    /// Levels of the guest's tables.
-    pub depth: u8,
+    format: Tables,
     cpus: Vec<Cpu>,
     current: usize,
     pcid: bool,
+    /// AMD's nested paging.
+    svm_nested: bool,
     pub host: Option<Host>,
     pub counts: Counts,
     /// Every reference: guest level, host level, host-physical address.
@@ -119,15 +127,12 @@ fn size_of(level: u8) -> PageSize {
     PageSize::ALL[usize::from(level) - 1]
 }
 
-fn shift(level: u8) -> u32 {
-    3 + 9 * u32::from(level)
-}
-
 impl Reference {
     pub fn new(profile: &Profile, config: Config, frames: u64, cpus: usize, seed: u64) -> Self {
         let host = (config.mode == Paging::Nested).then(|| Host::new(config.host_page, frames, seed));
         let cpu = || Cpu {
             root: 0,
+            registers: [0; 4],
             started: false,
             cr4: None,
             tlb: Tlb::new(profile),
@@ -136,10 +141,11 @@ impl Reference {
         };
         Reference {
             tables: HashMap::new(),
-            depth: 4,
+            format: Tables::Long(4),
             cpus: (0..cpus).map(|_| cpu()).collect(),
             current: 0,
             pcid: profile.cpu.pcid,
+            svm_nested: host.is_some() && profile.cpu.virtualization == Virtualization::Svm,
             host,
             counts: Counts::default(),
             touched: Vec::new(),
@@ -147,6 +153,12 @@ impl Reference {
             walks_use_caches: true,
             placed: None,
         }
+    }
+
+    /// A guest with tables of another format.
+    pub fn of(self, format: Tables) -> Self {
+        let pcid = self.pcid && matches!(format, Tables::Long(_));
+        Reference { format, pcid, ..self }
     }
 
     pub fn consume(&mut self, mut words: &[u64]) {
@@ -166,7 +178,11 @@ impl Reference {
             Event::Fetch(va) => _ = self.access(true, va, false),
             Event::Vcpu(n) => self.current = n as usize,
             Event::Cr3(value) => {
-                let same = std::mem::replace(&mut cpu.root, value & ADDRESS) == value & ADDRESS;
+                let root = self.format.root(value);
+                let same = std::mem::replace(&mut cpu.root, root) == root;
+                let started = cpu.started;
+                self.load_registers(started);
+                let cpu = &mut self.cpus[self.current];
                 let mut flush = true;
                 if self.pcid {
                     let (space, ran) = cpu.spaces.enter(cpu.root);
@@ -184,7 +200,13 @@ impl Reference {
                 }
             }
             Event::Cr4(value) => {
-                if cpu.cr4.replace(value).is_some_and(|old| (old ^ value) & 1 << 7 != 0) {
+                let changed = cpu.cr4.replace(value).map_or(0, |old| old ^ value);
+                // PSE, PAE, PGE, SMEP
+                if changed & (1 << 4 | 1 << 5 | 1 << 7 | 1 << 20) != 0 {
+                    self.load_registers(true);
+                }
+                let cpu = &mut self.cpus[self.current];
+                if changed & 1 << 7 != 0 {
                     cpu.tlb.flush(true);
                     cpu.caches.flush_guest();
                     self.counts.flushes += 1;
@@ -202,9 +224,13 @@ impl Reference {
                 }
                 self.cpus[self.current].tlb.invalidate(gva);
             }
-            Event::PtStore { gpa, new, .. } => {
-                if let Some(t) = self.tables.get_mut(&(gpa >> 12)) {
-                    t[(gpa >> 3) as usize % 512] = new;
+            Event::PtStore { gpa, old, new } => {
+                let bytes = self.format.entry_bytes();
+                for at in (gpa..gpa + 8).step_by(bytes as usize) {
+                    let of = |word: u64| entry_in(word, at, bytes);
+                    if bytes == 8 || of(old) != of(new) {
+                        self.write(at, of(new));
+                    }
                 }
             }
             Event::Table { gfn, entries, .. } => {
@@ -226,14 +252,75 @@ impl Reference {
     }
 
     fn read(&self, at: u64) -> u64 {
-        self.tables.get(&(at >> 12)).map_or(0, |t| t[(at >> 3) as usize % 512])
+        let word = self.tables.get(&(at >> 12)).map_or(0, |t| t[(at >> 3) as usize % 512]);
+        entry_in(word, at, self.format.entry_bytes())
+    }
+
+    fn write(&mut self, at: u64, entry: u64) {
+        let bytes = self.format.entry_bytes();
+        if let Some(t) = self.tables.get_mut(&(at >> 12)) {
+            let word = &mut t[(at >> 3) as usize % 512];
+            *word ^= (entry_in(*word, at, bytes) ^ entry) << (8 * (at % 8));
+        }
+    }
+
+    /// PAE: the CPU reads the root's four entries, at once, unless the stream begins here.
+    fn load_registers(&mut self, reads: bool) {
+        if self.format != Tables::Pae {
+            return;
+        }
+        let root = self.cpus[self.current].root;
+        self.cpus[self.current].registers = [0, 8, 16, 24].map(|offset| self.read(root + offset));
+        if !reads || self.reads_root() {
+            return;
+        }
+        while let Err((gpa, write)) = self.translate(root, false, 3) {
+            self.counts.violations += 1;
+            let host = self.host.as_mut().expect("only nested paging has violations");
+            host.resolve(gpa, write, &mut self.counts.backed, self.current, &mut self.placed);
+        }
+        let at = self.host.as_ref().map_or(root, |h| h.place.hpa(Gpa(root)).0);
+        self.counts.refs[3][0] += 1;
+        self.touched.push((3, 0, at));
+        self.referred(at, Read::GuestTable(root));
+    }
+
+    /// Address of the first table that a walk reads, if PAE's register leads to one.
+    fn first_table(&self, va: u64) -> Option<u64> {
+        let cpu = &self.cpus[self.current];
+        match self.format {
+            Tables::Pae => {
+                let entry = cpu.registers[self.format.index(va, 3) as usize];
+                (entry & PRESENT != 0).then_some(entry & ADDRESS)
+            }
+            _ => Some(cpu.root),
+        }
+    }
+
+    /// AMD's nested paging: walks of PAE guests read the root's entry, and loads of CR3 do not.
+    fn reads_root(&self) -> bool {
+        self.svm_nested && self.format == Tables::Pae
+    }
+
+    /// That, or where walks read it the root, with its level.
+    fn first_read(&self, va: u64) -> Option<(u64, u8)> {
+        if self.reads_root() {
+            return Some((self.cpus[self.current].root, self.format.depth()));
+        }
+        self.first_table(va).map(|table| (table, self.format.first()))
+    }
+
+    fn address(&self, va: u64, level: u8, entry: u64) -> u64 {
+        let mask = !0 << self.format.shift(level);
+        (entry & ADDRESS & mask) | (va & !mask)
     }
 
     /// The plain walk, nothing counted.
-    pub fn look_up(&self, root: u64, va: u64) -> End {
-        let (mut table, mut writable) = (root, true);
-        for level in (1..=self.depth).rev() {
-            let at = table + 8 * (va >> shift(level) & 511);
+    pub fn look_up(&self, va: u64) -> End {
+        let Some(mut table) = self.first_table(va) else { return (self.format.depth(), 0, 0, false) };
+        let mut writable = true;
+        for level in (1..=self.format.first()).rev() {
+            let at = table + self.format.entry_bytes() * self.format.index(va, level);
             let entry = self.read(at);
             writable &= entry & WRITE != 0;
             if entry & PRESENT == 0 || level == 1 || (level < 4 && entry & LARGE != 0) {
@@ -249,9 +336,8 @@ impl Reference {
         if let Some(data) = self.data.as_mut().filter(|_| self.walks_use_caches && dependent) {
             data.stall += if found == Found::Level(2) { data.second_tlb } else { 0 };
         }
-        let (level, _, entry, _) = self.look_up(self.cpus[self.current].root, va);
-        let offset = va & !(!0 << shift(level));
-        let gpa = (entry & ADDRESS & (!0 << shift(level))) | offset;
+        let (level, _, entry, _) = self.look_up(va);
+        let gpa = self.address(va, level, entry);
         let at = self.host.as_ref().map_or(gpa, |h| h.place.hpa(Gpa(gpa)).0);
         let misses = |d: &Option<DataCaches>| d.as_ref().map_or(0, |d| d.misses[2]);
         let before = misses(&self.data);
@@ -270,14 +356,13 @@ impl Reference {
         if code && !cpu.tlb.has_code() {
             return Found::Nowhere;
         }
-        let root = cpu.root;
         let found = cpu.tlb.look_up(code, va, write);
         self.counts.l1_misses += u64::from(!matches!(found, Found::Level(1) | Found::ReadOnly(1)));
         let hit = cpu.tlb.hit.take();
-        let (level, at, entry, writable) = self.look_up(root, va);
+        let (level, at, entry, writable) = self.look_up(va);
         if let Found::Level(_) = found {
             // TLB on = TLB off.
-            let now = (entry & ADDRESS & (!0 << shift(level))) | (va & !(!0 << shift(level)));
+            let now = self.address(va, level, entry);
             assert!(hit.is_none_or(|gpa| gpa == now), "{va:#x} is held as {hit:x?} and mapped to {now:#x}");
             return found;
         }
@@ -286,8 +371,8 @@ impl Reference {
             "the stream holds no access to {va:#x} that faults"
         );
         let entry = entry | ACCESSED | if write { DIRTY } else { 0 };
-        self.tables.get_mut(&(at >> 12)).unwrap()[(at >> 3) as usize % 512] = entry;
-        let gpa = (entry & ADDRESS & (!0 << shift(level))) | (va & !(!0 << shift(level)));
+        self.write(at, entry);
+        let gpa = self.address(va, level, entry);
         self.walk(va, write);
         let guest = size_of(level);
         let size = self.host.as_ref().map_or(guest, |h| size_of(h.key(gpa).0).min(guest));
@@ -295,17 +380,17 @@ impl Reference {
         if found == Found::Nowhere {
             self.counts.misses[size as usize] += 1;
         }
-        self.cpus[self.current].tlb.file(code, (va, gpa), (size, guest), writable, entry & GLOBAL != 0);
+        let sizes = (size, guest, self.format.shift(level));
+        self.cpus[self.current].tlb.file(code, (va, gpa), sizes, writable, entry & GLOBAL != 0);
         found
     }
 
     /// A protection fault: the guest's tables were read, the page was not.
     fn see_tables(&mut self, va: u64) {
-        let root = self.cpus[self.current].root;
-        let end = self.look_up(root, va).0;
-        let mut table = root;
-        for level in (end..=self.depth).rev() {
-            let at = table + 8 * (va >> shift(level) & 511);
+        let end = self.look_up(va).0;
+        let Some((mut table, first)) = self.first_read(va) else { return };
+        for level in (end..=first).rev() {
+            let at = table + self.format.entry_bytes() * self.format.index(va, level);
             let Some(host) = &mut self.host else { return };
             while host.mapped.get(&host.key(at)) != Some(&true) {
                 self.counts.violations += 1;
@@ -328,12 +413,12 @@ impl Reference {
     }
 
     fn walk_once(&mut self, va: u64, write: bool) -> Result<(), (u64, bool)> {
-        let cpu = &mut self.cpus[self.current];
-        let mut table = cpu.root;
-        let depth = self.depth;
-        let start = cpu.caches.first_level(Of::Guest, va, depth);
+        let Some((mut table, depth)) = self.first_read(va) else { return Ok(()) };
+        // The caches take the bits above the page's of 9 bits per level. An entry of two levels maps twice 2 MB.
+        let tag = if self.format == Tables::TwoLevels { va >> 1 } else { va };
+        let start = self.cpus[self.current].caches.first_level(Of::Guest, tag, depth);
         for level in (1..=depth).rev() {
-            let at = table + 8 * (va >> shift(level) & 511);
+            let at = table + self.format.entry_bytes() * self.format.index(va, level);
             let entry = self.read(at);
             table = entry & ADDRESS;
             if level > start {
@@ -354,18 +439,17 @@ impl Reference {
             if entry & PRESENT == 0 {
                 return Ok(());
             }
-            if level == 1 || (level < 4 && entry & LARGE != 0) {
-                let mask = !0u64 << shift(level);
-                let gpa = (table & mask) | (va & !mask);
+            if level == 1 || (level <= self.format.first().min(3) && entry & LARGE != 0) {
+                let gpa = self.address(va, level, entry);
                 let pieces = self.host.as_ref().is_some_and(|h| h.key(gpa).0 < level);
                 let caches = &mut self.cpus[self.current].caches;
                 if level > 1 && pieces && caches.physical() && !held {
-                    caches.file(Of::Guest, level, va, at_host);
+                    caches.file(Of::Guest, level, tag, at_host);
                 }
                 return self.translate(gpa, write, 0);
             }
             if !held {
-                self.cpus[self.current].caches.file(Of::Guest, level, va, at_host);
+                self.cpus[self.current].caches.file(Of::Guest, level, tag, at_host);
             }
         }
         unreachable!()

@@ -12,6 +12,8 @@ struct Entry {
     size: PageSize,
     /// Size of the guest's page, of which this may be a piece.
     guest: PageSize,
+    /// Bits of the offset in that page, or in the 4 MB of which it is half.
+    guest_shift: u32,
     va: u64,
     /// What it maps, at `va`.
     gpa: u64,
@@ -107,7 +109,7 @@ impl Tlb {
         &mut self,
         code: bool,
         (va, gpa): (u64, u64),
-        (size, guest): (PageSize, PageSize),
+        (size, guest, guest_shift): (PageSize, PageSize, u32),
         writable: bool,
         global: bool,
     ) {
@@ -118,7 +120,7 @@ impl Tlb {
         };
         let p = page(va, size);
         let space = self.space;
-        let entry = Entry { page: p, size, guest, va, gpa, writable, global, space };
+        let entry = Entry { page: p, size, guest, guest_shift, va, gpa, writable, global, space };
         let mut amended = false;
         for level in [1, 2] {
             if let Some(array) = self.array(level, code, size) {
@@ -142,8 +144,8 @@ impl Tlb {
         let space = self.space;
         for a in &mut self.arrays {
             a.lists.retain(|e| {
-                let whole = e.guest.max(e.size);
-                page(e.va, whole) != page(va, whole) || !(e.global || e.space == space)
+                let whole = e.guest_shift.max(e.size.shift());
+                (e.va ^ va) & ((1 << 57) - 1) >> whole << whole != 0 || !(e.global || e.space == space)
             });
         }
     }
