@@ -419,7 +419,7 @@ impl Tlb {
     }
 
     /// Files a 4 KB page that is not global, and [missing](Tlb::misses_small), in both levels of all sharers.
-    #[inline]
+    #[inline(always)]
     pub fn fill_small(&mut self, side: Side, gva: Gva, writable: u8, time: u64, filters: &mut [Filter; 2]) {
         let Arrays { first, second } = self.sizes[side as usize][PageSize::Size4K as usize];
         let k = key(PageSize::Size4K, gva);
