@@ -44,6 +44,7 @@ pub use filter::Filter;
 pub use format::Format;
 pub use mode::Mode;
 pub use page::PageSize;
+pub use recent::MOST_WAYS;
 pub use tag::SHARERS;
 use tag::{Attr, PAGE_BITS};
 pub use tlb::{ArraySpec, Entry, Lookup, Side, Tlb, all_sharers};

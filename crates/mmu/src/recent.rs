@@ -18,6 +18,8 @@ const NUMBER: u64 = (1 << (crate::PAGE_BITS - 3)) - 1;
 const EMPTY: u64 = 1 << 63;
 /// Bits for the number of a way below its time.
 const WAY_BITS: u32 = 16;
+/// The most ways of a TLB's array.
+pub const MOST_WAYS: usize = 1 << WAY_BITS;
 const WAYS: usize = 4;
 
 #[derive(Debug, Clone, Copy)]
@@ -179,7 +181,7 @@ impl Recent {
     ) -> Self {
         let ways = if ways == 0 { entries } else { ways };
         assert!(entries > 0 && entries % ways == 0, "{entries} entries in sets of {ways}");
-        assert!(ways <= 1 << WAY_BITS, "{ways} ways of a TLB's array");
+        assert!(ways <= MOST_WAYS, "{ways} ways of a TLB's array");
         let depth = ways.div_ceil(WAYS);
         let mut empty = vec![Row { tags: [EMPTY; WAYS], times: [0; WAYS] }; depth];
         empty[depth - 1].times[ways - (depth - 1) * WAYS..].fill(NEVER);

@@ -161,19 +161,18 @@ impl Model {
         }
         for group in &mut self.groups {
             let of = group.mask(|r| !self.regimes[r].flushes_by_exit());
+            let tlb = &mut group.tlbs[vcpu];
+            // With PCIDs, all members follow the guest's address spaces or none. A VM that does not now may later.
+            if let Some(s) = space {
+                tlb.set_space(s.number);
+            }
             if of == 0 {
                 continue;
             }
-            let tlb = &mut group.tlbs[vcpu];
             match space {
                 None => tlb.flush_non_global(of),
-                // With PCIDs, all members follow the guest's address spaces or none.
-                Some(s) => {
-                    tlb.set_space(s.number);
-                    if s.flush {
-                        tlb.flush_space(s.number);
-                    }
-                }
+                Some(s) if s.flush => tlb.flush_space(s.number),
+                Some(_) => {}
             }
             for place in places(of) {
                 let regime = &mut self.regimes[group.members[place]];

@@ -188,7 +188,7 @@ impl Model {
             vcpus: (0..vcpus)
                 .map(|index| Vcpu {
                     index,
-                    root: Gpa(0),
+                    root: guest.root(index, 0),
                     started: false,
                     cr4: None,
                     running: Running::new(),

@@ -240,6 +240,12 @@ impl Profile {
         for t in &self.tlb {
             let field = format!("tlb.{}", t.name);
             geometry(field.clone(), t.entries, t.ways)?;
+            if t.ways == 0 && t.entries > bifold_mmu::MOST_WAYS || t.ways > bifold_mmu::MOST_WAYS {
+                return bad(
+                    format!("{field}.ways"),
+                    "must be at most 65536, also of a fully associative array",
+                );
+            }
             if !(1..=2).contains(&t.level) {
                 return bad(format!("{field}.level"), "must be 1 or 2");
             }
@@ -397,6 +403,9 @@ mod tests {
             let e = set_in("i5-7600", setting).unwrap_err();
             assert!(e.contains(expected), "{setting}: {e}");
         }
+        let wide = ["tlb.l2.entries=131072", "tlb.l2.ways=0"].map(String::from);
+        let e = Profile::load("i5-7600", &wide).unwrap_err().to_string();
+        assert!(e.contains("at most 65536"), "{e}");
     }
 
     #[test]

@@ -129,7 +129,7 @@ impl Shadow {
         let pages = &self.pages;
         let usable = |r: &Root| r.is_valid() && r.pgd == pgd && !pages.page(r.slots[0]).invalid;
         if !v.root.is_valid() {
-            return false; // obsolete roots are replaced at once: before the first CR3, or a root that is not cached
+            return false; // Before the first CR3, or a root that is not cached: an obsolete one is replaced at once.
         }
         let mut found = usable(&v.root);
         for i in 0..PREV_ROOTS {

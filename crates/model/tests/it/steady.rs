@@ -16,7 +16,7 @@ fn two(profile: &Profile, options: &Options) -> [Model; 2] {
 proptest! {
     #![proptest_config(cases(32))]
 
-    /// Loads of many pages between the guest's changes of its tables. One configuration alone, so that TLBs never split.
+    /// Loads of many pages between the guest's changes of its tables. One configuration alone, so that all sharers of a set hold the same.
     #[test]
     fn the_shorter_way_leads_to_the_same_counts(
         name in prop_oneof![Just("geometry-g"), Just("i5-7600"), Just("sapphire-rapids"), Just("xeon-gold-6252")],

@@ -109,8 +109,7 @@ proptest! {
 proptest! {
     #![proptest_config(cases(24))]
 
-    /// More configurations than a TLB entry has bits for: several groups from the start, and
-    /// members that change their places when a group splits.
+    /// More configurations than a TLB entry has bits for: several groups.
     #[test]
     fn each_of_twelve_configurations_counts_what_it_counts_alone(
         ops in ops(1200), cpus in 1usize..3, which in 0usize..2,
