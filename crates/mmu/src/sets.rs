@@ -280,25 +280,24 @@ impl<T: Part> Sets<T> {
     #[inline(never)]
     fn split(&mut self, set: usize, version: usize, some: u8) -> usize {
         self.alike[set] = SPLIT;
-        let own = self.add(version);
-        self.versions[own].holders = some;
-        self.versions[version].holders &= !some;
-        self.parts.copy_within(version * self.len..(version + 1) * self.len, own * self.len);
-        own
-    }
-
-    /// Adds a version after another: its number. It has no holders yet, and holds anything.
-    fn add(&mut self, after: usize) -> usize {
-        let new = self.free.pop().map_or(self.versions.len(), |new| new as usize);
-        let next = self.versions[after].next;
-        let version = Version { seen: 0, due: 1, pause: 1, next, holders: 0 };
-        if new == self.versions.len() {
-            self.versions.push(version);
-            self.parts.extend_from_within(..self.len);
-        } else {
-            self.versions[new] = version;
-        }
-        self.versions[after].next = new as u32;
-        new
+        let from = version * self.len..(version + 1) * self.len;
+        let next = self.versions[version].next;
+        let own = Version { seen: 0, due: 1, pause: 1, next, holders: some };
+        let number = match self.free.pop() {
+            Some(number) => {
+                self.versions[number as usize] = own;
+                self.parts.copy_within(from, number as usize * self.len);
+                number
+            }
+            None => {
+                self.versions.push(own);
+                self.parts.extend_from_within(from);
+                (self.versions.len() - 1) as u32
+            }
+        };
+        let Version { next, holders, .. } = &mut self.versions[version];
+        *holders &= !some;
+        *next = number;
+        number as usize
     }
 }
