@@ -27,24 +27,45 @@ impl Walk {
     }
 }
 
-/// Looks a page up for the sharers of `tlb`, and files what each walks to where a walk follows.
-fn access(
-    tlb: &mut Tlb,
-    gva: Gva,
-    write: bool,
-    walks: &[Walk],
-    time: u64,
-    filters: &mut [Filter; 2],
-) -> Lookup {
-    let answer = tlb.lookup(Side::Data, gva, write, time, None, filters);
-    for (place, walk) in walks.iter().enumerate() {
-        let of = 1 << place;
-        if answer.held() & of == 0 {
-            let (writable, fresh) = (if walk.writable || write { of } else { 0 }, answer.refused() & of == 0);
-            tlb.fill(Side::Data, gva, of, walk.entry(), writable, fresh, time, filters);
-        }
+/// TLBs of some sharers, with the filter in front of them as the model has it.
+struct Cpu {
+    tlb: Tlb,
+    all: u8,
+    filters: [Filter; 2],
+}
+
+impl Cpu {
+    fn new(specs: &[ArraySpec], sharers: usize) -> Cpu {
+        let tlb = Tlb::new(specs, sharers, true);
+        Cpu { tlb, all: (1 << sharers) - 1, filters: [Filter::default(), Filter::default()] }
     }
-    answer
+
+    /// A load or store. What misses is filed as each sharer's walk ends.
+    fn access(&mut self, gva: Gva, write: bool, walks: &[Walk], time: u64) -> Lookup {
+        let Cpu { tlb, all, filters } = self;
+        let page = gva.0 >> 12;
+        if filters[0].hit(page, write, time) {
+            return Lookup { first: *all, ..Lookup::default() };
+        }
+        let left = filters[0].take(page);
+        let answer = tlb.lookup(Side::Data, gva, write, time, left, filters);
+        for (place, walk) in walks.iter().enumerate() {
+            let of = 1 << place;
+            if answer.held() & of == 0 {
+                let (writable, fresh) =
+                    (if walk.writable || write { of } else { 0 }, answer.refused() & of == 0);
+                tlb.fill(Side::Data, gva, of, walk.entry(), writable, fresh, time, filters);
+            }
+        }
+        filters[0].file(page, write, tlb.may_hold_large(page), time);
+        answer
+    }
+
+    /// Something is dropped, so that the filter answers for no page any more.
+    fn drop_some(&mut self, drop: impl FnOnce(&mut Tlb)) {
+        drop(&mut self.tlb);
+        self.filters.iter_mut().for_each(Filter::forget);
+    }
 }
 
 /// The part of an answer that is of one sharer, as that of the only one.
@@ -80,40 +101,41 @@ proptest! {
             array(1, &[PageSize::Size2M], 4, 2),
             array(2, &[PageSize::Size4K, PageSize::Size2M], second.0, second.1),
         ];
-        let mut shared = Tlb::new(&specs, SHARERS, true);
-        let mut own = vec![Tlb::new(&specs, 1, true); SHARERS];
-        let filters = || [Filter::default(), Filter::default()];
+        let mut shared = Cpu::new(&specs, SHARERS);
+        let mut own: Vec<Cpu> = (0..SHARERS).map(|_| Cpu::new(&specs, 1)).collect();
         for (time, (op, page, write, of)) in (1u64..).zip(ops) {
             // Eight pages of 2 MB, of which five 4 KB pages each are used: sharers hold some at different sizes.
             let region = page / 5;
             let gva = Gva((region << 21) + ((page % 5) << 12));
-            let concerned = |place: &usize| of >> place & 1 != 0;
+            let concerned = |place: usize| u8::from(of >> place & 1 != 0);
             match op {
                 0 => {
-                    shared.flush_all(of);
-                    (0..SHARERS).filter(concerned).for_each(|place| own[place].flush_all(1));
+                    shared.drop_some(|tlb| tlb.flush_all(of));
+                    let each = own.iter_mut().enumerate();
+                    each.for_each(|(place, cpu)| cpu.drop_some(|tlb| tlb.flush_all(concerned(place))));
                 }
                 1 | 2 => {
-                    shared.flush_non_global(of);
-                    (0..SHARERS).filter(concerned).for_each(|place| own[place].flush_non_global(1));
+                    shared.drop_some(|tlb| tlb.flush_non_global(of));
+                    let each = own.iter_mut().enumerate();
+                    each.for_each(|(place, cpu)| cpu.drop_some(|tlb| tlb.flush_non_global(concerned(place))));
                 }
                 3 => {
-                    shared.invalidate(gva);
-                    own.iter_mut().for_each(|tlb| tlb.invalidate(gva));
+                    shared.drop_some(|tlb| tlb.invalidate(gva));
+                    own.iter_mut().for_each(|cpu| cpu.drop_some(|tlb| tlb.invalidate(gva)));
                 }
                 _ => {
                     let walks = &walks[region as usize];
-                    let together = access(&mut shared, gva, write, walks, time, &mut filters());
-                    for (place, tlb) in own.iter_mut().enumerate() {
-                        let alone = access(tlb, gva, write, &walks[place..=place], time, &mut filters());
+                    let together = shared.access(gva, write, walks, time);
+                    for (place, cpu) in own.iter_mut().enumerate() {
+                        let alone = cpu.access(gva, write, &walks[place..=place], time);
                         prop_assert_eq!(of_one(together, place), alone, "sharer {}", place);
                     }
                 }
             }
-            let pages = shared.pages();
-            for (place, tlb) in own.iter_mut().enumerate() {
+            let pages = shared.tlb.pages();
+            for (place, cpu) in own.iter_mut().enumerate() {
                 let held = pages.iter().filter(|(_, holders)| holders >> place & 1 != 0).map(|(gva, _)| *gva);
-                let alone = tlb.pages().into_iter().map(|(gva, _)| gva);
+                let alone = cpu.tlb.pages().into_iter().map(|(gva, _)| gva);
                 prop_assert!(held.eq(alone), "sharer {} holds other pages", place);
             }
         }
