@@ -21,7 +21,7 @@ typedef float v4 __attribute__((vector_size(16)));
 int main(void) {
     v4 x = {0};
     long a = 0;
-    char *base = mmap((void *)0x10000000, 4096 * 16, PROT_READ | PROT_WRITE,
+    char *base = mmap((void *)0x100000000, 4096 * 16, PROT_READ | PROT_WRITE,
                       MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED | MAP_POPULATE, -1, 0);
     WAY(0, "movq %%rax, (%1)");
     WAY(1, "xchgq %%rax, (%1)");
@@ -52,7 +52,7 @@ struct Count {
 }
 
 fn page(pages: &mut HashMap<u64, Count>, gva: u64) -> &mut Count {
-    pages.entry((gva >> 12).wrapping_sub(0x10000)).or_default()
+    pages.entry((gva >> 12).wrapping_sub(0x100000)).or_default()
 }
 
 fn count(loads: u64, stores: u64, others: u64) -> Count {
@@ -143,11 +143,11 @@ fn instructions_are_counted_once_and_a_repeated_one_is_one() {
     assert!((20_000_000..21_500_000).contains(&more), "{more} instructions in one round");
 }
 
-/// Touches 100 pages at 0x10000000, then gives each back on its own.
+/// Touches 100 pages at 0x100000000, then gives each back on its own.
 const TOUCH: &str = r#"
 #include <sys/mman.h>
 int main(void) {
-    char *base = mmap((void *)0x10000000, 4096 * 100, PROT_READ | PROT_WRITE,
+    char *base = mmap((void *)0x100000000, 4096 * 100, PROT_READ | PROT_WRITE,
                       MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED, -1, 0);
     for (int i = 0; i < 100; i++) base[4096 * i + 8] = 1;
     for (int i = 0; i < 100; i++) madvise(base + 4096 * i, 4096, MADV_DONTNEED);
@@ -177,7 +177,7 @@ fn each_first_touch_is_a_fault_and_each_page_given_back_an_invlpg() {
             }
             at += n;
         }
-        for page in (0..100).map(|i| 0x10000000 + 4096 * i) {
+        for page in (0..100).map(|i| 0x1_0000_0000 + 4096 * i) {
             // Error code 6: a write by user mode to a page that is not there.
             let of_page = faults.iter().filter(|(gva, _)| gva >> 12 == page >> 12);
             assert_eq!(of_page.collect::<Vec<_>>(), [&(page + 8, 6)], "kpti {kpti}");

@@ -136,13 +136,13 @@ fn loads_through_loaded_addresses_are_dependent_in_loops() {
     }
 }
 
-/// Kernels that each load from regions of their own. Region n lies at 0x10000000 + n MiB.
+/// Kernels that each load from regions of their own. Region n lies at 0x100000000 + n MiB, beyond the gigabyte in which Linux puts a static program's heap.
 const KERNELS: &str = r#"
 #include <stdint.h>
 #include <stdlib.h>
 #include <sys/mman.h>
 #define N 16384
-#define REGION(n) ((void *)(0x10000000ul + ((unsigned long)(n) << 20)))
+#define REGION(n) ((void *)(0x100000000ul + ((unsigned long)(n) << 20)))
 #define KERNEL __attribute__((noinline)) static long
 struct node { long key; struct node *next, *other; long pad; };
 
@@ -226,7 +226,7 @@ fn chases_are_dependent_and_indexed_loads_are_not() {
     let (mut regions, mut inside, mut at) = (HashMap::<u64, [u64; 3]>::new(), false, 0);
     while at < words.len() {
         let (event, n) = decode(&words[at..], at).unwrap();
-        let region = |gva: u64| (gva >> 20).wrapping_sub(0x100);
+        let region = |gva: u64| (gva >> 20).wrapping_sub(0x1000);
         match event {
             Event::Marker(m) => inside = m == 0x100,
             Event::Load(gva) if inside => regions.entry(region(gva)).or_default()[0] += 1,
