@@ -45,8 +45,8 @@ pub(crate) struct Recent {
     small: bool,
 }
 
-/// A key's set that all sharers hold alike.
-pub(crate) struct Alike<'a> {
+/// A key's set as some sharers hold it.
+pub(crate) struct Set<'a> {
     rows: &'a mut [Row],
     key: u64,
     sides: [bool; 2],
@@ -197,9 +197,9 @@ impl Recent {
 
     /// The key's set, if all sharers hold the same in this set.
     #[inline(always)]
-    pub fn alike(&mut self, key: u64) -> Option<Alike<'_>> {
+    pub fn alike(&mut self, key: u64) -> Option<Set<'_>> {
         let (sides, small) = (self.sides, self.small);
-        self.sets.alike(key & NUMBER).map(|rows| Alike { rows, key, sides, small })
+        self.sets.alike(key & NUMBER).map(|rows| Set { rows, key, sides, small })
     }
 
     /// Looks `key` up for the sharers `of`; a hit is a use at `time`. Calls `found` with what is found, and the sharers that hold it.
@@ -266,7 +266,7 @@ impl Recent {
         }
         let set = self.set(key);
         let insert = |rows: &mut [Row], (), _| {
-            Alike { rows, key, sides, small }.insert_absent(attr, time, filters);
+            Set { rows, key, sides, small }.insert_absent(attr, time, filters);
         };
         self.sets.change(set, of, |_| Some(()), insert);
         // Times that filters know are noted before times are compared.
@@ -305,7 +305,7 @@ impl Recent {
     }
 }
 
-impl Alike<'_> {
+impl Set<'_> {
     /// Looks the key up; a hit is a use at `time`.
     #[inline(always)]
     pub fn lookup(&mut self, time: u64) -> Option<Attr> {
@@ -318,7 +318,7 @@ impl Alike<'_> {
     /// See [`Recent::insert_absent`].
     #[inline(always)]
     pub fn insert_absent(&mut self, attr: Attr, time: u64, filters: &mut [Filter; 2]) {
-        let Alike { rows, key, sides, small } = self;
+        let Set { rows, key, sides, small } = self;
         let key = *key;
         let victim = if *small && sides[0] != sides[1] {
             let filter = &filters[usize::from(sides[1])];

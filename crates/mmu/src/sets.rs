@@ -63,7 +63,7 @@ pub(crate) struct Sets<T> {
 struct Version {
     /// Flushes that the set has seen. Only a set's first version has this and the next two.
     seen: u64,
-    /// Changes until versions are compared, and the changes between two comparisons: more of them after each in vain.
+    /// Changes until versions are compared, and the changes between two comparisons: twice as many after one that joins nothing.
     due: u8,
     pause: u8,
     /// The number of the set's next version; 0 = none.
@@ -187,7 +187,7 @@ impl<T: Part> Sets<T> {
         }
         *due -= 1;
         if *due == 0 {
-            // In case the comparison is in vain.
+            // If nothing is joined; a join sets both to 1.
             *pause = (2 * *pause).min(PAUSE);
             *due = *pause;
             self.join(set, note);

@@ -136,7 +136,8 @@ fn loads_through_loaded_addresses_are_dependent_in_loops() {
     }
 }
 
-/// Kernels that each load from regions of their own. Region n lies at 0x100000000 + n MiB, beyond the gigabyte in which Linux puts a static program's heap.
+/// Kernels that each load from regions of their own. Region n lies at 0x100000000 + n MiB, beyond the
+/// gigabyte in which Linux puts a static program's heap.
 const KERNELS: &str = r#"
 #include <stdint.h>
 #include <stdlib.h>
