@@ -12,7 +12,8 @@
  * is then an ordinary event.
  *
  * Arguments: ring=FD,ram=FD,bytes=N,below4g=N,vcpus=N,check=N,kpti=0|1,boot=0|1,files=0|1,
- * where=0|1, stacks=0|1 and for a region (region.c) begin=0|1|2,skip=N,length=N,window=N,warm_up=N,period=N,seed=N,
+ * where=0|1, stacks=0|1, for each vCPU I of a machine that has booted already cr3_I=N,cr4_I=N,idt_I=N,
+ * and for a region (region.c) begin=0|1|2,skip=N,length=N,window=N,warm_up=N,period=N,seed=N,
  * function=OFFSET,function_bytes=N,f0=WORD,...,f7=WORD
  */
 #include <stdarg.h>
@@ -85,6 +86,11 @@ static void on_vcpu_init(qemu_plugin_id_t id, unsigned int index)
         die("no room for another vCPU");
     v->cpu = current_cpu;
     v->index = index;
+    if (index < MAX_BOOTED) {
+        v->cr3 = opt.booted[index].cr3;
+        v->cr4 = opt.booted[index].cr4;
+        v->idt = opt.booted[index].idt;
+    }
     for (unsigned i = 0; i < regs->len; i++)
         for (unsigned r = 0; r < R_COUNT; r++)
             if (!v->reg[r] && !strcmp(d[i].name, names[r]))
@@ -209,7 +215,8 @@ static uint64_t *option(const char *name, size_t len)
         "ring",  "ram",      "bytes",     "below4g", "vcpus",  "check",   "kpti",
         "boot",  "files", "where", "stacks", "begin",    "skip",      "length",  "window", "warm_up", "period",
         "seed",  "function", "function_bytes", "f0",      "f1",     "f2",      "f3",
-        "f4",    "f5",       "f6",        "f7",
+        "f4",    "f5",       "f6",        "f7",      "cr3_0",  "cr4_0",   "idt_0", "cr3_1", "cr4_1",  "idt_1",
+        "cr3_2", "cr4_2",    "idt_2",     "cr3_3",   "cr4_3",  "idt_3",
     };
     static uint64_t values[sizeof names / sizeof names[0]];
 
@@ -259,6 +266,12 @@ QEMU_EXPORT int qemu_plugin_install(qemu_plugin_id_t id, const qemu_info_t *info
     };
     for (char i = 0; i < 8; i++)
         opt.function[(int)i] = value_of((const char[]){'f', (char)('0' + i), 0});
+    for (char i = 0; i < MAX_BOOTED; i++) {
+        char name[] = {0, 0, 0, '_', (char)('0' + i), 0};
+        opt.booted[(int)i].cr3 = value_of(memcpy(name, "cr3", 3));
+        opt.booted[(int)i].cr4 = value_of(memcpy(name, "cr4", 3));
+        opt.booted[(int)i].idt = value_of(memcpy(name, "idt", 3));
+    }
     if (opt.function_bytes > sizeof opt.function || (opt.period && opt.window > opt.period))
         die("a region that cannot be");
     api_version = info->version.cur;

@@ -28,6 +28,8 @@
 #define PTE_ADDR UINT64_C(0x000ffffffffff000)
 
 #define MAX_VCPUS 8
+/* vCPUs of a guest that a command runs in. */
+#define MAX_BOOTED 4
 /* Number of cached translations per vCPU. 4096 take 32 KB of tags. */
 #define CACHE_PAGES 4096
 /* Number of cached translations of code pages per vCPU. */
@@ -105,6 +107,8 @@ struct options {
     uint64_t function_offset, function_bytes, function[8];
     /* Sampling, in instructions. Without a period everything is recorded. */
     uint64_t window, warm_up, period, sample_seed;
+    /* The registers with which vCPUs go on after a boot that this process has not run. */
+    struct { uint64_t cr3, cr4, idt; } booted[MAX_BOOTED];
 };
 extern struct options opt;
 extern int api_version;

@@ -6,6 +6,7 @@ use std::sync::atomic::AtomicBool;
 use std::time::Instant;
 
 use bifold_guest::{GuestSpec, Record, Root, Timing, capture, plain};
+use xxhash_rust::xxh3::Xxh3;
 
 fn main() {
     let mut args = std::env::args_os().skip(1);
@@ -30,11 +31,16 @@ fn main() {
         check_every: flag("CHECK").map_or(65536, |v| v.parse().expect("CHECK")),
         record: if flag("BOOT").is_some() { Record::Boot } else { Record::Command },
         attribute: flag("WHERE").is_some(),
+        nodes: flag("NODES").map_or(1, |v| v.parse().expect("NODES")),
+        fresh_boot: flag("FRESH").is_some(),
+        stdin: vec![b'x'; flag("STDIN").map_or(0, |v| v.parse().expect("STDIN"))],
         ..GuestSpec::new(args.collect())
     };
     let (begun, stop, mut words) = (Instant::now(), AtomicBool::new(false), 0u64);
+    let mut hash = Xxh3::new();
     let mut sink = |chunk: &[u64]| {
         words += chunk.len() as u64;
+        chunk.iter().for_each(|w| hash.update(&w.to_le_bytes()));
         Ok(())
     };
     let result = if flag("PLAIN").is_some() {
@@ -52,6 +58,7 @@ fn main() {
                 "{:?} complete={} qemu {} kernel {}",
                 r.exit, r.complete, r.qemu_version, r.kernel_version
             );
+            eprintln!("boot {:?} {:?}, stream {:016x}", r.boot, r.boot_notes, hash.digest());
             eprintln!("{s:?}");
             eprintln!(
                 "boot {:.2} s, all {:.2} s, vCPU {t:.2} s: {:.0} MIPS, {:.0} M accesses/s, {words} words",

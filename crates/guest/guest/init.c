@@ -7,7 +7,11 @@
  * (src/initramfs.rs). The command's output goes to files in memory while the
  * recording runs, so that no device disturbs it, and to the host afterwards.
  *
- * Lines to the host: "start", "end", "time NS IDLE", "written FILES BYTES", "full",
+ * With "stop" in /config, /config has only what the boot needs. Init then stops the
+ * machine before it looks at anything of the command, and reads the rest from the host when
+ * the machine goes on (resume.h).
+ *
+ * Lines to the host: "booted", "start", "end", "time NS IDLE", "written FILES BYTES", "full",
  * "exit N", "signal N", "oom N", "error TEXT", "done". A byte from the host asks to
  * end the command now.
  */
@@ -36,6 +40,7 @@
 #include <unistd.h>
 
 #include "port.h"
+#include "resume.h"
 #include "where.h"
 #include "written.h"
 
@@ -337,6 +342,49 @@ static int input(void)
     return fd >= 0 ? fd : open("/dev/null", O_RDONLY);
 }
 
+/* The same where the host gives it after the boot. */
+static int input_of_host(void)
+{
+    size_t bytes;
+    char *data = host_file("opt/bifold/stdin", &bytes), at[32];
+    int to = memory_file("stdin"), fd;
+
+    if (!data)
+        fail("the command's standard input");
+    for (size_t done = 0; done < bytes;) {
+        ssize_t n = write(to, data + done, bytes - done);
+        if (n <= 0)
+            fail("writing the command's standard input");
+        done += (size_t)n;
+    }
+    free(data);
+    snprintf(at, sizeof at, "/proc/self/fd/%d", to);
+    fd = open(at, O_RDONLY | O_CLOEXEC);
+    close(to);
+    return fd;
+}
+
+/* The guest's clock shows the date of the boot until here. */
+static void set_date(const char *seconds)
+{
+    struct timespec t = {.tv_sec = atoll(seconds)};
+
+    if (clock_settime(CLOCK_REALTIME, &t))
+        fail("setting the date");
+}
+
+/* Stops the booted machine, and learns of the command where the machine goes on. */
+static void stop_and_resume(void)
+{
+    say("booted");
+    if (!stop_here())
+        fail("access to the machine's ports");
+    config = host_file("opt/bifold/config", &config_len);
+    if (!config)
+        fail("the command's configuration");
+    set_date(value("date", NULL));
+}
+
 /* The last thing done: the root is the overlay's layer afterwards. */
 static void tell_written(int layer)
 {
@@ -371,19 +419,26 @@ int main(void)
 {
     const char *root = "";
     sigset_t chld;
-    int in, out, err, layer = -1, report[2], status;
+    int in = -1, out, err, layer = -1, report[2], status;
     struct failure f = {0};
+    bool stops;
     long long begun, idled;
     long oom;
     pid_t child;
 
     kernel_mounts("");
     read_config();
-    in = input();
+    stops = value("stop", NULL) != NULL;
+    if (!stops)
+        in = input();
     load_modules();
     control = port("bifold.control", O_RDWR);
     if (control < 0)
         fail("the control port");
+    if (stops) {
+        stop_and_resume();
+        in = input_of_host();
+    }
     if (!strcmp(value("root", NULL), "host")) {
         root = "/root";
         host_root();

@@ -46,8 +46,43 @@ pub(crate) fn resolve(spec: &GuestSpec) -> Result<PathBuf, GuestError> {
     }
 }
 
-/// Builds the archive of a captured guest.
+/// Builds the archive of a captured guest that boots and runs its command.
 pub(crate) fn initramfs(spec: &GuestSpec, kernel: &Kernel, program: &Path) -> Result<Vec<u8>, GuestError> {
+    let (mut archive, mut config) = boot(spec, kernel)?;
+    if let Root::Initramfs { include } = &spec.root {
+        archive.add(b"tmp", Entry::Dir { mode: 0o1777 });
+        archive.add(b"root", Entry::Dir { mode: 0o700 });
+        add_program(&mut archive, program)?;
+        for path in include {
+            add_tree(&mut archive, path)?;
+        }
+        archive.add(spec.cwd.as_os_str().as_bytes(), Entry::Dir { mode: 0o755 });
+    }
+    config.command(spec, program)?;
+    archive.add(b"stdin", Entry::File { mode: 0o444, data: spec.stdin.clone() });
+    archive.add(b"config", Entry::File { mode: 0o600, data: config.0 });
+    Ok(archive.bytes())
+}
+
+/// Builds the archive of a guest that boots and then stops. [`command_config`] makes what comes after.
+pub(crate) fn boot_initramfs(spec: &GuestSpec, kernel: &Kernel) -> Result<Vec<u8>, GuestError> {
+    let (mut archive, mut config) = boot(spec, kernel)?;
+    config.put("stop", b"yes");
+    archive.add(b"config", Entry::File { mode: 0o600, data: config.0 });
+    Ok(archive.bytes())
+}
+
+/// Init's configuration for the command, where the guest has booted already. `date` is the guest's, in seconds since
+/// 1970.
+pub(crate) fn command_config(spec: &GuestSpec, program: &Path, date: u64) -> Result<Vec<u8>, GuestError> {
+    let mut config = Config::default();
+    config.put("date", date.to_string().as_bytes());
+    config.command(spec, program)?;
+    Ok(config.0)
+}
+
+/// What every captured guest has: init, modules and mount points.
+fn boot(spec: &GuestSpec, kernel: &Kernel) -> Result<(Archive, Config), GuestError> {
     let mut archive = Archive::default();
     archive.add(b"init", Entry::File { mode: 0o755, data: INIT.to_vec() });
     for dir in ["dev", "proc", "sys"] {
@@ -55,43 +90,7 @@ pub(crate) fn initramfs(spec: &GuestSpec, kernel: &Kernel, program: &Path) -> Re
     }
     let mut config = Config::default();
     add_modules(spec, kernel, &mut archive, &mut config)?;
-    match &spec.root {
-        Root::Host => config.put("root", b"host"),
-        Root::Initramfs { include } => {
-            config.put("root", b"initramfs");
-            archive.add(b"tmp", Entry::Dir { mode: 0o1777 });
-            archive.add(b"root", Entry::Dir { mode: 0o700 });
-            add_program(&mut archive, program)?;
-            for path in include {
-                add_tree(&mut archive, path)?;
-            }
-            archive.add(spec.cwd.as_os_str().as_bytes(), Entry::Dir { mode: 0o755 });
-        }
-    }
-    config.put("thp", spec.thp.word().as_bytes());
-    if spec.attribute {
-        config.number("where", spec.vcpus);
-    }
-    config.put("program", program.as_os_str().as_bytes());
-    config.put("cwd", spec.cwd.as_os_str().as_bytes());
-    config.number("uid", rustix::process::geteuid().as_raw());
-    config.number("gid", rustix::process::getegid().as_raw());
-    let groups = rustix::process::getgroups().map_err(GuestError::os("reading the groups"))?;
-    for g in groups {
-        config.number("group", g.as_raw());
-    }
-    for arg in &spec.command {
-        config.put("arg", arg.as_bytes());
-    }
-    for (k, v) in &spec.env {
-        config.put("env", &[k.as_bytes(), b"=", v.as_bytes()].concat());
-    }
-    if spec.keep {
-        config.put("keep", b"yes");
-    }
-    archive.add(b"stdin", Entry::File { mode: 0o444, data: spec.stdin.clone() });
-    archive.add(b"config", Entry::File { mode: 0o600, data: config.0 });
-    Ok(archive.bytes())
+    Ok((archive, config))
 }
 
 /// Builds the archive of a guest that keeps running ([`crate::vm`]). Init runs `program`, one of `files`, as
@@ -142,6 +141,34 @@ impl Config {
 
     fn number(&mut self, key: &str, value: u32) {
         self.put(key, value.to_string().as_bytes());
+    }
+
+    /// The command and what it runs in.
+    fn command(&mut self, spec: &GuestSpec, program: &Path) -> Result<(), GuestError> {
+        let root: &[u8] = if spec.root == Root::Host { b"host" } else { b"initramfs" };
+        self.put("root", root);
+        self.put("thp", spec.thp.word().as_bytes());
+        if spec.attribute {
+            self.number("where", spec.vcpus);
+        }
+        self.put("program", program.as_os_str().as_bytes());
+        self.put("cwd", spec.cwd.as_os_str().as_bytes());
+        self.number("uid", rustix::process::geteuid().as_raw());
+        self.number("gid", rustix::process::getegid().as_raw());
+        let groups = rustix::process::getgroups().map_err(GuestError::os("reading the groups"))?;
+        for g in groups {
+            self.number("group", g.as_raw());
+        }
+        for arg in &spec.command {
+            self.put("arg", arg.as_bytes());
+        }
+        for (k, v) in &spec.env {
+            self.put("env", &[k.as_bytes(), b"=", v.as_bytes()].concat());
+        }
+        if spec.keep {
+            self.put("keep", b"yes");
+        }
+        Ok(())
     }
 }
 

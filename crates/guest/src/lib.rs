@@ -31,6 +31,7 @@
 
 pub use bifold_trace::{Clock, Stats, Windows};
 
+pub mod boots;
 pub mod capture;
 pub mod cpio;
 pub mod doctor;
@@ -46,7 +47,7 @@ pub mod qemu;
 pub mod spec;
 pub mod vm;
 
-pub use capture::{CaptureProgress, CaptureReport, Sink, Written, capture, plain, under_kvm};
+pub use capture::{BootKind, CaptureProgress, CaptureReport, Sink, Written, capture, plain, under_kvm};
 pub use error::{GuestError, Kind};
 pub use initramfs::workload_initramfs;
 pub use nodes::guest_nodes;

@@ -116,6 +116,8 @@ pub struct GuestSpec {
     pub stacks: bool,
     /// Which part of the command is recorded.
     pub region: Region,
+    /// Whether the guest boots for this run, also where a boot is kept ([`crate::boots`]). The boot is not kept then.
+    pub fresh_boot: bool,
 }
 
 impl GuestSpec {
@@ -143,6 +145,7 @@ impl GuestSpec {
             attribute: false,
             stacks: false,
             region: Region::default(),
+            fresh_boot: false,
         }
     }
 }

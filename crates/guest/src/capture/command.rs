@@ -14,6 +14,7 @@ use std::path::Path;
 use std::process::{Child, Stdio};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
+use crate::boots::Registers;
 use crate::error::GuestError;
 use crate::kernel::Kernel;
 use crate::nodes;
@@ -38,9 +39,41 @@ pub(super) enum Engine<'a> {
     Kvm(HostPage),
 }
 
+/// Which part of a guest's life QEMU runs.
+#[derive(Clone, Copy)]
+pub(super) enum Stage<'a> {
+    /// All of it.
+    Whole {
+        /// The initramfs, which has the command.
+        initrd: BorrowedFd<'a>,
+    },
+    /// The boot, up to the instruction at which init stops the machine.
+    Boot {
+        /// The initramfs, which has no command.
+        initrd: BorrowedFd<'a>,
+        /// The socket of QEMU's machine protocol.
+        qmp: BorrowedFd<'a>,
+        /// For the machine's state.
+        state: BorrowedFd<'a>,
+    },
+    /// What comes after a boot.
+    Resumed {
+        /// The socket of QEMU's machine protocol.
+        qmp: BorrowedFd<'a>,
+        /// The machine's state.
+        state: BorrowedFd<'a>,
+        /// Init's configuration for the command.
+        config: BorrowedFd<'a>,
+        /// The command's standard input.
+        stdin: BorrowedFd<'a>,
+        /// Of each vCPU when the boot stopped.
+        registers: &'a [Registers],
+    },
+}
+
 /// Descriptors that QEMU opens by number.
 pub(super) struct Inherited<'a> {
-    pub(super) initrd: BorrowedFd<'a>,
+    pub(super) stage: Stage<'a>,
     pub(super) console: BorrowedFd<'a>,
     pub(super) stdout: BorrowedFd<'a>,
     pub(super) stderr: BorrowedFd<'a>,
@@ -51,16 +84,79 @@ pub(super) struct Inherited<'a> {
     pub(super) places: Option<BorrowedFd<'a>>,
 }
 
+impl<'a> Stage<'a> {
+    fn descriptors(&self) -> Vec<BorrowedFd<'a>> {
+        match *self {
+            Stage::Whole { initrd } => vec![initrd],
+            Stage::Boot { initrd, qmp, state } => vec![initrd, qmp, state],
+            Stage::Resumed { qmp, state, config, stdin, .. } => vec![qmp, state, config, stdin],
+        }
+    }
+
+    /// The options in which the stages differ. Devices are equal in a boot and in what comes after: QEMU loads a state
+    /// into the machine that wrote it.
+    fn arguments(&self) -> Vec<(&'static str, String)> {
+        let protocol = |qmp: BorrowedFd| {
+            [
+                // Init stops the machine by an event of this device.
+                ("-device", "pvpanic".to_owned()),
+                ("-chardev", format!("socket,id=qmp,fd={}", qmp.as_raw_fd())),
+                ("-mon", "chardev=qmp,mode=control".into()),
+            ]
+        };
+        let initrd = |fd| ("-initrd", path_of(fd));
+        match self {
+            Stage::Whole { initrd: fd } => vec![initrd(*fd)],
+            Stage::Boot { initrd: fd, qmp, .. } => {
+                let mut args = vec![initrd(*fd), ("-action", "panic=pause".into())];
+                args.extend(protocol(*qmp));
+                args
+            }
+            Stage::Resumed { qmp, config, stdin, .. } => {
+                let mut args = protocol(*qmp).to_vec();
+                for (name, fd) in [("config", config), ("stdin", stdin)] {
+                    args.push(("-fw_cfg", format!("name=opt/bifold/{name},file={}", path_of(*fd))));
+                }
+                args.push(("-incoming", "defer".into()));
+                args
+            }
+        }
+    }
+
+    /// The plugin's arguments, each after a comma.
+    fn plugin_arguments(&self) -> String {
+        let Stage::Resumed { registers, .. } = self else { return String::new() };
+        let one = |(i, r): (usize, &Registers)| {
+            format!(",cr3_{i}={:#x},cr4_{i}={:#x},idt_{i}={:#x}", r.cr3, r.cr4, r.idt)
+        };
+        registers.iter().enumerate().map(one).collect()
+    }
+}
+
 /// A path as a value of QEMU's options, where commas are doubled.
 fn quoted(path: &Path) -> String {
     path.to_string_lossy().replace(',', ",,")
 }
 
-/// The next midnight (UTC), as `-rtc base=` takes it. All exact runs of a day begin at this date, so they
-/// repeat. No file of the host is newer than the guest's clock; make(1) would complain about such files.
-fn next_midnight(now: SystemTime) -> String {
+/// The guest's date at the command's start, in seconds since 1970: now or, with exact timing, the next midnight (UTC).
+/// All exact runs of a day begin at this date, so they repeat. No file of the host is newer than the guest's clock;
+/// make(1) would complain about such files.
+pub(super) fn date(timing: Timing) -> u64 {
+    date_at(timing, SystemTime::now())
+}
+
+fn date_at(timing: Timing, now: SystemTime) -> u64 {
     const DAY: u64 = 86_400;
-    let days = now.duration_since(UNIX_EPOCH).unwrap_or(Duration::ZERO).as_secs() / DAY + 1;
+    let seconds = now.duration_since(UNIX_EPOCH).unwrap_or(Duration::ZERO).as_secs();
+    match timing {
+        Timing::Exact => (seconds / DAY + 1) * DAY,
+        Timing::Fast => seconds,
+    }
+}
+
+/// The date of a midnight in seconds since 1970, as `-rtc base=` takes dates.
+fn rtc_date(midnight: u64) -> String {
+    let days = midnight / 86_400;
     // Days since 0000-03-01 to a date, by the Gregorian calendar's cycle of 400 years.
     let z = days + 719_468;
     let (era, day) = (z / 146_097, z % 146_097);
@@ -115,7 +211,7 @@ fn memory_arguments(backend: &str, file: Option<&str>, spec: &GuestSpec) -> Vec<
 }
 
 /// The options that depend on the engine: memory and accelerator.
-fn engine_arguments(engine: Engine, spec: &GuestSpec) -> Vec<(&'static str, String)> {
+fn engine_arguments(engine: Engine, stage: Stage, spec: &GuestSpec) -> Vec<(&'static str, String)> {
     let bytes = spec.memory_mib << 20;
     let mut args = Vec::new();
     match engine {
@@ -133,7 +229,7 @@ fn engine_arguments(engine: Engine, spec: &GuestSpec) -> Vec<(&'static str, Stri
                     "-plugin",
                     format!(
                         "{},ring={},ram={},bytes={bytes},below4g={},vcpus={},check={},kpti={},boot={},files={},\
-                         where={},stacks={}{region}",
+                         where={},stacks={}{region}{}",
                         quoted(path),
                         ring.as_raw_fd(),
                         ram.as_raw_fd(),
@@ -145,6 +241,7 @@ fn engine_arguments(engine: Engine, spec: &GuestSpec) -> Vec<(&'static str, Stri
                         u8::from(spec.timing == Timing::Exact && spec.root == Root::Host),
                         u8::from(spec.attribute),
                         u8::from(spec.stacks),
+                        stage.plugin_arguments(),
                     ),
                 ));
             }
@@ -167,7 +264,7 @@ fn machine(spec: &GuestSpec) -> String {
     if spec.nodes > 1 { MACHINE.replace("memory-backend=ram,", "") } else { MACHINE.into() }
 }
 
-fn arguments(engine: Engine, kernel: &Kernel, spec: &GuestSpec, fds: &Inherited) -> Vec<String> {
+pub(super) fn arguments(engine: Engine, kernel: &Kernel, spec: &GuestSpec, fds: &Inherited) -> Vec<String> {
     let mut args: Vec<String> = Vec::new();
     let mut opt = |name: &str, value: String| args.extend([name.to_owned(), value]);
     opt(
@@ -179,22 +276,27 @@ fn arguments(engine: Engine, kernel: &Kernel, spec: &GuestSpec, fds: &Inherited)
     opt("-cpu", guest_cpu(&[&format!("vendor={}", spec.cpu_vendor), "kvm=off"]));
     opt("-smp", spec.vcpus.to_string());
     opt("-m", format!("{}M", spec.memory_mib));
-    for (name, value) in engine_arguments(engine, spec) {
+    for (name, value) in engine_arguments(engine, fds.stage, spec) {
         opt(name, value);
     }
     if spec.timing == Timing::Exact {
         opt("-seed", "1".into());
     }
+    let whole = matches!(fds.stage, Stage::Whole { .. });
     opt(
         "-rtc",
         match (spec.timing, &spec.root) {
+            // Init sets the date where the machine goes on.
+            _ if !whole => "base=2026-01-01,clock=vm".into(),
             (Timing::Exact, Root::Initramfs { .. }) => "base=2026-01-01,clock=vm".into(),
-            (Timing::Exact, Root::Host) => format!("base={},clock=vm", next_midnight(SystemTime::now())),
+            (Timing::Exact, Root::Host) => format!("base={},clock=vm", rtc_date(date(Timing::Exact))),
             (Timing::Fast, _) => "base=utc".to_owned(),
         },
     );
     opt("-kernel", kernel.image.to_string_lossy().into_owned());
-    opt("-initrd", path_of(fds.initrd));
+    for (name, value) in fds.stage.arguments() {
+        opt(name, value);
+    }
     if let Some([name, image]) = firmware() {
         opt(&name, image);
     }
@@ -231,7 +333,8 @@ pub(super) fn spawn(
     fds: &Inherited,
     log: OwnedFd,
 ) -> Result<Child, GuestError> {
-    let mut keep = vec![fds.initrd, fds.console, fds.stdout, fds.stderr, fds.control];
+    let mut keep = fds.stage.descriptors();
+    keep.extend([fds.console, fds.stdout, fds.stderr, fds.control]);
     keep.extend(fds.kept);
     keep.extend(fds.places);
     if let Engine::Tcg { ram, plugin } = engine {
@@ -251,12 +354,13 @@ mod tests {
 
     #[test]
     fn the_guests_date_is_the_next_midnight() {
-        let at = |seconds| next_midnight(UNIX_EPOCH + Duration::from_secs(seconds));
+        let at = |seconds| rtc_date(date_at(Timing::Exact, UNIX_EPOCH + Duration::from_secs(seconds)));
         assert_eq!(at(0), "1970-01-02T00:00:00");
         assert_eq!(at(951_782_399), "2000-02-29T00:00:00");
         assert_eq!(at(951_782_400), "2000-03-01T00:00:00");
         assert_eq!(at(1_798_675_200 - 1), "2026-12-31T00:00:00");
         assert_eq!(at(1_798_761_599), "2027-01-01T00:00:00");
+        assert_eq!(date_at(Timing::Fast, UNIX_EPOCH + Duration::from_secs(5)), 5);
     }
 
     #[test]
@@ -264,7 +368,8 @@ mod tests {
         let file = std::fs::File::open("/dev/null").unwrap();
         let fd = file.as_fd();
         let (kept, places) = (None, None);
-        let fds = Inherited { initrd: fd, console: fd, stdout: fd, stderr: fd, kept, control: fd, places };
+        let stage = Stage::Whole { initrd: fd };
+        let fds = Inherited { stage, console: fd, stdout: fd, stderr: fd, kept, control: fd, places };
         let kernel = Kernel { image: "/k".into(), modules: None, version: "6.1".into() };
         let spec = GuestSpec {
             thp: Thp::Never,
@@ -295,8 +400,9 @@ mod tests {
         let spec = GuestSpec { vcpus: 4, nodes: 2, memory_mib: 513, ..GuestSpec::new(vec!["true".into()]) };
         let file = std::fs::File::open("/dev/null").unwrap();
         let engine = Engine::Tcg { ram: file.as_fd(), plugin: None };
+        let stage = Stage::Whole { initrd: file.as_fd() };
         let words: Vec<String> =
-            engine_arguments(engine, &spec).into_iter().map(|(o, v)| format!("{o} {v}")).collect();
+            engine_arguments(engine, stage, &spec).into_iter().map(|(o, v)| format!("{o} {v}")).collect();
         let path = path_of(file.as_fd());
         assert_eq!(
             words[0],

@@ -5,6 +5,7 @@
 //! in shared memory (`ring`). `run` passes the ring's chunks to the consumer and follows the
 //! guest's init until the guest ends.
 
+mod boot;
 mod command;
 mod pace;
 mod places;
@@ -12,6 +13,7 @@ pub(crate) mod plugin;
 mod region;
 mod ring;
 mod run;
+mod start;
 
 use std::error::Error;
 use std::sync::atomic::AtomicBool;
@@ -30,6 +32,17 @@ pub struct Written {
     pub bytes: u64,
     /// Whether the layer was full at the end.
     pub full: bool,
+}
+
+/// How the guest came to the point at which it starts the command.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum BootKind {
+    /// It booted with its command. So do guests without the host's root, recorded boots, and guests under KVM.
+    Whole,
+    /// It booted for this run, was saved, and went on from the saved state.
+    Saved,
+    /// It went on from a kept boot ([`crate::boots`]).
+    Kept,
 }
 
 /// The outcome of a capture.
@@ -52,8 +65,12 @@ pub struct CaptureReport {
     /// Whether the stream ends with its stop marker. Without it, the guest had to be killed; the stream is
     /// then valid but cut short.
     pub complete: bool,
-    /// Host time from the start of QEMU to the start of the command.
+    /// Host time from the start of QEMU to the start of the command. A new boot's time is part of it.
     pub boot_seconds: f64,
+    /// How the guest came to the command's start.
+    pub boot: BootKind,
+    /// Why a kept boot was not used, or a new one not kept.
+    pub boot_notes: Vec<String>,
     /// How time passed for the command.
     pub clock: Clock,
     /// What the command wrote; `None` if the guest had to be killed, or without [`Root::Host`](crate::Root::Host).

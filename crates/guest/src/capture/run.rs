@@ -5,7 +5,7 @@
 
 use std::fs::File;
 use std::io::{ErrorKind, Read, Seek, Write};
-use std::os::fd::{AsFd, OwnedFd};
+use std::os::fd::OwnedFd;
 use std::os::unix::net::UnixStream;
 use std::path::PathBuf;
 use std::process::Child;
@@ -16,9 +16,8 @@ use bifold_trace::event::kind::{MARKER, STATS};
 use bifold_trace::event::{KIND_SHIFT, STATS_WORDS, head, marker};
 use bifold_trace::{Clock, CommandExit, Event, Stats, decode};
 
-use super::command::{self, Engine, Inherited, Plugin};
 use super::pace::{Boot, ThreadTime, vcpu_thread};
-use super::ring::Ring;
+use super::start::{Parts, Started, start};
 use super::{CaptureProgress, CaptureReport, Sink, Written, places, plugin};
 use crate::error::GuestError;
 use crate::memfd::memfd;
@@ -26,7 +25,7 @@ use crate::spec::{GuestSpec, HostPage, Root, guest_frames};
 use crate::{initramfs, kernel, qemu, spec};
 
 /// CPU time that a boot may take, in seconds; it takes 2 to 40.
-const BOOT_SECONDS: f64 = 300.0;
+pub(super) const BOOT_SECONDS: f64 = 300.0;
 /// CPU time that a boot may take under a KVM that is itself emulated, in seconds.
 const KVM_BOOT_SECONDS: f64 = 900.0;
 /// Time that the guest may take to end the command on request.
@@ -37,7 +36,7 @@ const LOG_LINES: usize = 12;
 const TICKS_WORDS: usize = 2;
 
 /// Ends the emulator when dropped.
-struct Emulator(Child);
+pub(super) struct Emulator(pub(super) Child);
 
 impl Drop for Emulator {
     fn drop(&mut self) {
@@ -126,46 +125,25 @@ pub(crate) fn capture(
         let mut stage = |what: &str| progress(CaptureProgress::Stage(what));
         kernel::find(spec.kernel.as_deref(), spec.modules.as_deref(), &mut stage)?
     };
-    progress(CaptureProgress::Stage("starting the guest"));
-    let mut initrd = File::from(memfd("bifold-initrd", 0)?);
-    initrd
-        .write_all(&initramfs::initramfs(spec, &kernel, &program)?)
-        .map_err(GuestError::os("writing the initramfs"))?;
-    let ring = Ring::new()?;
-    let ram = memfd("bifold-ram", spec.memory_mib << 20)?;
-    let files = Files::new(spec.keep)?;
-    let (mine, theirs) = UnixStream::pair().map_err(GuestError::os("socketpair"))?;
-    mine.set_nonblocking(true).map_err(GuestError::os("socketpair"))?;
-    let inherited = Inherited {
-        initrd: initrd.as_fd(),
-        console: files.console.as_fd(),
-        stdout: files.stdout.as_fd(),
-        stderr: files.stderr.as_fd(),
-        kept: files.kept.as_ref().map(File::as_fd),
-        control: theirs.as_fd(),
-        places: spec.attribute.then(|| files.places.as_fd()),
-    };
-    let log = files.log.try_clone().map_err(GuestError::os("dup"))?.into();
-    let engine = match kind {
-        RunKind::Kvm(page) => Engine::Kvm(page),
-        _ => Engine::Tcg {
-            ram: ram.as_fd(),
-            plugin: plugin.as_deref().map(|path| Plugin { path, ring: ring.fd(), region: &region }),
-        },
-    };
     if stop.load(Ordering::Relaxed) {
         return Err(GuestError::InterruptedEarly);
     }
     let begun = Instant::now();
-    let child = Emulator(command::spawn(&qemu, engine, &kernel, spec, &inherited, log)?);
-    drop((initrd, ram, theirs));
+    let parts = Parts {
+        spec,
+        kind,
+        program: &program,
+        qemu: &qemu,
+        kernel: &kernel,
+        plugin: plugin.as_deref(),
+        region: &region,
+    };
+    let guest = start(parts, stop, progress)?;
+    progress(CaptureProgress::Stage("starting the command"));
     let mut session = Session {
         spec,
         program,
-        ring,
-        child,
-        control: mine,
-        files,
+        guest,
         init: InitReport::default(),
         begun,
         boot: Boot::new(if matches!(kind, RunKind::Kvm(_)) { KVM_BOOT_SECONDS } else { BOOT_SECONDS }),
@@ -184,24 +162,24 @@ pub(crate) fn capture(
     session.follow(stop, progress, sink)?;
     if spec.attribute {
         let mut words = Vec::new();
-        places::events(&contents(&mut session.files.places), &mut words);
+        places::events(&contents(&mut session.guest.files.places), &mut words);
         sink(&words).map_err(GuestError::Sink)?;
     }
     session.report(qemu.version, kernel.version)
 }
 
 /// Files in memory that QEMU writes to.
-struct Files {
-    console: File,
-    stdout: File,
-    stderr: File,
-    kept: Option<File>,
-    log: File,
-    places: File,
+pub(super) struct Files {
+    pub(super) console: File,
+    pub(super) stdout: File,
+    pub(super) stderr: File,
+    pub(super) kept: File,
+    pub(super) log: File,
+    pub(super) places: File,
 }
 
 impl Files {
-    fn new(keep: bool) -> Result<Self, GuestError> {
+    pub(super) fn new() -> Result<Self, GuestError> {
         let new = |name| -> Result<File, GuestError> {
             let fd: OwnedFd = memfd(name, 0)?;
             Ok(File::from(fd))
@@ -210,7 +188,7 @@ impl Files {
             console: new("bifold-console")?,
             stdout: new("bifold-stdout")?,
             stderr: new("bifold-stderr")?,
-            kept: if keep { Some(new("bifold-files")?) } else { None },
+            kept: new("bifold-files")?,
             log: new("bifold-log")?,
             places: new("bifold-where")?,
         })
@@ -233,7 +211,7 @@ fn printable(file: &mut File) -> Vec<String> {
         .collect()
 }
 
-fn tail(file: &mut File) -> String {
+pub(super) fn tail(file: &mut File) -> String {
     let lines = printable(file);
     lines[lines.len().saturating_sub(LOG_LINES)..].join("\n")
 }
@@ -241,10 +219,7 @@ fn tail(file: &mut File) -> String {
 struct Session<'a> {
     spec: &'a GuestSpec,
     program: PathBuf,
-    ring: Ring,
-    child: Emulator,
-    control: UnixStream,
-    files: Files,
+    guest: Started,
     init: InitReport,
     begun: Instant,
     /// The limit of the boot.
@@ -276,7 +251,7 @@ impl Session<'_> {
     ) -> Result<(), GuestError> {
         let mut looked = Instant::now();
         loop {
-            let more = self.ring.wait(Duration::from_millis(20));
+            let more = self.guest.ring.wait(Duration::from_millis(20));
             if more {
                 self.consume(sink)?;
             }
@@ -284,20 +259,20 @@ impl Session<'_> {
                 continue;
             }
             looked = Instant::now();
-            self.init.listen(&mut self.control);
+            self.init.listen(&mut self.guest.control);
             if self.init.started && self.started.is_none() {
                 self.started = Some(looked);
-                self.had[0] = vcpu_thread(self.child.0.id());
+                self.had[0] = vcpu_thread(self.guest.child.0.id());
                 progress(CaptureProgress::Recording);
             }
             if self.init.ended && self.ended.is_none() {
                 self.ended = Some(looked);
-                self.had[1] = vcpu_thread(self.child.0.id());
+                self.had[1] = vcpu_thread(self.guest.child.0.id());
             }
             progress(CaptureProgress::Words(self.words));
-            if self.child.0.try_wait().map_err(GuestError::os("waiting for qemu"))?.is_some() {
-                self.init.listen(&mut self.control);
-                while self.ring.chunk().is_some() {
+            if self.guest.child.0.try_wait().map_err(GuestError::os("waiting for qemu"))?.is_some() {
+                self.init.listen(&mut self.guest.control);
+                while self.guest.ring.chunk().is_some() {
                     self.consume(sink)?;
                 }
                 return Ok(());
@@ -306,15 +281,15 @@ impl Session<'_> {
             // A guest that reports `done` has sent everything, so its shutdown need not be awaited.
             if self.init.done || self.asked.is_some_and(|t| t.elapsed() > GRACE) {
                 // The next turn of the loop still reads what the plugin has published.
-                self.child.0.kill().map_err(GuestError::os("killing qemu"))?;
-                self.child.0.wait().map_err(GuestError::os("waiting for qemu"))?;
+                self.guest.child.0.kill().map_err(GuestError::os("killing qemu"))?;
+                self.guest.child.0.wait().map_err(GuestError::os("waiting for qemu"))?;
             }
         }
     }
 
     /// Passes the oldest chunk on.
     fn consume(&mut self, sink: &mut Sink) -> Result<(), GuestError> {
-        if let Some(chunk) = self.ring.chunk() {
+        if let Some(chunk) = self.guest.ring.chunk() {
             self.words += chunk.len() as u64;
             // The plugin ends its stream with Ticks, Stats and the stop marker.
             let at = chunk.len().wrapping_sub(STATS_WORDS + 2);
@@ -331,7 +306,7 @@ impl Session<'_> {
                 }
             }
             sink(chunk).map_err(GuestError::Sink)?;
-            self.ring.release();
+            self.guest.ring.release();
         }
         Ok(())
     }
@@ -342,9 +317,13 @@ impl Session<'_> {
             if stop.load(Ordering::Relaxed) {
                 return Err(GuestError::InterruptedEarly);
             }
-            if !self.boot.goes_on(self.child.0.id(), self.words) {
+            if !self.boot.goes_on(self.guest.child.0.id(), self.words) {
                 let (ran, idle) = (self.boot.ran() as u64, self.boot.idle.as_secs());
-                return Err(GuestError::BootTimeout { ran, idle, console: tail(&mut self.files.console) });
+                return Err(GuestError::BootTimeout {
+                    ran,
+                    idle,
+                    console: tail(&mut self.guest.files.console),
+                });
             }
             return Ok(());
         };
@@ -365,7 +344,7 @@ impl Session<'_> {
             return Ok(()); // the command has ended; only its output is missing
         }
         self.ending = Some(ending);
-        match self.control.write_all(b"!") {
+        match self.guest.control.write_all(b"!") {
             Err(e) if e.kind() == ErrorKind::BrokenPipe => Ok(()), // it has just ended
             other => other.map_err(GuestError::os("writing to the guest")),
         }
@@ -396,8 +375,8 @@ impl Session<'_> {
         }
         Ok(CaptureReport {
             exit,
-            stdout: contents(&mut self.files.stdout),
-            stderr: contents(&mut self.files.stderr),
+            stdout: contents(&mut self.guest.files.stdout),
+            stderr: contents(&mut self.guest.files.stderr),
             qemu_version,
             kernel_version,
             guest_frames: guest_frames(self.spec),
@@ -406,7 +385,9 @@ impl Session<'_> {
             boot_seconds: self.started.map_or(0.0, |t| (t - self.begun).as_secs_f64()),
             clock,
             written: self.init.written.map(|(files, bytes)| Written { files, bytes, full }),
-            kept: self.files.kept.take(),
+            kept: self.spec.keep.then_some(self.guest.files.kept),
+            boot: self.guest.boot,
+            boot_notes: self.guest.notes,
         })
     }
 
@@ -420,9 +401,9 @@ impl Session<'_> {
             guest_ns: self.init.time.map(|(guest, _)| guest),
             idle_ns: self.init.time.map(|(_, idle)| idle),
             wall_seconds: wall.as_secs_f64(),
-            vcpu_seconds: if self.stats.is_some() { self.ring.cpu_seconds() } else { ran },
+            vcpu_seconds: if self.stats.is_some() { self.guest.ring.cpu_seconds() } else { ran },
             starved_seconds: starved,
-            in_step: self.spec.root != Root::Host || self.ring.in_step(),
+            in_step: self.spec.root != Root::Host || self.guest.ring.in_step(),
             timer_ticks: self.ticks.map(|(timer, _)| timer),
             other_interrupts: self.ticks.map(|(_, others)| others),
         }
@@ -430,8 +411,8 @@ impl Session<'_> {
 
     /// The error for a guest that ended without a result.
     fn death(&mut self) -> GuestError {
-        let lines = printable(&mut self.files.console);
-        let console = tail(&mut self.files.console);
+        let lines = printable(&mut self.guest.files.console);
+        let console = tail(&mut self.guest.files.console);
         if lines.iter().any(|l| l.contains("Out of memory") || l.contains("deadlocked on memory")) {
             return GuestError::GuestOutOfMemory { memory_mib: self.spec.memory_mib, console };
         }
@@ -448,8 +429,8 @@ impl Session<'_> {
             };
             return GuestError::Guest(format!("{error}{hint}"));
         }
-        let log = format!("{}\n{console}", tail(&mut self.files.log)).trim().to_owned();
-        match self.child.0.wait() {
+        let log = format!("{}\n{console}", tail(&mut self.guest.files.log)).trim().to_owned();
+        match self.guest.child.0.wait() {
             Ok(status) if status.success() && self.init.started => {
                 GuestError::Guest("the guest was shut down while the command ran".into())
             }

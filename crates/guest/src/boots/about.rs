@@ -1,0 +1,78 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! The text file that describes a kept boot.
+
+use super::registers::Registers;
+
+/// First line of the file. Another format gets another number, and a boot with another number is made again.
+const FORMAT: &str = "bifold-boot 1";
+
+/// What `about` says.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct About {
+    /// The guest in words.
+    pub(crate) guest: String,
+    pub(crate) registers: Vec<Registers>,
+    /// Length in bytes and checksum of the memory, holes included.
+    pub(crate) memory: (u64, u64),
+    /// The same of the state.
+    pub(crate) state: (u64, u64),
+}
+
+impl About {
+    pub(crate) fn text(&self) -> String {
+        let mut out = format!("{FORMAT}\nguest {}\n", self.guest);
+        for r in &self.registers {
+            out += &format!("vcpu {:x} {:x} {:x}\n", r.cr3, r.cr4, r.idt);
+        }
+        for (name, (bytes, sum)) in [("memory", self.memory), ("state", self.state)] {
+            out += &format!("{name} {bytes:x} {sum:x}\n");
+        }
+        out
+    }
+
+    /// `None` if the text is not whole or of another format.
+    pub(crate) fn parse(text: &str) -> Option<About> {
+        let mut lines = text.lines();
+        if lines.next()? != FORMAT {
+            return None;
+        }
+        let mut about = About {
+            guest: lines.next()?.strip_prefix("guest ")?.to_owned(),
+            registers: Vec::new(),
+            memory: (0, 0),
+            state: (0, 0),
+        };
+        for line in lines {
+            let mut words = line.split(' ');
+            let name = words.next()?;
+            let numbers: Option<Vec<u64>> = words.map(|w| u64::from_str_radix(w, 16).ok()).collect();
+            match (name, &numbers?[..]) {
+                ("vcpu", &[cr3, cr4, idt]) => about.registers.push(Registers { cr3, cr4, idt }),
+                ("memory", &[bytes, sum]) => about.memory = (bytes, sum),
+                ("state", &[bytes, sum]) => about.state = (bytes, sum),
+                _ => return None,
+            }
+        }
+        (about.memory.0 > 0 && about.state.0 > 0).then_some(about)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_text_is_read_back_and_a_cut_text_is_not() {
+        let registers =
+            vec![Registers { cr3: 1, cr4: 2, idt: u64::MAX }, Registers { cr3: 3, cr4: 4, idt: 5 }];
+        let about = About { guest: "Linux 6.1, 2 vCPUs".into(), registers, memory: (9, 8), state: (7, 6) };
+        let text = about.text();
+        assert_eq!(About::parse(&text), Some(about));
+        let state = text.find("state").unwrap();
+        for cut in 0..=state {
+            assert_eq!(About::parse(&text[..cut]), None, "{}", &text[..cut]);
+        }
+        assert_eq!(About::parse(&text.replace("boot 1", "boot 2")), None);
+        assert_eq!(About::parse(&(text + "more 1\n")), None);
+    }
+}

@@ -1,0 +1,50 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! Reads the registers that the plugin follows during a boot, out of what QEMU's monitor prints for
+//! `info registers -a`.
+
+/// A vCPU's registers at which its translations begin.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Registers {
+    pub(crate) cr3: u64,
+    pub(crate) cr4: u64,
+    /// Address of the interrupt descriptor table.
+    pub(crate) idt: u64,
+}
+
+/// One for each vCPU, in order; `None` if the text is not what QEMU 9 and 10 print.
+pub(crate) fn parse(text: &str, vcpus: u32) -> Option<Vec<Registers>> {
+    let all: Option<Vec<Registers>> = text.split("CPU#").skip(1).map(one).collect();
+    all.filter(|a| a.len() == vcpus as usize)
+}
+
+fn one(text: &str) -> Option<Registers> {
+    let after = |name: &str| {
+        let at = text.find(name)? + name.len();
+        u64::from_str_radix(text[at..].split_whitespace().next()?, 16).ok()
+    };
+    Some(Registers { cr3: after("CR3=")?, cr4: after("CR4=")?, idt: after("IDT=")? })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const ONE: &str = "\r\nCPU#0\r\nRAX=0000000000000001 RBX=0000000000000000\r\n\
+        GDT=     fffffe0000001000 0000007f\r\nIDT=     fffffe0000000000 00000fff\r\n\
+        CR0=80050033 CR2=00000000004c5f38 CR3=0000000003a4e000 CR4=000006f0\r\n";
+
+    #[test]
+    fn registers_of_every_vcpu_are_read() {
+        let r = Registers { cr3: 0x3a4e000, cr4: 0x6f0, idt: 0xfffffe0000000000 };
+        assert_eq!(parse(ONE, 1), Some(vec![r]));
+        let two = format!("{ONE}\r\nCPU#1\r\nIDT=     0 0\r\nCR0=1 CR2=0 CR3=1000 CR4=20\r\n");
+        assert_eq!(parse(&two, 2), Some(vec![r, Registers { cr3: 0x1000, cr4: 0x20, idt: 0 }]));
+    }
+
+    #[test]
+    fn another_text_gives_nothing() {
+        assert_eq!(parse("", 1), None);
+        assert_eq!(parse(ONE, 2), None);
+        assert_eq!(parse("CPU#0 CR3=zz CR4=1 IDT= 1", 1), None);
+    }
+}

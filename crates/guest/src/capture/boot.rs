@@ -1,0 +1,259 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! Boots a guest up to the instruction at which init stops the machine, and goes on from there in another machine.
+//!
+//! A run without a kept boot does both as well: the machine that boots is saved and ended, and the run goes on in a
+//! new one. All runs therefore begin from a loaded state, and a run from a kept boot equals one that has booted.
+//!
+//! QEMU saves devices and vCPUs by its migration. The guest's memory is a shared file, which the migration leaves
+//! out (`x-ignore-shared`). QEMU does not migrate a mounted 9p file system; init stops before it mounts one.
+
+use std::fs::File;
+use std::io::{self, Read as _, Seek as _, Write as _};
+use std::os::fd::{AsFd, OwnedFd};
+use std::os::unix::net::UnixStream;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
+use bifold_host::qmp::Qmp;
+use serde_json::{Value, json};
+
+use super::command::{self, Engine, Inherited, Stage};
+use super::pace::Boot;
+use super::run::{BOOT_SECONDS, Emulator, tail};
+use crate::boots::{Booted, Found, Key, KeyParts, Registers, Store, parse_registers};
+use crate::error::GuestError;
+use crate::initramfs;
+use crate::kernel::Kernel;
+use crate::memfd::memfd;
+use crate::qemu::{Qemu, path_of};
+use crate::spec::GuestSpec;
+
+/// Time limit of each of QEMU's answers. QEMU answers at once, but may wait long for a CPU.
+const PATIENCE: Duration = Duration::from_secs(60);
+/// Time between two questions, and number of questions while QEMU saves or loads a state.
+const PAUSE: Duration = Duration::from_millis(5);
+const QUESTIONS: u32 = 12_000;
+/// QEMU's word for a machine whose guest has written to the pvpanic device.
+const STOPPED: &str = "guest-panicked";
+
+/// What a machine is made of.
+#[derive(Clone, Copy)]
+pub(super) struct Parts<'a> {
+    pub(super) spec: &'a GuestSpec,
+    pub(super) qemu: &'a Qemu,
+    pub(super) kernel: &'a Kernel,
+}
+
+/// The boots of one kind of guest: kept ones and a new one.
+pub(super) struct Boots<'a> {
+    parts: Parts<'a>,
+    initrd: File,
+    key: Key,
+    /// `None` if no boot is to be kept.
+    store: Option<Store>,
+    ram: OwnedFd,
+}
+
+impl<'a> Boots<'a> {
+    pub(super) fn of(parts: Parts<'a>) -> Result<Boots<'a>, GuestError> {
+        let Parts { spec, qemu, kernel } = parts;
+        let archive = initramfs::boot_initramfs(spec, kernel)?;
+        let mut initrd = File::from(memfd("bifold-initrd", 0)?);
+        initrd.write_all(&archive).map_err(GuestError::os("writing the initramfs"))?;
+        let ram = memfd("bifold-ram", spec.memory_mib << 20)?;
+        // Any descriptor will do: the key has none.
+        let fd = initrd.as_fd();
+        let stage = Stage::Boot { initrd: fd, qmp: fd, state: fd };
+        let all = Inherited {
+            stage,
+            console: fd,
+            stdout: fd,
+            stderr: fd,
+            kept: Some(fd),
+            control: fd,
+            places: Some(fd),
+        };
+        let engine = Engine::Tcg { ram: fd, plugin: None };
+        let arguments = command::arguments(engine, kernel, spec, &all);
+        let key = Key::new(&KeyParts {
+            spec,
+            qemu,
+            arguments: &arguments,
+            kernel_version: &kernel.version,
+            kernel: &kernel.image,
+            initramfs: &archive,
+        })?;
+        let store = if spec.fresh_boot { None } else { Some(Store::open()?) };
+        Ok(Boots { parts, initrd, key, store, ram })
+    }
+
+    /// The kept boot, if there is one. A boot that cannot be used is removed, and `notes` gets the reason.
+    pub(super) fn kept(&self, notes: &mut Vec<String>) -> Option<Booted> {
+        match self.store.as_ref()?.find(&self.key) {
+            Found::Boot(booted) => Some(booted),
+            Found::Nothing => None,
+            Found::Unfit(why) => {
+                notes.push(format!("the kept boot was removed, because {why}; the guest has booted again"));
+                None
+            }
+        }
+    }
+
+    /// Removes the kept boot, from which QEMU did not go on.
+    pub(super) fn forget(&self) {
+        if let Some(store) = &self.store {
+            store.remove(&self.key);
+        }
+    }
+
+    /// Boots, and keeps the boot.
+    pub(super) fn boot(self, stop: &AtomicBool, notes: &mut Vec<String>) -> Result<Booted, GuestError> {
+        let booted = boot(self.parts, &self.initrd, self.ram, stop)?;
+        if let Some(store) = &self.store {
+            if let Err(why) = store.keep(&self.key, &booted) {
+                notes.push(format!("the guest's boot was not kept: {why}"));
+            }
+        }
+        Ok(booted)
+    }
+}
+
+fn boot(parts: Parts, initrd: &File, ram: OwnedFd, stop: &AtomicBool) -> Result<Booted, GuestError> {
+    let Parts { spec, qemu, kernel } = parts;
+    let pair = || UnixStream::pair().map_err(GuestError::os("socketpair"));
+    let ((control, its_control), (qmp, its_qmp)) = (pair()?, pair()?);
+    control.set_nonblocking(true).map_err(GuestError::os("socketpair"))?;
+    let file = |name| memfd(name, 0).map(File::from);
+    let (console, log, unused) = (file("bifold-console")?, file("bifold-log")?, file("bifold-unused")?);
+    let mut state = file("bifold-state")?;
+    let inherited = Inherited {
+        stage: Stage::Boot { initrd: initrd.as_fd(), qmp: its_qmp.as_fd(), state: state.as_fd() },
+        console: console.as_fd(),
+        stdout: unused.as_fd(),
+        stderr: unused.as_fd(),
+        kept: Some(unused.as_fd()),
+        control: its_control.as_fd(),
+        places: Some(unused.as_fd()),
+    };
+    let engine = Engine::Tcg { ram: ram.as_fd(), plugin: None };
+    let to_log = log.try_clone().map_err(GuestError::os("dup"))?.into();
+    let child = Emulator(command::spawn(qemu, engine, kernel, spec, &inherited, to_log)?);
+    drop((its_control, its_qmp));
+    let mut machine = Booting { child, control, said: String::new(), console, log };
+    let stopped = machine.stopped(&qmp, spec.vcpus, &state, stop);
+    let registers = stopped.map_err(|e| match e {
+        Unbooted::For(e) => e,
+        Unbooted::Qmp(e) => machine.died(&e),
+    })?;
+    state.rewind().map_err(GuestError::os("reading the machine's state"))?;
+    Ok(Booted { ram, state, registers })
+}
+
+/// A machine that boots.
+struct Booting {
+    child: Emulator,
+    control: UnixStream,
+    /// What init has said over the control port.
+    said: String,
+    console: File,
+    log: File,
+}
+
+/// Why a machine did not boot.
+enum Unbooted {
+    For(GuestError),
+    /// QEMU does not answer as it should.
+    Qmp(io::Error),
+}
+
+impl From<io::Error> for Unbooted {
+    fn from(e: io::Error) -> Unbooted {
+        Unbooted::Qmp(e)
+    }
+}
+
+impl Booting {
+    /// Waits until init has stopped the machine, and saves the machine. Returns the vCPUs' registers.
+    fn stopped(
+        &mut self,
+        qmp: &UnixStream,
+        vcpus: u32,
+        state: &File,
+        stop: &AtomicBool,
+    ) -> Result<Vec<Registers>, Unbooted> {
+        let mut limit = Boot::new(BOOT_SECONDS);
+        let mut qmp = Qmp::greet(qmp, PATIENCE)?;
+        while !self.has_stopped(&mut qmp)? {
+            if stop.load(Ordering::Relaxed) {
+                return Err(Unbooted::For(GuestError::InterruptedEarly));
+            }
+            if !limit.goes_on(self.child.0.id(), 0) {
+                let (ran, idle) = (limit.ran() as u64, limit.idle.as_secs());
+                let console = tail(&mut self.console);
+                return Err(Unbooted::For(GuestError::BootTimeout { ran, idle, console }));
+            }
+            std::thread::sleep(PAUSE);
+        }
+        let text = qmp.ask("human-monitor-command", json!({ "command-line": "info registers -a" }))?;
+        let registers = text.as_str().and_then(|t| parse_registers(t, vcpus));
+        let registers = registers.ok_or_else(|| io::Error::other("QEMU's registers are not understood"))?;
+        save(&mut qmp, state)?;
+        Ok(registers)
+    }
+
+    fn has_stopped(&mut self, qmp: &mut Qmp) -> io::Result<bool> {
+        let mut bytes = [0; 256];
+        while let Ok(n @ 1..) = self.control.read(&mut bytes) {
+            self.said += &String::from_utf8_lossy(&bytes[..n]);
+        }
+        Ok(qmp.ask("query-status", json!({}))?["status"] == STOPPED)
+    }
+
+    fn died(&mut self, e: &io::Error) -> GuestError {
+        let lines = format!("{e}\n{}{}\n{}", self.said, tail(&mut self.log), tail(&mut self.console));
+        let _ = self.child.0.kill();
+        let status = self.child.0.wait().map_or_else(|e| e.to_string(), |s| s.to_string());
+        GuestError::QemuDied { status, log: lines.trim().to_owned() }
+    }
+}
+
+/// Writes the stopped machine's state. The machine has nothing to do afterwards.
+fn save(qmp: &mut Qmp, state: &File) -> io::Result<()> {
+    without_memory(qmp)?;
+    qmp.ask("migrate", json!({ "uri": uri(state) }))?;
+    until(qmp, "query-migrate", |answer| match answer["status"].as_str() {
+        Some("completed") => Ok(true),
+        Some("failed") => Err(io::Error::other(format!("QEMU could not save the machine: {answer}"))),
+        _ => Ok(false),
+    })
+}
+
+/// Loads a state into a machine that waits for one, and lets the machine go on.
+pub(super) fn resume(qmp: &UnixStream, state: &File) -> io::Result<()> {
+    let mut qmp = Qmp::greet(qmp, PATIENCE)?;
+    without_memory(&mut qmp)?;
+    qmp.ask("migrate-incoming", json!({ "uri": uri(state) }))?;
+    until(&mut qmp, "query-status", |answer| Ok(answer["status"] == STOPPED))?;
+    qmp.ask("cont", json!({}))?;
+    Ok(())
+}
+
+/// QEMU has inherited the file under the same number.
+fn uri(state: &File) -> String {
+    format!("file:{}", path_of(state.as_fd()))
+}
+
+fn without_memory(qmp: &mut Qmp) -> io::Result<Value> {
+    let shared = json!({ "capability": "x-ignore-shared", "state": true });
+    qmp.ask("migrate-set-capabilities", json!({ "capabilities": [shared] }))
+}
+
+fn until(qmp: &mut Qmp, question: &str, mut done: impl FnMut(&Value) -> io::Result<bool>) -> io::Result<()> {
+    for _ in 0..QUESTIONS {
+        if done(&qmp.ask(question, json!({}))?)? {
+            return Ok(());
+        }
+        std::thread::sleep(PAUSE);
+    }
+    Err(io::ErrorKind::TimedOut.into())
+}
