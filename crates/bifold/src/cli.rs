@@ -7,7 +7,7 @@
 
 use crate::usage::UsageError;
 use crate::{
-    compare, ctl, daemon, diff, doctor, mode, noise, place, policy, profile, share, stat, status, top,
+    cache, compare, ctl, daemon, diff, doctor, mode, noise, place, policy, profile, share, stat, status, top,
 };
 use clap::error::{ContextKind, ContextValue};
 use clap::{ArgMatches, Command, CommandFactory as _, FromArgMatches as _, Parser, Subcommand};
@@ -48,6 +48,7 @@ pub enum Verb {
     Share(share::ShareArgs),
     Place(place::PlaceArgs),
     Noise(noise::NoiseArgs),
+    Cache(cache::CacheArgs),
     Doctor(doctor::DoctorArgs),
     /// Write the man pages into a directory
     Man {

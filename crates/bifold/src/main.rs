@@ -2,7 +2,7 @@
 //! The command `bifold`.
 //!
 //! Each verb is a folder or file with its options, their help, and its work: `compare` (with `record`),
-//! `diff`, `policy`, `profile`, `stat`, `top`, `mode`, `daemon`, `ctl`, `share`, `place`, `noise`, `doctor`, `manual`. Verbs use [`run`], one run of the
+//! `diff`, `policy`, `profile`, `stat`, `top`, `mode`, `daemon`, `ctl`, `share`, `place`, `noise`, `cache`, `doctor`, `manual`. Verbs use [`run`], one run of the
 //! model. Verbs and [`run`] use modules that know no verb: [`words`] (values that several verbs take), [`vms`] (the VMs
 //! of this host), [`console`] (stdout, stderr and files), [`usage`] (usage errors), [`status`] (the exit status).
 //!
@@ -10,6 +10,7 @@
 //! printed once, with its causes, and decides the exit status.
 #![deny(unsafe_code)]
 
+mod cache;
 mod cli;
 mod compare;
 mod console;
@@ -83,6 +84,7 @@ fn carry_out(verb: Verb) -> anyhow::Result<Status> {
         Verb::Share(args) => share::run(args),
         Verb::Place(args) => place::run(args),
         Verb::Noise(args) => noise::run(args),
+        Verb::Cache(args) => cache::run(args),
         Verb::Stat(args) => stat::run(&args),
         Verb::Top(args) => top::run(&args),
         Verb::Mode(args) => mode::run(&args),

@@ -2,6 +2,7 @@
 //! Captures a command and counts its words, to measure the speed of captures.
 //! `cargo run --release -p bifold-guest --example count -- [fast|exact] [host|initramfs] CMD...`
 
+use std::io::Write as _;
 use std::sync::atomic::AtomicBool;
 use std::time::Instant;
 
@@ -38,9 +39,14 @@ fn main() {
     };
     let (begun, stop, mut words) = (Instant::now(), AtomicBool::new(false), 0u64);
     let mut hash = Xxh3::new();
+    let mut out = flag("OUT").map(|p| std::fs::File::create(p).expect("OUT"));
     let mut sink = |chunk: &[u64]| {
         words += chunk.len() as u64;
-        chunk.iter().for_each(|w| hash.update(&w.to_le_bytes()));
+        let bytes: Vec<u8> = chunk.iter().flat_map(|w| w.to_le_bytes()).collect();
+        hash.update(&bytes);
+        if let Some(out) = &mut out {
+            out.write_all(&bytes)?;
+        }
         Ok(())
     };
     let result = if flag("PLAIN").is_some() {

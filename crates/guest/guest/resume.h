@@ -29,13 +29,21 @@ static void read_data(void *to, size_t n)
     __asm__ volatile("rep insb" : "+D"(to), "+c"(n) : "d"(FW_CFG_DATA) : "memory");
 }
 
-/* Stops the machine. Returns in a machine that goes on from here; false with errno set if the
- * kernel gives no ports to processes. */
+/* Stops the machine, with the time stamp counter in R12 for the host (src/capture/boot.rs). Returns in a
+ * machine that goes on from here; false with errno set if the kernel gives no ports to processes. */
 static int stop_here(void)
 {
     if (ioperm(PVPANIC_PORT, 1, 1) || ioperm(FW_CFG_PORT, 2, 1))
         return 0;
-    outb(PVPANIC_PANICKED, PVPANIC_PORT);
+    __asm__ volatile("rdtsc\n\t"
+                     "shl $32, %%rdx\n\t"
+                     "lea (%%rax,%%rdx), %%r12\n\t"
+                     "mov %0, %%edx\n\t"
+                     "mov %1, %%eax\n\t"
+                     "outb %%al, %%dx"
+                     :
+                     : "i"(PVPANIC_PORT), "i"(PVPANIC_PANICKED)
+                     : "rax", "rdx", "r12", "memory");
     return 1;
 }
 

@@ -65,7 +65,7 @@ pub(crate) fn cache_dir(name: &str) -> Result<PathBuf, GuestError> {
             Some(home) => Path::new(&home).join(".cache"),
             None => {
                 return Err(GuestError::Spec(
-                    "neither XDG_CACHE_HOME nor HOME says where the kernel's cache is".into(),
+                    "neither XDG_CACHE_HOME nor HOME says where Bifold's cache is".into(),
                 ));
             }
         },

@@ -72,6 +72,13 @@ pub struct GuestArgs {
     #[arg(long, value_name = "PATH")]
     pub include: Vec<PathBuf>,
 
+    /// Boot the guest for this run, and do not keep the boot
+    ///
+    /// By default, the state of a guest that has booted is kept (`bifold cache list`), and runs with the same
+    /// kernel, QEMU and options of the guest begin there. Both ways give the same figures to the bit.
+    #[arg(long)]
+    pub fresh_boot: bool,
+
     /// Stop the command after SECS seconds
     #[arg(long, value_name = "SECS", value_parser = words::seconds)]
     pub timeout: Option<f64>,
@@ -130,6 +137,7 @@ impl GuestArgs {
             (self.modules.is_some(), "--modules"),
             (self.root.is_some(), "--root"),
             (!self.include.is_empty(), "--include"),
+            (self.fresh_boot, "--fresh-boot"),
             (self.timeout.is_some(), "--timeout"),
             (self.check_every.is_some(), "--check-every"),
             (self.keep.is_some(), "--keep"),
@@ -174,6 +182,7 @@ impl GuestArgs {
             timeout: self.timeout.map(Duration::from_secs_f64),
             check_every: self.check_every.unwrap_or(CHECK_EVERY),
             keep: self.keep.is_some(),
+            fresh_boot: self.fresh_boot,
             region: self.region.region(profile.cpu.frequency_hz as f64 / profile.cpu.base_cpi, seed),
             ..GuestSpec::new(command)
         })

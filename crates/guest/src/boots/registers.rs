@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! Reads the registers that the plugin follows during a boot, out of what QEMU's monitor prints for
-//! `info registers -a`.
+//! `info registers -a`, and the guest's clock out of a saved state.
 
 /// A vCPU's registers at which its translations begin.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -15,6 +15,24 @@ pub(crate) struct Registers {
 pub(crate) fn parse(text: &str, vcpus: u32) -> Option<Vec<Registers>> {
     let all: Option<Vec<Registers>> = text.split("CPU#").skip(1).map(one).collect();
     all.filter(|a| a.len() == vcpus as usize)
+}
+
+/// The time stamp counter with which init stopped the machine: the largest R12, as one of the vCPUs runs init and the
+/// others, which idle, have no such number there.
+pub(crate) fn stopped_at(text: &str) -> Option<u64> {
+    let number = |t: &str| u64::from_str_radix(t.split_whitespace().next()?, 16).ok();
+    text.split("R12=").skip(1).filter_map(number).filter(|n| *n < 1 << 63).max()
+}
+
+/// The guest's clock in ns in a state of a machine whose clock counts instructions: QEMU's `vmstate_icount_timers`, a
+/// subsection with its name, a version, and two numbers whose sum is the clock.
+pub(crate) fn clock_of(state: &[u8]) -> Option<u64> {
+    const NAME: &[u8] = b"\x05\x0ctimer/icount\0\0\0\x01";
+    let mut found = state.windows(NAME.len()).enumerate().filter(|(_, w)| *w == NAME);
+    let at = found.next()?.0 + NAME.len();
+    let number = |at: usize| Some(u64::from_be_bytes(state.get(at..at + 8)?.try_into().ok()?));
+    let clock = number(at)?.checked_add(number(at + 8)?)?;
+    found.next().is_none().then_some(clock)
 }
 
 fn one(text: &str) -> Option<Registers> {
@@ -39,6 +57,27 @@ mod tests {
         assert_eq!(parse(ONE, 1), Some(vec![r]));
         let two = format!("{ONE}\r\nCPU#1\r\nIDT=     0 0\r\nCR0=1 CR2=0 CR3=1000 CR4=20\r\n");
         assert_eq!(parse(&two, 2), Some(vec![r, Registers { cr3: 0x1000, cr4: 0x20, idt: 0 }]));
+    }
+
+    #[test]
+    fn the_clock_is_read_once_and_whole() {
+        let section =
+            [&b"\x05\x0ctimer/icount\0\0\0\x01"[..], &5_u64.to_be_bytes(), &7_u64.to_be_bytes()].concat();
+        let state = [&b"QEVM"[..], &section, b"rest"].concat();
+        assert_eq!(clock_of(&state), Some(12));
+        assert_eq!(clock_of(&state[..state.len() - 8]), None);
+        assert_eq!(clock_of(&[&state[..], &section].concat()), None);
+        assert_eq!(clock_of(b"QEVM"), None);
+    }
+
+    #[test]
+    fn init_is_on_the_vcpu_with_the_counter() {
+        assert_eq!(
+            stopped_at("CPU#0 R12=00000000000000ff R13=1 CPU#1 R12=000000003a000000 R13=2"),
+            Some(0x3a000000)
+        );
+        assert_eq!(stopped_at("CPU#0 R12=ffffffff82000000 R13=1 CPU#1 R12=0000000000000010"), Some(16));
+        assert_eq!(stopped_at("CPU#0"), None);
     }
 
     #[test]

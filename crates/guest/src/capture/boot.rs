@@ -9,7 +9,7 @@
 
 use std::fs::File;
 use std::io::{self, Read as _, Seek as _, Write as _};
-use std::os::fd::{AsFd, OwnedFd};
+use std::os::fd::AsFd as _;
 use std::os::unix::net::UnixStream;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
@@ -20,19 +20,23 @@ use serde_json::{Value, json};
 use super::command::{self, Engine, Inherited, Stage};
 use super::pace::Boot;
 use super::run::{BOOT_SECONDS, Emulator, tail};
-use crate::boots::{Booted, Found, Key, KeyParts, Registers, Store, parse_registers};
+use crate::boots::{Booted, Found, Key, KeyParts, Store, clock_of, parse_registers, stopped_at};
 use crate::error::GuestError;
 use crate::initramfs;
 use crate::kernel::Kernel;
 use crate::memfd::memfd;
 use crate::qemu::{Qemu, path_of};
-use crate::spec::GuestSpec;
+use crate::spec::{GuestSpec, Timing};
 
 /// Time limit of each of QEMU's answers. QEMU answers at once, but may wait long for a CPU.
 const PATIENCE: Duration = Duration::from_secs(60);
 /// Time between two questions, and number of questions while QEMU saves or loads a state.
 const PAUSE: Duration = Duration::from_millis(5);
 const QUESTIONS: u32 = 12_000;
+/// Number of boots after which a machine whose clock goes on while it is stopped is given up.
+const TRIES: u32 = 8;
+/// Between reading the counter and stopping, init executes six instructions, of 1 ns each.
+const LATE_NS: u64 = 100;
 /// QEMU's word for a machine whose guest has written to the pvpanic device.
 const STOPPED: &str = "guest-panicked";
 
@@ -51,16 +55,14 @@ pub(super) struct Boots<'a> {
     key: Key,
     /// `None` if no boot is to be kept.
     store: Option<Store>,
-    ram: OwnedFd,
 }
 
 impl<'a> Boots<'a> {
-    pub(super) fn of(parts: Parts<'a>) -> Result<Boots<'a>, GuestError> {
+    pub(super) fn of(parts: Parts<'a>, notes: &mut Vec<String>) -> Result<Boots<'a>, GuestError> {
         let Parts { spec, qemu, kernel } = parts;
         let archive = initramfs::boot_initramfs(spec, kernel)?;
         let mut initrd = File::from(memfd("bifold-initrd", 0)?);
         initrd.write_all(&archive).map_err(GuestError::os("writing the initramfs"))?;
-        let ram = memfd("bifold-ram", spec.memory_mib << 20)?;
         // Any descriptor will do: the key has none.
         let fd = initrd.as_fd();
         let stage = Stage::Boot { initrd: fd, qmp: fd, state: fd };
@@ -83,8 +85,12 @@ impl<'a> Boots<'a> {
             kernel: &kernel.image,
             initramfs: &archive,
         })?;
-        let store = if spec.fresh_boot { None } else { Some(Store::open()?) };
-        Ok(Boots { parts, initrd, key, store, ram })
+        let store = if spec.fresh_boot {
+            None
+        } else {
+            Store::open().map_err(|e| notes.push(format!("the guest's boot is not kept: {e}"))).ok()
+        };
+        Ok(Boots { parts, initrd, key, store })
     }
 
     /// The kept boot, if there is one. A boot that cannot be used is removed, and `notes` gets the reason.
@@ -108,7 +114,19 @@ impl<'a> Boots<'a> {
 
     /// Boots, and keeps the boot.
     pub(super) fn boot(self, stop: &AtomicBool, notes: &mut Vec<String>) -> Result<Booted, GuestError> {
-        let booted = boot(self.parts, &self.initrd, self.ram, stop)?;
+        let mut tries = 1..=TRIES;
+        let booted = loop {
+            let last = tries.next() == Some(TRIES);
+            match boot(self.parts, &self.initrd, stop) {
+                Ok(booted) => break booted,
+                Err(Unbooted::For(e)) => return Err(e),
+                Err(Unbooted::Late) if !last => {}
+                Err(Unbooted::Late) => {
+                    let text = format!("the clock of a stopped machine went on in {TRIES} boots");
+                    return Err(GuestError::Guest(text));
+                }
+            }
+        };
         if let Some(store) = &self.store {
             if let Err(why) = store.keep(&self.key, &booted) {
                 notes.push(format!("the guest's boot was not kept: {why}"));
@@ -118,8 +136,9 @@ impl<'a> Boots<'a> {
     }
 }
 
-fn boot(parts: Parts, initrd: &File, ram: OwnedFd, stop: &AtomicBool) -> Result<Booted, GuestError> {
+fn boot(parts: Parts, initrd: &File, stop: &AtomicBool) -> Result<Booted, Unbooted> {
     let Parts { spec, qemu, kernel } = parts;
+    let ram = memfd("bifold-ram", spec.memory_mib << 20)?;
     let pair = || UnixStream::pair().map_err(GuestError::os("socketpair"));
     let ((control, its_control), (qmp, its_qmp)) = (pair()?, pair()?);
     control.set_nonblocking(true).map_err(GuestError::os("socketpair"))?;
@@ -140,11 +159,23 @@ fn boot(parts: Parts, initrd: &File, ram: OwnedFd, stop: &AtomicBool) -> Result<
     let child = Emulator(command::spawn(qemu, engine, kernel, spec, &inherited, to_log)?);
     drop((its_control, its_qmp));
     let mut machine = Booting { child, control, said: String::new(), console, log };
-    let stopped = machine.stopped(&qmp, spec.vcpus, &state, stop);
-    let registers = stopped.map_err(|e| match e {
-        Unbooted::For(e) => e,
-        Unbooted::Qmp(e) => machine.died(&e),
-    })?;
+    let text = match machine.stopped(&qmp, &state, stop) {
+        Ok(text) => text,
+        Err(Stopped::For(e)) => return Err(e.into()),
+        Err(Stopped::Qmp(e)) => return Err(machine.died(&e).into()),
+    };
+    let unknown = |what: &str| GuestError::Guest(format!("QEMU {}: {what} not understood", qemu.version));
+    let registers = parse_registers(&text, spec.vcpus).ok_or_else(|| unknown("registers are"))?;
+    if spec.timing == Timing::Exact {
+        let mut bytes = Vec::new();
+        let problem = GuestError::os("reading the machine's state");
+        state.rewind().and_then(|()| state.read_to_end(&mut bytes)).map_err(problem)?;
+        let (then, now) = (stopped_at(&text), clock_of(&bytes));
+        let (then, now) = then.zip(now).ok_or_else(|| unknown("the machine's clock is"))?;
+        if now.wrapping_sub(then) > LATE_NS {
+            return Err(Unbooted::Late);
+        }
+    }
     state.rewind().map_err(GuestError::os("reading the machine's state"))?;
     Ok(Booted { ram, state, registers })
 }
@@ -159,46 +190,54 @@ struct Booting {
     log: File,
 }
 
-/// Why a machine did not boot.
+/// Why there is no booted machine.
 enum Unbooted {
+    For(GuestError),
+    /// The machine's clock went on after its guest had stopped the machine. QEMU stops a machine in two steps on two
+    /// threads. Between them a machine whose clock counts instructions may look idle, and QEMU then moves the clock to the
+    /// next timer (`icount_start_warp_timer`). Whether that happens depends on the host's load, so such a boot differs
+    /// from others.
+    Late,
+}
+
+impl From<GuestError> for Unbooted {
+    fn from(e: GuestError) -> Unbooted {
+        Unbooted::For(e)
+    }
+}
+
+/// Why a machine did not come to its stop.
+enum Stopped {
     For(GuestError),
     /// QEMU does not answer as it should.
     Qmp(io::Error),
 }
 
-impl From<io::Error> for Unbooted {
-    fn from(e: io::Error) -> Unbooted {
-        Unbooted::Qmp(e)
+impl From<io::Error> for Stopped {
+    fn from(e: io::Error) -> Stopped {
+        Stopped::Qmp(e)
     }
 }
 
 impl Booting {
-    /// Waits until init has stopped the machine, and saves the machine. Returns the vCPUs' registers.
-    fn stopped(
-        &mut self,
-        qmp: &UnixStream,
-        vcpus: u32,
-        state: &File,
-        stop: &AtomicBool,
-    ) -> Result<Vec<Registers>, Unbooted> {
+    /// Waits until init has stopped the machine, and saves the machine. Returns what QEMU says of the vCPUs' registers.
+    fn stopped(&mut self, qmp: &UnixStream, state: &File, stop: &AtomicBool) -> Result<String, Stopped> {
         let mut limit = Boot::new(BOOT_SECONDS);
         let mut qmp = Qmp::greet(qmp, PATIENCE)?;
         while !self.has_stopped(&mut qmp)? {
             if stop.load(Ordering::Relaxed) {
-                return Err(Unbooted::For(GuestError::InterruptedEarly));
+                return Err(Stopped::For(GuestError::InterruptedEarly));
             }
             if !limit.goes_on(self.child.0.id(), 0) {
                 let (ran, idle) = (limit.ran() as u64, limit.idle.as_secs());
                 let console = tail(&mut self.console);
-                return Err(Unbooted::For(GuestError::BootTimeout { ran, idle, console }));
+                return Err(Stopped::For(GuestError::BootTimeout { ran, idle, console }));
             }
             std::thread::sleep(PAUSE);
         }
         let text = qmp.ask("human-monitor-command", json!({ "command-line": "info registers -a" }))?;
-        let registers = text.as_str().and_then(|t| parse_registers(t, vcpus));
-        let registers = registers.ok_or_else(|| io::Error::other("QEMU's registers are not understood"))?;
         save(&mut qmp, state)?;
-        Ok(registers)
+        Ok(text.as_str().unwrap_or_default().to_owned())
     }
 
     fn has_stopped(&mut self, qmp: &mut Qmp) -> io::Result<bool> {

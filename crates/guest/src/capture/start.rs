@@ -56,7 +56,7 @@ pub(super) fn start(
     let separate =
         !matches!(kind, RunKind::Kvm(_)) && spec.root == Root::Host && spec.record == Record::Command;
     if separate {
-        let boots = Boots::of(boot::Parts { spec, qemu, kernel })?;
+        let boots = Boots::of(boot::Parts { spec, qemu, kernel }, &mut notes)?;
         if let Some(booted) = boots.kept(&mut notes) {
             progress(CaptureProgress::Stage("going on from a kept boot"));
             match resumed(parts, booted) {

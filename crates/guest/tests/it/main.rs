@@ -3,6 +3,7 @@
 
 mod accesses;
 mod boot;
+mod boots;
 mod clock;
 mod dependent;
 mod events;

@@ -72,6 +72,7 @@ impl EventSource for Guest {
             clock: Some(report.clock),
             written: report.written,
             kept: report.kept,
+            notes: report.boot_notes,
             failure: None,
         }
     }

@@ -1,0 +1,140 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! `bifold cache`: the kept boots of guests.
+
+use crate::console::print;
+use crate::status::{self, Status};
+use crate::words;
+use bifold_guest::boots::{self, KeptBoot, MOST_BYTES};
+use bifold_report::Format;
+use clap::{Args, Subcommand};
+use serde_json::json;
+use std::fmt::Write as _;
+use std::time::{SystemTime, UNIX_EPOCH};
+
+const EXAMPLES: &str = "\
+Examples:
+  bifold cache list
+  bifold cache clear";
+
+/// List and remove kept boots of guests
+///
+/// The first run with a kernel, a QEMU and options of the guest boots it, and keeps its state in
+/// ~/.cache/bifold/boots, or in $XDG_CACHE_HOME/bifold/boots. Later runs begin from there in a fraction of a second.
+/// A kept boot has the kernel, its modules and init in it, and nothing of the command: neither its environment nor its
+/// input. If any of what the boot has read changes, the guest boots again. All kept boots together take at most 2 GiB; the
+/// one used longest ago is removed first.
+#[derive(Debug, Args)]
+#[command(subcommand_required = true, arg_required_else_help = true, disable_help_subcommand = true,
+          after_help = EXAMPLES, after_long_help = status::below(EXAMPLES))]
+pub struct CacheArgs {
+    #[command(subcommand)]
+    verb: CacheVerb,
+}
+
+#[derive(Debug, Subcommand)]
+enum CacheVerb {
+    List(ListArgs),
+    /// Remove all kept boots
+    ///
+    /// Runs that have begun from one go on. The next run boots its guest.
+    Clear,
+}
+
+/// List the kept boots, the last used first
+#[derive(Debug, Args)]
+struct ListArgs {
+    /// Output format
+    #[arg(long, value_parser = words::formats(words::TABLE_OR_JSON), default_value = "table", hide_possible_values = true,
+          value_name = "table|json")]
+    format: Format,
+}
+
+/// Carries out a verb.
+pub fn run(args: CacheArgs) -> anyhow::Result<Status> {
+    match args.verb {
+        CacheVerb::List(args) => {
+            let all = boots::list()?;
+            print(&match args.format {
+                Format::Json => json(&all)?,
+                _ => table(&all, SystemTime::now()),
+            })?;
+        }
+        CacheVerb::Clear => {
+            let removed = boots::clear()?;
+            print(&format!("removed {}\n", total(&removed)))?;
+        }
+    }
+    Ok(Status::Done)
+}
+
+fn mib(bytes: u64) -> String {
+    format!("{} MiB", bytes.div_ceil(1 << 20))
+}
+
+fn total(all: &[KeptBoot]) -> String {
+    let plural = if all.len() == 1 { "" } else { "s" };
+    format!("{} kept boot{plural}, {}", all.len(), mib(all.iter().map(|b| b.bytes).sum()))
+}
+
+fn table(all: &[KeptBoot], now: SystemTime) -> String {
+    let mut out = String::new();
+    if !all.is_empty() {
+        let _ = writeln!(out, "{:>9}  {:>13}  guest", "on disk", "last used");
+    }
+    for boot in all {
+        let seconds = now.duration_since(boot.used).map_or(0, |d| d.as_secs());
+        let _ = writeln!(out, "{:>9}  {:>13}  {}", mib(boot.bytes), ago(seconds), boot.guest);
+    }
+    out + &format!("{} of at most {}\n", total(all), mib(MOST_BYTES))
+}
+
+fn ago(seconds: u64) -> String {
+    match seconds {
+        0..120 => format!("{seconds} s ago"),
+        120..7_200 => format!("{} min ago", seconds / 60),
+        7_200..172_800 => format!("{} h ago", seconds / 3_600),
+        _ => format!("{} days ago", seconds / 86_400),
+    }
+}
+
+fn json(all: &[KeptBoot]) -> anyhow::Result<String> {
+    let one = |b: &KeptBoot| {
+        let used = b.used.duration_since(UNIX_EPOCH).map_or(0, |d| d.as_secs());
+        json!({ "guest": b.guest, "bytes": b.bytes, "last_used_unix_seconds": used })
+    };
+    let document = json!({
+        "schema": "bifold.cache/1",
+        "bifold": env!("CARGO_PKG_VERSION"),
+        "most_bytes": MOST_BYTES,
+        "boots": all.iter().map(one).collect::<Vec<_>>(),
+    });
+    Ok(serde_json::to_string_pretty(&document)? + "\n")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::time::Duration;
+
+    #[test]
+    fn the_table_says_what_is_kept_and_how_much() {
+        let now = UNIX_EPOCH + Duration::from_secs(1_000_000);
+        let boot = |guest: &str, bytes, ago| KeptBoot {
+            guest: guest.into(),
+            bytes,
+            used: now - Duration::from_secs(ago),
+        };
+        let all = [boot("Linux 6.1, 2048 MiB", 93 << 20, 5), boot("Linux 6.1, 512 MiB", 1, 300_000)];
+        assert_eq!(
+            table(&all, now),
+            "  on disk      last used  guest\n   93 MiB        5 s ago  Linux 6.1, 2048 MiB\n    1 MiB     3 days ago  \
+             Linux 6.1, 512 MiB\n2 kept boots, 94 MiB of at most 2048 MiB\n"
+        );
+        assert_eq!(table(&[], now), "0 kept boots, 0 MiB of at most 2048 MiB\n");
+        let v: serde_json::Value = serde_json::from_str(&json(&all).unwrap()).unwrap();
+        assert_eq!(
+            (v["boots"][1]["last_used_unix_seconds"].as_u64(), v["most_bytes"].as_u64()),
+            (Some(700_000), Some(2 << 30))
+        );
+    }
+}
