@@ -438,6 +438,7 @@ int main(void)
     if (stops) {
         stop_and_resume();
         in = input_of_host();
+        no_ports();
     }
     if (!strcmp(value("root", NULL), "host")) {
         root = "/root";

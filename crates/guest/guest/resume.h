@@ -47,6 +47,13 @@ static int stop_here(void)
     return 1;
 }
 
+/* The command inherits what init may do with ports. */
+static void no_ports(void)
+{
+    ioperm(PVPANIC_PORT, 1, 0);
+    ioperm(FW_CFG_PORT, 2, 0);
+}
+
 /* A file of the host's, followed by a zero byte; NULL if there is none or no memory. */
 static char *host_file(const char *name, size_t *bytes)
 {

@@ -16,7 +16,10 @@ fn an_empty_cache_is_listed_and_cleared_and_not_created() {
     assert_eq!(cache(home.path(), "cache list"), "0 kept boots, 0 MiB of at most 2048 MiB\n");
     assert_eq!(cache(home.path(), "cache clear"), "removed 0 kept boots, 0 MiB\n");
     let v: serde_json::Value = serde_json::from_str(&cache(home.path(), "cache list --format json")).unwrap();
-    assert_eq!((v["schema"].as_str(), v["boots"].as_array().map(Vec::len)), (Some("bifold.cache/1"), Some(0)));
+    assert_eq!(
+        (v["schema"].as_str(), v["boots"].as_array().map(Vec::len)),
+        (Some("bifold.cache/1"), Some(0))
+    );
     assert!(!home.path().join("bifold").exists());
 }
 
@@ -24,7 +27,9 @@ fn an_empty_cache_is_listed_and_cleared_and_not_created() {
 fn kept_boots_are_listed_and_cleared_and_what_is_no_boot_is_no_error() {
     let home = tempfile::tempdir().unwrap();
     let boots = home.path().join("bifold/boots");
-    for (name, about) in [("a", "bifold-boot 1\nguest Linux 6.1, 512 MiB\nmemory 5 0\nstate 4 0\n"), ("b", "other")] {
+    for (name, about) in
+        [("a", "bifold-boot 1\nguest Linux 6.1, 512 MiB\nmemory 5 0\nstate 4 0\n"), ("b", "other")]
+    {
         let at = boots.join(name);
         std::fs::create_dir_all(&at).unwrap();
         std::fs::write(at.join("about"), about).unwrap();

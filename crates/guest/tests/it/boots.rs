@@ -6,7 +6,7 @@ use std::process::Command;
 use bifold_guest::{BootKind, CaptureReport, GuestSpec, Root, Timing};
 use bifold_trace::CommandExit;
 
-use crate::support::{qemu_missing, run, spec};
+use crate::support::{compile, qemu_missing, run, spec};
 
 /// Memory that no other test's guest has, so that their boots are others.
 fn guest(script: &str, memory_mib: u64) -> GuestSpec {
@@ -54,6 +54,18 @@ fn a_kept_boot_has_nothing_of_the_command() {
     let found =
         Command::new("grep").args(["-rlF", &secret]).arg(cache.join("bifold/boots")).output().unwrap();
     assert_eq!(String::from_utf8_lossy(&found.stdout), "");
+}
+
+#[test]
+fn the_command_has_neither_inits_ports_nor_its_files() {
+    if qemu_missing() {
+        return;
+    }
+    let reader = compile("port", "#include <sys/io.h>\nint main(void) { return inb(0x511); }");
+    let s = guest(&format!("ls /proc/self/fd | wc -w; {}", reader.display()), 262);
+    let (r, _) = run(&s).unwrap();
+    // 0 to 2, and the folder that ls reads. The shell says so if a signal ends its child.
+    assert_eq!((r.exit, r.stdout), (CommandExit::Code(128 + 11), b"4\n".to_vec()));
 }
 
 #[test]
