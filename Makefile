@@ -36,7 +36,7 @@ PROFILE ?= profiles/epyc-zen5-guest.toml
 # Scale of the memory and of the times in experiments with sharing guests.
 SCALE ?= 1/8
 
-.PHONY: help setup bochs qemu build reporter install uninstall demo test hwloc-trees docs kernel vmtest vmtest-long vmtest-debug vmtest-host kvm-tests validate-exits validate-time lab-live lab-place lab-policies lab-share lab-builds published-times noise lab lint fuzz msrv bench clean
+.PHONY: help setup bochs qemu build workspace reporter install uninstall demo test hwloc-trees docs kernel vmtest vmtest-long vmtest-debug vmtest-host kvm-tests validate-exits validate-time lab-live lab-place lab-policies lab-share lab-builds published-times noise lab lint fuzz msrv bench clean
 help: ## list the targets
 	@sed -n 's/^\([a-z-]*\):.*## /make \1|/p' $(MAKEFILE_LIST) | while IFS='|' read -r a b; do printf '  %-20s %s\n' "$$a" "$$b"; done
 
@@ -45,6 +45,9 @@ setup: ## install missing packages on Debian 12 or newer (lists them; no prompt)
 
 build: setup ## build the command: target/release/bifold
 	$(CARGO) build --release --locked
+
+workspace: setup ## build the command, the laboratory and the programs that measure, for the targets below that use them
+	$(CARGO) build --release --locked --workspace
 
 # Static, and with a target directory of its own: otherwise the flag makes cargo rebuild everything else.
 reporter: setup ## build the program for guests, static: target/reporter/bifold-reporter
@@ -87,7 +90,7 @@ hwloc-trees: setup ## compare the reader of /sys with hwloc on 47 machines' tree
 kernel: setup ## build KVM modules with a paging mode per VM: target/kernel/RELEASE/kvm*.ko
 	@kernel/build
 
-vmtest-long: build kernel bochs qemu kvm-tests ## run 10,000 switches under load on each kernel, the long cases and others' tests: hours
+vmtest-long: workspace kernel bochs qemu kvm-tests ## run 10,000 switches under load on each kernel, the long cases and others' tests: hours
 	@mkdir -p $(KERNEL_LOGS)
 	@status=0; for k in $(KERNELS); do (set -x; \
 	$(LAB) storm --kernel $$k --switches $(SWITCHES) --cpus 6 --stay 20 --seconds 7000 -o $(KERNEL_LOGS)/storm-$$k.md && \
@@ -97,7 +100,7 @@ vmtest-long: build kernel bochs qemu kvm-tests ## run 10,000 switches under load
 	$(LAB) storm --vendor intel --kernel $$k --switches $(INTEL_SWITCHES) --vcpus 2 --cpus 2 -o $(KERNEL_LOGS)/storm-$$k-intel.md) \
 	|| status=$$?; done; exit $$status
 
-kvm-tests: build kernel bochs qemu ## run the kernel's KVM selftests and kvm-unit-tests in every mode: docs/results, hours (UNIT_TESTS=CHECKOUT VENDORS=amd)
+kvm-tests: workspace kernel bochs qemu ## run the kernel's KVM selftests and kvm-unit-tests in every mode: docs/results, hours (UNIT_TESTS=CHECKOUT VENDORS=amd)
 	@kernel/selftests $(KERNELS)
 	@$(if $(UNIT_TESTS),,echo "make kvm-tests: without kvm-unit-tests, as UNIT_TESTS names no checkout" >&2)
 	@mkdir -p $(KERNEL_LOGS)
@@ -105,7 +108,7 @@ kvm-tests: build kernel bochs qemu ## run the kernel's KVM selftests and kvm-uni
 	$(LAB) kvm-tests --vendor $$v --kernel $$k $(if $(UNIT_TESTS),--unit-tests $(UNIT_TESTS)) \
 	-o $(KERNEL_LOGS)/kvm-tests-$$k-$$v.md) || status=$$?; done; done; exit $$status
 
-vmtest-debug: build kernel ## run cases, storms and the fuzzer on kernels with KASAN, lockdep, KCSAN and wide windows: hours
+vmtest-debug: workspace kernel ## run cases, storms and the fuzzer on kernels with KASAN, lockdep, KCSAN and wide windows: hours
 	@tools/kernel-debug --switches $(DEBUG_SWITCHES) --fuzz $(DEBUG_FUZZ) $(KERNELS)
 
 vmtest-host: ## load and test the modules on this machine (first read docs/guide/try-on-hardware.md)
@@ -117,24 +120,24 @@ bochs: ## build Bochs, the emulator of Intel's virtualization: target/bochs
 qemu: ## build a QEMU whose emulation of AMD's virtualization is mended, for the laboratory: target/qemu
 	@lab/qemu/build
 
-vmtest: build bochs ## run quick tests under the real KVM, in emulated machines of both vendors: minutes (KERNEL=6.1 VENDORS=amd)
+vmtest: workspace bochs ## run quick tests under the real KVM, in emulated machines of both vendors: minutes (KERNEL=6.1 VENDORS=amd)
 	@status=0; for v in $(VENDORS); do (set -x; \
 	$(LAB) test --vendor $$v $(if $(KERNEL),--kernel $(KERNEL))) || status=$$?; done; exit $$status
 
-lab-live: build ## run guests with phases under the daemon, on the real KVM: docs/results, 6 minutes for each kernel
+lab-live: workspace ## run guests with phases under the daemon, on the real KVM: docs/results, 6 minutes for each kernel
 	@mkdir -p docs/results
 	@status=0; for k in $(KERNELS); do (set -x; $(LAB) live --kernel $$k -o docs/results/live-$$k.md) || status=$$?; done; exit $$status
 
-lab-place: build qemu ## run parallel programs in guests placed well and badly on a host of two nodes: docs/results, an hour for each kernel; installs Open MPI and HPCC
+lab-place: workspace qemu ## run parallel programs in guests placed well and badly on a host of two nodes: docs/results, an hour for each kernel; installs Open MPI and HPCC
 	@lab/nas/build && mkdir -p docs/results
 	@status=0; for k in $(KERNELS); do (set -x; $(LAB) nodes --kernel $$k -o docs/results/nodes-$$k.md; $(LAB) place --kernel $$k -o docs/results/place-$$k.md) || status=$$?; done; exit $$status
 
-validate-exits: build bochs ## compare predicted exits with the real KVM's, of both vendors: docs/results, hours
+validate-exits: workspace bochs ## compare predicted exits with the real KVM's, of both vendors: docs/results, hours
 	@mkdir -p docs/results
 	@status=0; for k in $(KERNELS); do (set -x; $(LAB) validate --kernel $$k -o docs/results/exits-$$k.md) || status=$$?; \
 	(set -x; $(LAB) validate --vendor intel --kernel $$k -n 1 -o docs/results/exits-$$k-intel.md) || status=$$?; done; exit $$status
 
-validate-time: build ## run programs here on 4 KB and 2 MB pages, and predict it: docs/results, an hour (PROFILE=FILE TIME=options)
+validate-time: workspace ## run programs here on 4 KB and 2 MB pages, and predict it: docs/results, an hour (PROFILE=FILE TIME=options)
 	$(TIMING) validate --profile $(PROFILE) -o docs/results/validate-time-$(notdir $(basename $(PROFILE))).md $(TIME)
 
 lab-policies: build ## compare policies over the suite: docs/results/policies.md; captures missing timelines
@@ -149,10 +152,10 @@ lab-share: build ## run 8 guests under the real KSM: docs/results, 40 minutes, r
 noise: build ## record a guest's noise, and simulate published and recorded noise: docs/results/noise.md, minutes
 	@tools/noise > docs/results/noise.md
 
-lab-builds: build ## predict the two loads of the multi-core thesis: docs/results, an hour (BUILDS=options)
+lab-builds: workspace ## predict the two loads of the multi-core thesis: docs/results, an hour (BUILDS=options)
 	@tools/lab-builds -o docs/results/lab-builds.md $(BUILDS)
 
-published-times: build ## predict GUPS of vMitosis and LMbench of PVM: docs/results, half an hour (PUBLISHED=options)
+published-times: workspace ## predict GUPS of vMitosis and LMbench of PVM: docs/results, half an hour (PUBLISHED=options)
 	$(TIMING) published -o docs/results/published-times.md $(PUBLISHED)
 
 lab: validate-exits validate-time lab-live lab-place lab-policies lab-share lab-builds published-times vmtest-long vmtest-debug ## run every long experiment: a day
@@ -163,8 +166,8 @@ docs: ## build the documentation as a book: target/book/index.html
 lint: ## check words, formatting, clippy, rustdoc, shell scripts
 	@tools/lint
 
-fuzz: ## run the bodies of the fuzz targets on random inputs
-	cd fuzz && $(CARGO) test --locked
+fuzz: setup ## run the bodies of the fuzz targets on random inputs (make test runs them too)
+	$(CARGO) test --locked -p bifold-fuzz
 
 msrv: ## check with the minimum Rust version, which rustup installs if it is missing
 	@tools/msrv

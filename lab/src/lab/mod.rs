@@ -147,7 +147,7 @@ pub fn beside(name: &str) -> Result<PathBuf, LabError> {
         .take(2)
         .map(|d| d.join(name))
         .find(|p| p.is_file())
-        .ok_or(LabError::Program { path: name.into(), why: "not built; run cargo build --workspace" })
+        .ok_or(LabError::Program { path: name.into(), why: "not built; run make workspace" })
 }
 
 /// A file that a script of this repository made in target/, by its path there.

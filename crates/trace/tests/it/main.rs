@@ -1,7 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! What users of the crate rely on.
 
-#[path = "../../../../fuzz/src/lib.rs"]
-mod fuzzing;
 mod generators;
 mod recording;
