@@ -6,10 +6,10 @@
 //! man pages show.
 
 use crate::usage::UsageError;
-use crate::{
-    cache, compare, ctl, daemon, diff, doctor, mode, noise, place, policy, profile, share, stat, status, top,
-};
-use clap::error::{ContextKind, ContextValue};
+use crate::{cache, compare, diff, doctor, profile, status};
+#[cfg(feature = "host")]
+use crate::{ctl, daemon, mode, noise, place, policy, share, stat, top};
+use clap::error::{ContextKind, ContextValue, ErrorKind};
 use clap::{ArgMatches, Command, CommandFactory as _, FromArgMatches as _, Parser, Subcommand};
 use std::path::PathBuf;
 
@@ -25,11 +25,27 @@ use std::path::PathBuf;
     max_term_width = 100,
     subcommand_required = true,
     arg_required_else_help = true,
-    after_long_help = status::IN_WORDS
+    after_help = LEFT_OUT_IN_WORDS,
+    after_long_help = [LEFT_OUT_IN_WORDS, status::IN_WORDS].concat()
 )]
 pub struct Cli {
     #[command(subcommand)]
     pub verb: Verb,
+}
+
+/// The verbs that this build leaves out.
+const LEFT_OUT: &[&str] = if cfg!(feature = "host") { &[] } else { OF_HOST };
+/// The verbs of the feature `host`.
+const OF_HOST: &[&str] = &["policy", "stat", "top", "mode", "daemon", "ctl", "share", "place", "noise"];
+const LEFT_OUT_IN_WORDS: &str = if cfg!(feature = "host") {
+    ""
+} else {
+    "Without policy, stat, top, mode, daemon, ctl, share, place and noise: `make build` adds them.\n\n"
+};
+
+/// Whether this build leaves the verb out, or what stands below it: `share`, `share run`.
+pub fn is_left_out(verb: &str) -> bool {
+    verb.split(' ').next().is_some_and(|first| LEFT_OUT.contains(&first))
 }
 
 /// The verbs. The help of a verb is the doc comment of its arguments.
@@ -38,15 +54,24 @@ pub enum Verb {
     Compare(Box<compare::CompareArgs>),
     Record(Box<compare::RecordArgs>),
     Diff(Box<diff::DiffArgs>),
+    #[cfg(feature = "host")]
     Policy(policy::PolicyArgs),
     Profile(profile::ProfileArgs),
+    #[cfg(feature = "host")]
     Stat(stat::StatArgs),
+    #[cfg(feature = "host")]
     Top(top::TopArgs),
+    #[cfg(feature = "host")]
     Mode(mode::ModeArgs),
+    #[cfg(feature = "host")]
     Daemon(daemon::DaemonArgs),
+    #[cfg(feature = "host")]
     Ctl(ctl::CtlArgs),
+    #[cfg(feature = "host")]
     Share(share::ShareArgs),
+    #[cfg(feature = "host")]
     Place(place::PlaceArgs),
+    #[cfg(feature = "host")]
     Noise(noise::NoiseArgs),
     Cache(cache::CacheArgs),
     Doctor(doctor::DoctorArgs),
@@ -68,6 +93,7 @@ impl Verb {
         match self {
             Verb::Compare(args) => !args.common.program.command.is_empty(),
             Verb::Record(args) => !args.common.program.command.is_empty(),
+            #[cfg(feature = "host")]
             Verb::Stat(args) => !args.command.is_empty(),
             _ => false,
         }
@@ -80,6 +106,11 @@ pub struct VerbPath(Vec<String>);
 
 /// Parses the command line.
 pub fn parse() -> Result<(VerbPath, Verb), clap::Error> {
+    let first = std::env::args_os().nth(1).and_then(|word| word.into_string().ok());
+    if let Some(verb) = first.filter(|verb| is_left_out(verb)) {
+        let problem = format!("this build has no verb `{verb}`: build it with `make build` (feature `host`)");
+        return Err(Cli::command().error(ErrorKind::InvalidSubcommand, problem));
+    }
     let matches = Cli::command().try_get_matches().map_err(|e| {
         let args = std::env::args_os().skip(1);
         with_usage(e, &VerbPath(args.map_while(|a| a.into_string().ok()).collect()))
@@ -124,13 +155,19 @@ pub fn refused(verb: &VerbPath, error: &UsageError) -> clap::Error {
     parser(verb).error(error.kind, error)
 }
 
-#[cfg(test)]
+#[cfg(all(test, feature = "host"))]
 mod tests {
     use super::*;
 
     #[test]
     fn the_parser_is_consistent() {
         Cli::command().debug_assert();
+    }
+
+    #[test]
+    fn the_verbs_of_the_feature_are_verbs() {
+        let cli = Cli::command();
+        assert!(OF_HOST.iter().all(|verb| cli.find_subcommand(verb).is_some()));
     }
 
     #[test]

@@ -9,30 +9,43 @@
 //! Data goes to stdout. Notes, progress and the output of a command in a guest go to stderr. An error is
 //! printed once, with its causes, and decides the exit status.
 #![deny(unsafe_code)]
+// What all verbs share has parts for those that a build without the feature leaves out.
+#![cfg_attr(not(feature = "host"), allow(dead_code, unused_imports))]
 
 mod cache;
 mod cli;
 mod compare;
 mod console;
+#[cfg(feature = "host")]
 mod ctl;
+#[cfg(feature = "host")]
 mod daemon;
 mod diff;
 mod doctor;
-#[cfg(test)]
+#[cfg(all(test, feature = "host"))]
 mod fake_host;
+#[cfg(feature = "host")]
 mod guardian;
 mod manual;
+#[cfg(feature = "host")]
 mod mode;
+#[cfg(feature = "host")]
 mod noise;
+#[cfg(feature = "host")]
 mod place;
+#[cfg(feature = "host")]
 mod policy;
 mod profile;
 mod run;
+#[cfg(feature = "host")]
 mod share;
+#[cfg(feature = "host")]
 mod stat;
 mod status;
+#[cfg(feature = "host")]
 mod top;
 mod usage;
+#[cfg(feature = "host")]
 mod vms;
 mod words;
 
@@ -43,6 +56,7 @@ use std::process::ExitCode;
 use usage::UsageError;
 
 fn main() -> ExitCode {
+    #[cfg(feature = "host")]
     if let Some(code) = guardian::if_asked(std::env::args_os().skip(1)) {
         return code;
     }
@@ -79,16 +93,25 @@ fn carry_out(verb: Verb) -> anyhow::Result<Status> {
         Verb::Compare(args) => compare::compare(*args),
         Verb::Record(args) => compare::record(*args),
         Verb::Diff(args) => diff::run(*args),
+        #[cfg(feature = "host")]
         Verb::Policy(args) => policy::run(args),
         Verb::Profile(args) => profile::run(args),
+        #[cfg(feature = "host")]
         Verb::Share(args) => share::run(args),
+        #[cfg(feature = "host")]
         Verb::Place(args) => place::run(args),
+        #[cfg(feature = "host")]
         Verb::Noise(args) => noise::run(args),
         Verb::Cache(args) => cache::run(args),
+        #[cfg(feature = "host")]
         Verb::Stat(args) => stat::run(&args),
+        #[cfg(feature = "host")]
         Verb::Top(args) => top::run(&args),
+        #[cfg(feature = "host")]
         Verb::Mode(args) => mode::run(&args),
+        #[cfg(feature = "host")]
         Verb::Daemon(args) => daemon::run(&args),
+        #[cfg(feature = "host")]
         Verb::Ctl(args) => ctl::run(&args),
         Verb::Doctor(args) => doctor::run(&args),
         Verb::Man { dir } => manual::man(Cli::command(), &dir).map(|()| Status::Done),

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! The exit status: one meaning per number, as `--help` lists them.
 
+#[cfg(feature = "host")]
 use bifold_daemon::DaemonError;
 use bifold_guest::{GuestError, Kind};
 use bifold_host::HostError;
@@ -8,10 +9,14 @@ use bifold_host::exit_counts::ExitCountersError;
 use bifold_host::ksm::KsmError;
 use bifold_host::tracing::TracingError;
 use bifold_measure::MeasureError;
+#[cfg(feature = "host")]
 use bifold_place::apply::ApplyError;
+#[cfg(feature = "host")]
 use bifold_place::check::CheckError;
+#[cfg(feature = "host")]
 use bifold_share::image::ImageError;
 use bifold_trace::CommandExit;
+#[cfg(feature = "host")]
 use bifold_trial::experiment::ExperimentError;
 use std::process::ExitCode;
 
@@ -91,19 +96,13 @@ pub fn of_error(error: &anyhow::Error) -> u8 {
     if error.downcast_ref::<HostError>().is_some_and(HostError::cannot_work_here)
         || error.downcast_ref::<ExitCountersError>().is_some_and(ExitCountersError::cannot_work_here)
         || error.downcast_ref::<TracingError>().is_some_and(TracingError::cannot_work_here)
-        || error.downcast_ref::<DaemonError>().is_some_and(DaemonError::cannot_work_here)
         || error.downcast_ref::<KsmError>().is_some_and(KsmError::cannot_work_here)
-        || error.downcast_ref::<ApplyError>().is_some_and(ApplyError::cannot_work_here)
-        || error.downcast_ref::<CheckError>().is_some_and(CheckError::cannot_work_here)
     {
         return UNAVAILABLE;
     }
-    if let Some(e) = error.downcast_ref::<ExperimentError>() {
-        return of_experiment(e);
-    }
-    let image = error.downcast_ref::<ImageError>();
-    if image.is_some_and(ImageError::is_privilege) {
-        return UNAVAILABLE;
+    #[cfg(feature = "host")]
+    if let Some(status) = of_host(error) {
+        return status;
     }
     match error.downcast_ref::<MeasureError>() {
         Some(MeasureError::Stopped) => return (SIGNAL + SIGINT) as u8,
@@ -130,6 +129,20 @@ pub fn of_error_beside_a_command(error: &anyhow::Error) -> u8 {
     }
 }
 
+/// The status for an error of a verb of the feature `host`; none for another error.
+#[cfg(feature = "host")]
+fn of_host(error: &anyhow::Error) -> Option<u8> {
+    if let Some(e) = error.downcast_ref::<ExperimentError>() {
+        return Some(of_experiment(e));
+    }
+    let unavailable = error.downcast_ref::<DaemonError>().is_some_and(DaemonError::cannot_work_here)
+        || error.downcast_ref::<ApplyError>().is_some_and(ApplyError::cannot_work_here)
+        || error.downcast_ref::<CheckError>().is_some_and(CheckError::cannot_work_here)
+        || error.downcast_ref::<ImageError>().is_some_and(ImageError::is_privilege);
+    unavailable.then_some(UNAVAILABLE)
+}
+
+#[cfg(feature = "host")]
 fn of_experiment(error: &ExperimentError) -> u8 {
     match error {
         ExperimentError::Capture(e) if e.kind() == Kind::CannotWorkHere => UNAVAILABLE,
@@ -139,7 +152,7 @@ fn of_experiment(error: &ExperimentError) -> u8 {
     }
 }
 
-#[cfg(test)]
+#[cfg(all(test, feature = "host"))]
 mod tests {
     use super::*;
     use std::io;

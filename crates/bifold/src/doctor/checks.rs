@@ -2,10 +2,12 @@
 //! The checks of this machine.
 
 use super::needs::{FOLDER, KSM, KVM, MODULE, SWITCHING};
+#[cfg(feature = "host")]
 use crate::daemon;
 use bifold_guest::doctor::{Check, checks};
 use bifold_host::ksm::{Counter, Ksm, KsmError, Setting};
 use bifold_host::{Host, HostError, Vm, printable};
+#[cfg(feature = "host")]
 use bifold_live::Watch;
 use std::path::Path;
 
@@ -15,13 +17,16 @@ pub fn all_checks(host: &Host) -> Vec<Check> {
     let ksm = Ksm::of(host);
     all.push(ksm_counters(Ksm::of(host)));
     all.push(ksm_check(ksm.and_then(|ksm| ksm.may_write().map(|()| ksm))));
+    #[cfg(feature = "host")]
     all.push(module_check(host));
     all.extend(kvm_checks(host));
+    #[cfg(feature = "host")]
     all.push(folder_check(Path::new(daemon::STATE)));
     all
 }
 
 /// Whether VMs can be watched, by the rule of the verbs that watch.
+#[cfg(feature = "host")]
 pub fn module_check(host: &Host) -> Check {
     let found = Watch::needs(host).map(|kvm| match kvm.hardware.first() {
         Some(hardware) => format!("kvm and {} are loaded", hardware.module),
@@ -33,6 +38,7 @@ pub fn module_check(host: &Host) -> Check {
 }
 
 /// Whether this user can have the daemon's folder, by the daemon's own rule.
+#[cfg(feature = "host")]
 pub fn folder_check(folder: &Path) -> Check {
     let found = daemon::may_make(folder).map(|()| format!("{} can be used", folder.display()));
     let missing = |e| {

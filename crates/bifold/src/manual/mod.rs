@@ -2,6 +2,7 @@
 //! `bifold man` and `bifold completions`: man pages and completion scripts, made from the parser and from lists of
 //! keys.
 
+#[cfg(feature = "host")]
 mod configuration;
 
 use crate::status;
@@ -22,9 +23,11 @@ pub fn man(cli: Command, dir: &Path) -> anyhow::Result<()> {
     let mut cli = without_help(cli);
     cli.build();
     write_pages(&cli, None, dir)?;
-    configuration::pages()
-        .iter()
-        .try_for_each(|page| write(&dir.join(format!("{}.5", page.name)), &page.roff()))
+    #[cfg(feature = "host")]
+    for page in configuration::pages() {
+        write(&dir.join(format!("{}.5", page.name)), &page.roff())?;
+    }
+    Ok(())
 }
 
 fn write(path: &Path, page: &[u8]) -> anyhow::Result<()> {
@@ -221,7 +224,7 @@ fn without_help(cli: Command) -> Command {
     cli.disable_help_subcommand(true)
 }
 
-#[cfg(test)]
+#[cfg(all(test, feature = "host"))]
 mod tests {
     use super::*;
     use crate::cli::Cli;
