@@ -11,7 +11,7 @@ mod terminal;
 pub use closed::stdout_was_closed;
 pub use files::{Named, distinct, named};
 pub use output::{Delivery, OutputFile, create, create_for_data, not_stdout};
-pub use progress::Progress;
+pub use progress::{Progress, duration, left};
 pub use terminal::{detect_terminal, has_ascii_only, redraws, wants_colors};
 
 use anyhow::Context as _;

@@ -21,9 +21,9 @@ pub fn has_ascii_only() -> bool {
     is_ascii_locale(words.each_ref().map(|w| w.as_deref()))
 }
 
-/// The style of the progress line: a spinner and text.
+/// The style of the progress line: a spinner and text, which the terminal's width cuts off.
 pub(super) fn spinner() -> ProgressStyle {
-    let style = ProgressStyle::with_template("{spinner} {prefix}{msg}").expect("a template of ours");
+    let style = ProgressStyle::with_template("{spinner} {prefix}{wide_msg}").expect("a template of ours");
     if has_ascii_only() { style.tick_chars("|/-\\ ") } else { style }
 }
 

@@ -174,7 +174,7 @@ pub fn run(args: &SimulateArgs) -> anyhow::Result<Status> {
     let done = AtomicUsize::new(0);
     let told = || {
         let n = done.fetch_add(1, Ordering::Relaxed) + 1;
-        progress.say(&format!("simulated {n} of {all} cases"));
+        progress.count("cases simulated", n, all);
     };
     let cells = sweep(&cases.iter().map(|(_, case)| case.clone()).collect::<Vec<_>>(), told);
     let mut rows = Vec::new();

@@ -2,7 +2,7 @@
 //! `bifold policy sweep`: replays a policy with a grid of parameters.
 
 use super::setting::{Setting, VmArgs, axes, distinct_files, load, no_grid, timelines, track};
-use crate::console::{Delivery, create_for_data, named, note};
+use crate::console::{Delivery, Progress, create_for_data, named, note};
 use crate::status::Status;
 use crate::words;
 use anyhow::Context as _;
@@ -87,10 +87,14 @@ pub fn run(args: SweepArgs) -> anyhow::Result<Status> {
         Ok(Prepared::new(&i.name, track(i, &setting)?, setting.scale.switch))
     };
     let programs: Vec<Prepared> = inputs.iter().map(prepare).collect::<anyhow::Result<_>>()?;
-    let over =
-        |settings: &[Named]| sweep(settings, &programs, setting.scale, setting.estimator.as_ref(), &|_| {});
-    let base_row = over(std::slice::from_ref(&base)).remove(0);
-    let mut rows = over(&grid.named);
+    let over = |settings: &[Named], done: &(dyn Fn(usize) + Sync)| {
+        sweep(settings, &programs, setting.scale, setting.estimator.as_ref(), done)
+    };
+    let base_row = over(std::slice::from_ref(&base), &|_| {}).remove(0);
+    let all = grid.named.len();
+    let progress = Progress::start(!args.quiet, &format!("{all} settings"));
+    let mut rows = over(&grid.named, &|done| progress.count("settings replayed", done, all));
+    progress.end();
     rows.sort_by(|a, b| a.total(None).oracle_gap_percent.total_cmp(&b.total(None).oracle_gap_percent));
     if let Some(why) = &grid.why {
         let skipped = grid.skipped;

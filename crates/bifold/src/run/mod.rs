@@ -6,6 +6,7 @@
 //! has no figures, because a reader would take them for the whole recording's.
 
 mod args;
+mod pace;
 pub mod policies;
 pub mod source;
 
@@ -170,9 +171,12 @@ pub fn carry_out(plan: &mut Plan, part: &str, stop: &AtomicBool) -> anyhow::Resu
     for on_line in &plan.on_line {
         on_line.attach(&mut model, &plan.profile, interval_s, plan.time_scale);
     }
-    let progress = Progress::start(plan.notes.progress, plan.source.doing()).prefix(part);
-    let mut feed = Feed { model, places, thin: plan.thin.map(Thin::new), writer, unwritten: None, progress };
+    let phase = plan.source.phase();
+    let progress = Progress::start(plan.notes.progress, phase).prefix(part);
     let started = Instant::now();
+    let thin = plan.thin.map(Thin::new);
+    let phase = (phase, started);
+    let mut feed = Feed { model, places, thin, writer, unwritten: None, progress, phase, done: None };
     let mut ending = plan.source.run(&mut feed, stop);
     feed.progress.end();
     ending.notes.iter().for_each(|text| note(plan.notes.notes, text));
@@ -213,9 +217,11 @@ pub fn carry_out(plan: &mut Plan, part: &str, stop: &AtomicBool) -> anyhow::Resu
         hardware: plan.profile.clone(),
     };
     let (written, kept, short_of_memory) = (ending.written, ending.kept, ending.short_of_memory);
+    let progress = Progress::start(plan.notes.progress, pace::REPORT).prefix(part);
     let outcome = feed.model.finish();
     let places =
         feed.places.zip(plan.places).map(|(p, shown)| Places::new(p.finish(), shown.view, shown.config));
+    progress.end();
     Ok(Carried { meta, outcome, places, written, kept, short_of_memory, failure: ending.failure })
 }
 

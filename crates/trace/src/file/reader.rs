@@ -77,6 +77,11 @@ impl Reader {
         self.trailer.as_ref()
     }
 
+    /// Bytes of the recording that were read so far.
+    pub fn offset(&self) -> u64 {
+        self.offset
+    }
+
     /// Replaces `out` by the words of the next block, which are whole events; `false` at the end.
     pub fn next_block(&mut self, out: &mut Vec<u64>) -> Result<bool, FileError> {
         out.clear();

@@ -152,6 +152,16 @@ impl Generator {
         }
     }
 
+    /// Accesses of the whole stream, to a tenth for a stream of some length: enough to say how much is left.
+    pub fn accesses(&self) -> u64 {
+        let each = match self.kind {
+            Kind::T | Kind::TSeq | Kind::T4m | Kind::PointerChase => 1,
+            Kind::ForkStorm => fork::ACCESSES,
+            Kind::Gups | Kind::Gups2m => 2,
+        };
+        self.n.saturating_mul(each)
+    }
+
     /// Hands the whole stream to `push` in pieces of whole events, mostly some thousand words long, and
     /// stops at the first error of `push`.
     pub fn run<E>(&self, push: &mut dyn FnMut(&[u64]) -> Result<(), E>) -> Result<(), E> {

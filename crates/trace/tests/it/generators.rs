@@ -140,6 +140,22 @@ fn replay(spec: &str) -> Replay {
     r
 }
 
+#[test]
+fn accesses_are_known_before_a_run_to_a_tenth() {
+    for spec in [
+        "t:100k",
+        "t-seq:100k",
+        "t-4m:100k",
+        "pointer-chase:100k",
+        "fork-storm:10",
+        "gups:100k",
+        "gups-2m:100k",
+    ] {
+        let (said, had) = (Generator::parse(spec).unwrap().accesses(), replay(spec).accesses);
+        assert!(said.abs_diff(had) * 10 <= had, "{spec}: {said}, not {had}");
+    }
+}
+
 fn loads(spec: &str) -> Vec<u64> {
     let (words, mut out, mut at) = (words(spec), Vec::new(), 0);
     while at < words.len() {

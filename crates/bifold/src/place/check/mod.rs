@@ -82,7 +82,7 @@ fn seen(
 ) -> Result<Seen, CheckError> {
     let line = RefCell::new(Progress::start(!args.quiet, "looking at pages"));
     let progress = |done: u64, all: u64| {
-        line.borrow_mut().say_again(|_| format!("{} % of the guest's pages", done * 100 / all.max(1)));
+        line.borrow_mut().say_again(|| format!("{} % of the guest's pages", done * 100 / all.max(1)));
     };
     let seen = look(host, guests, pids, &Options { plan, qmp: args.qmp.as_deref(), progress: &progress });
     line.borrow().end();

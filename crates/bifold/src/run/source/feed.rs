@@ -2,10 +2,12 @@
 //! The feed passes a source's events to the model, to a recording if there is one, and to the progress line.
 
 use crate::console::Progress;
+use crate::run::pace::Pace;
 use anyhow::Context as _;
 use bifold_attribute::Attribution;
 use bifold_model::Model;
 use bifold_trace::{Thin, file};
+use std::time::Instant;
 
 /// Takes whole events, in order.
 pub struct Feed {
@@ -22,6 +24,10 @@ pub struct Feed {
     pub unwritten: Option<file::FileError>,
     /// The progress line.
     pub progress: Progress,
+    /// The phase that the progress line names, and when it began.
+    pub phase: (&'static str, Instant),
+    /// What is done of the phase, from 0 to 1, as far as the source knows it.
+    pub done: Option<f64>,
 }
 
 impl Feed {
@@ -46,15 +52,22 @@ impl Feed {
                 self.unwritten = Some(e);
             }
         }
-        let instructions = self.model.instructions();
-        self.progress.say_again(|seconds| {
-            let millions = instructions as f64 / 1e6;
-            format!(
-                "{millions:.0} million instructions, {seconds:.0} s, {:.0} million/s \
-                 (Ctrl-C stops the run and shows its figures until then)",
-                millions / seconds
-            )
-        });
+        self.show();
         Ok(())
+    }
+
+    /// Names the phase on the progress line, if it is another one.
+    pub fn begin(&mut self, phase: &'static str) {
+        if self.phase.0 != phase {
+            (self.phase, self.done) = ((phase, Instant::now()), None);
+        }
+    }
+
+    fn show(&mut self) {
+        let Feed { model, progress, phase: (phase, begun), done, .. } = self;
+        progress.say_again(|| {
+            let seconds = begun.elapsed().as_secs_f64();
+            Pace { phase, seconds, instructions: model.instructions(), done: *done }.words()
+        });
     }
 }

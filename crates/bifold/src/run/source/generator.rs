@@ -2,6 +2,7 @@
 //! A built-in generator as a source of events.
 
 use super::{Ending, EventSource, Feed};
+use crate::run::pace;
 use crate::usage::UsageError;
 use bifold_report::Input;
 use bifold_trace::file::{Header, Source};
@@ -26,15 +27,17 @@ impl EventSource for Generator {
         Input::Generator { name: self.to_string() }
     }
 
-    fn doing(&self) -> &'static str {
-        "generating events"
+    fn phase(&self) -> &'static str {
+        pace::MODEL
     }
 
     fn run(&mut self, feed: &mut Feed, stop: &AtomicBool) -> Ending {
+        let all = self.accesses() as f64;
         let mut sink = |words: &[u64]| {
             if stop.load(Ordering::Relaxed) {
                 return Err(Stop::Interrupted);
             }
+            feed.done = Some(feed.model.accesses() as f64 / all);
             feed.take(words).map_err(Stop::Failed)
         };
         match Generator::run(self, &mut sink) {

@@ -2,10 +2,12 @@
 //! A command that runs in a guest now, as a source of events.
 
 use super::{Ending, EventSource, Feed, stdin};
+use crate::run::pace;
 use bifold_guest::{Begin, CaptureProgress, GuestSpec, Region, Root, Thp, Timing, capture};
 use bifold_report::{Input, Partial, grouped};
 use bifold_trace::CommandExit;
 use bifold_trace::file::{Header, Source};
+use std::cell::Cell;
 use std::io::Write as _;
 use std::sync::atomic::AtomicBool;
 
@@ -26,19 +28,24 @@ impl EventSource for Guest {
         Input::Guest
     }
 
-    fn doing(&self) -> &'static str {
-        "starting the guest"
+    fn phase(&self) -> &'static str {
+        pace::BOOT
     }
 
     fn run(&mut self, feed: &mut Feed, stop: &AtomicBool) -> Ending {
         let mut broken = None;
         let bar = feed.progress.clone();
-        let mut progress = |p: CaptureProgress| {
-            if let CaptureProgress::Stage(what) = p {
-                bar.say(what);
-            }
+        let started = Cell::new(false);
+        let mut progress = |p: CaptureProgress| match p {
+            CaptureProgress::Stage(what) => bar.say(&format!("{}: {what}", pace::BOOT)),
+            CaptureProgress::Recording => started.set(true),
+            _ => {}
         };
+        let region = self.0.region.clone();
         let mut sink = |words: &[u64]| {
+            if started.get() {
+                follow(feed, &region);
+            }
             feed.take(words).map_err(|e| {
                 let text = e.to_string();
                 broken = Some(e);
@@ -90,6 +97,18 @@ impl EventSource for Guest {
     fn live(&self) -> bool {
         true
     }
+}
+
+/// Names the phase of the command's run, and what is done of it where the region gives a length.
+fn follow(feed: &mut Feed, region: &Region) {
+    let waits = region.begin != Begin::Command;
+    let before = (waits || region.skip > 0) && feed.model.before_region().is_none();
+    let length = match before {
+        true => (!waits).then_some(region.skip),
+        false => region.length,
+    };
+    feed.begin(if before { pace::SKIP } else { pace::RUN });
+    feed.done = length.map(|length| feed.model.instructions() as f64 / length as f64);
 }
 
 impl Guest {

@@ -29,8 +29,8 @@ pub trait EventSource {
     /// Describes the source for a report.
     fn input(&self) -> Input;
 
-    /// Says what the source is doing before the first events arrive.
-    fn doing(&self) -> &'static str;
+    /// The phase before the first events arrive, for the progress line.
+    fn phase(&self) -> &'static str;
 
     /// Feeds events until the source ends or `stop` is set.
     fn run(&mut self, feed: &mut Feed, stop: &AtomicBool) -> Ending;

@@ -2,6 +2,7 @@
 //! A recording as a source of events.
 
 use super::{Ending, EventSource, Feed};
+use crate::run::pace;
 use crate::usage::UsageError;
 use bifold_report::{Input, Partial};
 use bifold_trace::CommandExit;
@@ -29,12 +30,14 @@ impl EventSource for Recording {
         }
     }
 
-    fn doing(&self) -> &'static str {
-        "reading the recording"
+    fn phase(&self) -> &'static str {
+        pace::MODEL
     }
 
     fn run(&mut self, feed: &mut Feed, stop: &AtomicBool) -> Ending {
         let mut words = Vec::new();
+        // The length of a pipe is 0.
+        let size = std::fs::metadata(&self.path).ok().map(|m| m.len()).filter(|size| *size > 0);
         loop {
             if stop.load(Ordering::Relaxed) {
                 return Ending::interrupted();
@@ -45,6 +48,7 @@ impl EventSource for Recording {
                 Ok(false) => break,
                 Err(e) => return Ending::failed(e.into()),
             }
+            feed.done = size.map(|size| self.reader.offset() as f64 / size as f64);
             if let Err(e) = feed.take(&words) {
                 return Ending::failed(e);
             }

@@ -35,6 +35,9 @@ const STACK_GFN: u64 = 9100;
 const VMEMMAP_GFN: u64 = 10240;
 const FIRST_GFN: u64 = 16384;
 
+/// Accesses of one cycle, about.
+pub const ACCESSES: u64 = 95_600;
+
 /// Accesses of kernel code that has nothing to do with page tables: enough for a cycle of some
 /// 200,000 instructions, the order of magnitude of fork, exit and the faults between them.
 const FORK_WORK: u64 = 20_000;
