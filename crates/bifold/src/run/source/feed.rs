@@ -26,8 +26,20 @@ pub struct Feed {
     pub progress: Progress,
     /// The phase that the progress line names, and when it began.
     pub phase: (&'static str, Instant),
-    /// What is done of the phase, from 0 to 1, as far as the source knows it.
-    pub done: Option<f64>,
+    /// The phase's length, as the source knows it.
+    pub length: Length,
+}
+
+/// The length of a phase.
+#[derive(Debug, Clone, Copy)]
+pub enum Length {
+    Unknown,
+    /// Guest instructions.
+    Instructions(u64),
+    /// Accesses.
+    Accesses(u64),
+    /// This part of it is done, from 0 to 1.
+    Done(f64),
 }
 
 impl Feed {
@@ -59,15 +71,21 @@ impl Feed {
     /// Names the phase on the progress line, if it is another one.
     pub fn begin(&mut self, phase: &'static str) {
         if self.phase.0 != phase {
-            (self.phase, self.done) = ((phase, Instant::now()), None);
+            (self.phase, self.length) = ((phase, Instant::now()), Length::Unknown);
         }
     }
 
     fn show(&mut self) {
-        let Feed { model, progress, phase: (phase, begun), done, .. } = self;
+        let Feed { model, progress, phase: (phase, begun), length, .. } = self;
         progress.say_again(|| {
-            let seconds = begun.elapsed().as_secs_f64();
-            Pace { phase, seconds, instructions: model.instructions(), done: *done }.words()
+            let (seconds, instructions) = (begun.elapsed().as_secs_f64(), model.instructions());
+            let done = match *length {
+                Length::Unknown => None,
+                Length::Instructions(n) => Some(instructions as f64 / n as f64),
+                Length::Accesses(n) => Some(model.accesses() as f64 / n as f64),
+                Length::Done(part) => Some(part),
+            };
+            Pace { phase, seconds, instructions, done }.words()
         });
     }
 }

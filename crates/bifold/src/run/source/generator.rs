@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! A built-in generator as a source of events.
 
-use super::{Ending, EventSource, Feed};
+use super::{Ending, EventSource, Feed, Length};
 use crate::run::pace;
 use crate::usage::UsageError;
 use bifold_report::Input;
@@ -32,12 +32,11 @@ impl EventSource for Generator {
     }
 
     fn run(&mut self, feed: &mut Feed, stop: &AtomicBool) -> Ending {
-        let all = self.accesses() as f64;
+        feed.length = Length::Accesses(self.accesses());
         let mut sink = |words: &[u64]| {
             if stop.load(Ordering::Relaxed) {
                 return Err(Stop::Interrupted);
             }
-            feed.done = Some(feed.model.accesses() as f64 / all);
             feed.take(words).map_err(Stop::Failed)
         };
         match Generator::run(self, &mut sink) {

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! A command that runs in a guest now, as a source of events.
 
-use super::{Ending, EventSource, Feed, stdin};
+use super::{Ending, EventSource, Feed, Length, stdin};
 use crate::run::pace;
 use bifold_guest::{Begin, CaptureProgress, GuestSpec, Region, Root, Thp, Timing, capture};
 use bifold_report::{Input, Partial, grouped};
@@ -99,7 +99,7 @@ impl EventSource for Guest {
     }
 }
 
-/// Names the phase of the command's run, and what is done of it where the region gives a length.
+/// Names the phase of the command's run, and its length where the region gives one.
 fn follow(feed: &mut Feed, region: &Region) {
     let waits = region.begin != Begin::Command;
     let before = (waits || region.skip > 0) && feed.model.before_region().is_none();
@@ -108,7 +108,7 @@ fn follow(feed: &mut Feed, region: &Region) {
         false => region.length,
     };
     feed.begin(if before { pace::SKIP } else { pace::RUN });
-    feed.done = length.map(|length| feed.model.instructions() as f64 / length as f64);
+    feed.length = length.map_or(Length::Unknown, Length::Instructions);
 }
 
 impl Guest {

@@ -10,7 +10,7 @@ mod guest;
 mod recording;
 mod stdin;
 
-pub use feed::Feed;
+pub use feed::{Feed, Length};
 pub use guest::Guest;
 pub use recording::Recording;
 

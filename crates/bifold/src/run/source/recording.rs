@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! A recording as a source of events.
 
-use super::{Ending, EventSource, Feed};
+use super::{Ending, EventSource, Feed, Length};
 use crate::run::pace;
 use crate::usage::UsageError;
 use bifold_report::{Input, Partial};
@@ -48,7 +48,9 @@ impl EventSource for Recording {
                 Ok(false) => break,
                 Err(e) => return Ending::failed(e.into()),
             }
-            feed.done = size.map(|size| self.reader.offset() as f64 / size as f64);
+            if let Some(size) = size {
+                feed.length = Length::Done(self.reader.offset() as f64 / size as f64);
+            }
             if let Err(e) = feed.take(&words) {
                 return Ending::failed(e);
             }
