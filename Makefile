@@ -54,13 +54,16 @@ reporter: setup ## build the program for guests, static: target/reporter/bifold-
 	RUSTFLAGS="-C target-feature=+crt-static" $(CARGO) build --release --locked -p bifold-reporter --target-dir "$${CARGO_TARGET_DIR:-target}/reporter"
 	install -m 755 "$${CARGO_TARGET_DIR:-target}/reporter/release/bifold-reporter" "$${CARGO_TARGET_DIR:-target}/reporter/bifold-reporter"
 
-demo: build ## show what compiling a C file costs in each paging mode: table and report
+# The demo needs `compare` alone, so a first build leaves the other verbs out. A build that has them keeps them.
+demo: setup ## show what compiling a C file costs in each paging mode: table and report
+	$(CARGO) build --release --locked $$($(BIFOLD) policy --help >/dev/null 2>&1 || echo --no-default-features)
 	@source=$$(realpath --relative-to=. "$$(tools/demo-source)"); set -x; \
 	$(BIFOLD) compare --report $(REPORT) -- gcc -O2 -c -DSTB_IMAGE_IMPLEMENTATION "$$source" -o /tmp/stb_image.o
 
 # Root runs this target, so the target does not build: run `make build` first.
 install: ## install command, man pages, completions and the daemon's unit (PREFIX=/usr/local, DESTDIR=)
 	@for f in bifold libbifold_capture_plugin.so; do test -f "$(BUILT)/$$f" || { echo "make install: $(BUILT)/$$f is not there: run make build first" >&2; exit 1; }; done
+	@"$(BUILT)/bifold" policy --help >/dev/null 2>&1 || { echo "make install: $(BUILT)/bifold has not all verbs, as make demo left it: run make build first" >&2; exit 1; }
 	install -D -m 755 "$(BUILT)/bifold" "$(INTO)/bin/bifold"
 	install -D -m 755 "$(BUILT)/libbifold_capture_plugin.so" "$(INTO)/lib/bifold/libbifold_capture_plugin.so"
 	@pages=$$(mktemp -d) && trap 'rm -rf "$$pages"' EXIT && "$(BUILT)/bifold" man "$$pages" && set -x && \
