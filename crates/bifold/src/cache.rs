@@ -18,7 +18,7 @@ Examples:
 
 /// List and remove kept boots of guests
 ///
-/// The first run with a kernel, a QEMU and options of the guest boots it, and keeps its state in
+/// The first run with a kernel, a QEMU and options of the guest boots the guest, and keeps its state in
 /// ~/.cache/bifold/boots, or in $XDG_CACHE_HOME/bifold/boots. Later runs begin from there in a fraction of a second.
 /// A kept boot has the kernel, its modules and init in it, and nothing of the command: neither its environment nor its
 /// input. If any of what the boot has read changes, the guest boots again. All kept boots together take at most 2 GiB; the
@@ -53,14 +53,14 @@ struct ListArgs {
 pub fn run(args: CacheArgs) -> anyhow::Result<Status> {
     match args.verb {
         CacheVerb::List(args) => {
-            let all = boots::list()?;
+            let all = boots::list(&boots::folder()?)?;
             print(&match args.format {
                 Format::Json => json(&all)?,
                 _ => table(&all, SystemTime::now()),
             })?;
         }
         CacheVerb::Clear => {
-            let removed = boots::clear()?;
+            let removed = boots::clear(&boots::folder()?)?;
             print(&format!("removed {}\n", total(&removed)))?;
         }
     }

@@ -6,7 +6,7 @@ use std::io::Write as _;
 use std::sync::atomic::AtomicBool;
 use std::time::Instant;
 
-use bifold_guest::{GuestSpec, Record, Root, Timing, capture, plain};
+use bifold_guest::{CaptureProgress, GuestSpec, Record, Root, Timing, boots, capture, plain};
 use xxhash_rust::xxh3::Xxh3;
 
 fn main() {
@@ -33,7 +33,7 @@ fn main() {
         record: if flag("BOOT").is_some() { Record::Boot } else { Record::Command },
         attribute: flag("WHERE").is_some(),
         nodes: flag("NODES").map_or(1, |v| v.parse().expect("NODES")),
-        fresh_boot: flag("FRESH").is_some(),
+        kept_boots: if flag("FRESH").is_some() { None } else { boots::folder().ok() },
         stdin: vec![b'x'; flag("STDIN").map_or(0, |v| v.parse().expect("STDIN"))],
         ..GuestSpec::new(args.collect())
     };
@@ -49,10 +49,15 @@ fn main() {
         }
         Ok(())
     };
+    let mut progress = |p: CaptureProgress| {
+        if let CaptureProgress::Note(text) = p {
+            eprintln!("note: {text}");
+        }
+    };
     let result = if flag("PLAIN").is_some() {
-        plain(&spec, &stop, &mut |_| {})
+        plain(&spec, &stop, &mut progress)
     } else {
-        capture(&spec, &stop, &mut |_| {}, &mut sink)
+        capture(&spec, &stop, &mut progress, &mut sink)
     };
     match result {
         Err(e) => eprintln!("error: {e} ({:?})", std::error::Error::source(&e)),
@@ -64,7 +69,7 @@ fn main() {
                 "{:?} complete={} qemu {} kernel {}",
                 r.exit, r.complete, r.qemu_version, r.kernel_version
             );
-            eprintln!("boot {:?} {:?}, stream {:016x}", r.boot, r.boot_notes, hash.digest());
+            eprintln!("boot {:?}, stream {:016x}", r.boot, hash.digest());
             eprintln!("{s:?}");
             eprintln!(
                 "boot {:.2} s, all {:.2} s, vCPU {t:.2} s: {:.0} MIPS, {:.0} M accesses/s, {words} words",

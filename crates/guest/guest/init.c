@@ -358,6 +358,7 @@ static int input_of_host(void)
         done += (size_t)n;
     }
     free(data);
+    fchmod(to, 0444);
     snprintf(at, sizeof at, "/proc/self/fd/%d", to);
     fd = open(at, O_RDONLY | O_CLOEXEC);
     close(to);

@@ -9,6 +9,7 @@
 #define BIFOLD_RESUME_H
 
 #include <arpa/inet.h>
+#include <errno.h>
 #include <stdint.h>
 #include <stdlib.h>
 #include <string.h>
@@ -64,6 +65,7 @@ static char *host_file(const char *name, size_t *bytes)
     } e;
     uint32_t n;
 
+    errno = ENOENT;
     outw(FW_CFG_DIRECTORY, FW_CFG_PORT);
     read_data(&n, sizeof n);
     for (n = ntohl(n); n > 0; n--) {

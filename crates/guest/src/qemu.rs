@@ -42,6 +42,8 @@ pub struct Qemu {
     pub path: PathBuf,
     /// The version that `--version` prints.
     pub version: String,
+    /// The whole line with the version, which has the distribution's own.
+    pub release: String,
 }
 
 fn search() -> Result<PathBuf, GuestError> {
@@ -89,7 +91,8 @@ pub fn at(path: PathBuf) -> Result<Qemu, GuestError> {
     if !help.lines().any(|l| l.starts_with("-plugin ")) {
         return Err(GuestError::NoPlugins { path });
     }
-    Ok(Qemu { path, version })
+    let release = text.lines().next().unwrap_or_default().to_owned();
+    Ok(Qemu { path, version, release })
 }
 
 /// The path under which a child process opens an inherited descriptor.

@@ -116,8 +116,9 @@ pub struct GuestSpec {
     pub stacks: bool,
     /// Which part of the command is recorded.
     pub region: Region,
-    /// Whether the guest boots for this run, also where a boot is kept ([`crate::boots`]). The boot is not kept then.
-    pub fresh_boot: bool,
+    /// The folder of kept boots ([`crate::boots`]) from which the run begins if it can; `None` boots for this run and
+    /// keeps nothing.
+    pub kept_boots: Option<PathBuf>,
 }
 
 impl GuestSpec {
@@ -145,7 +146,7 @@ impl GuestSpec {
             attribute: false,
             stacks: false,
             region: Region::default(),
-            fresh_boot: false,
+            kept_boots: None,
         }
     }
 }

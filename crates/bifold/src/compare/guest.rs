@@ -5,7 +5,7 @@ use super::region::RegionArgs;
 use crate::usage::UsageError;
 use crate::words::{self, MIB};
 use anyhow::Context as _;
-use bifold_guest::{GuestSpec, Root, Thp, Timing};
+use bifold_guest::{GuestSpec, Root, Thp, Timing, boots};
 use bifold_model::Profile;
 use clap::{Args, ValueEnum};
 use std::ffi::OsString;
@@ -75,7 +75,8 @@ pub struct GuestArgs {
     /// Boot the guest for this run, and do not keep the boot
     ///
     /// By default, the state of a guest that has booted is kept (`bifold cache list`), and runs with the same
-    /// kernel, QEMU and options of the guest begin there. Both ways give the same figures to the bit.
+    /// kernel, QEMU and options of the guest begin there. Both ways give the same figures to the bit. Guests with
+    /// --fast or --root initramfs boot in every run.
     #[arg(long)]
     pub fresh_boot: bool,
 
@@ -182,7 +183,7 @@ impl GuestArgs {
             timeout: self.timeout.map(Duration::from_secs_f64),
             check_every: self.check_every.unwrap_or(CHECK_EVERY),
             keep: self.keep.is_some(),
-            fresh_boot: self.fresh_boot,
+            kept_boots: if self.fresh_boot { None } else { boots::folder().ok() },
             region: self.region.region(profile.cpu.frequency_hz as f64 / profile.cpu.base_cpi, seed),
             ..GuestSpec::new(command)
         })

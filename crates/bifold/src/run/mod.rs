@@ -176,10 +176,19 @@ pub fn carry_out(plan: &mut Plan, part: &str, stop: &AtomicBool) -> anyhow::Resu
     let started = Instant::now();
     let thin = plan.thin.map(Thin::new);
     let (phase, length) = ((phase, started), Length::Unknown);
-    let mut feed = Feed { model, places, thin, writer, unwritten: None, progress, phase, length };
+    let mut feed = Feed {
+        model,
+        places,
+        thin,
+        writer,
+        unwritten: None,
+        progress,
+        phase,
+        length,
+        notes: plan.notes.notes,
+    };
     let mut ending = plan.source.run(&mut feed, stop);
     feed.progress.end();
-    ending.notes.iter().for_each(|text| note(plan.notes.notes, text));
     let (instructions, accesses) =
         (feed.model.instructions() as f64 / 1e6, feed.model.accesses() as f64 / 1e6);
     let seconds = started.elapsed().as_secs_f64();

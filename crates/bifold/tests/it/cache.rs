@@ -24,7 +24,7 @@ fn an_empty_cache_is_listed_and_cleared_and_not_created() {
 }
 
 #[test]
-fn kept_boots_are_listed_and_cleared_and_what_is_no_boot_is_no_error() {
+fn boots_of_another_version_are_not_listed_and_are_cleared() {
     let home = tempfile::tempdir().unwrap();
     let boots = home.path().join("bifold/boots");
     for (name, about) in
@@ -36,9 +36,8 @@ fn kept_boots_are_listed_and_cleared_and_what_is_no_boot_is_no_error() {
         std::fs::write(at.join("memory"), "12345").unwrap();
         std::fs::write(at.join("state"), "1234").unwrap();
     }
-    let list = cache(home.path(), "cache list");
-    assert!(list.contains(" ago  Linux 6.1, 512 MiB\n1 kept boot, "), "{list}");
-    assert!(cache(home.path(), "cache clear").starts_with("removed 1 kept boot, "));
+    assert!(cache(home.path(), "cache list").starts_with("0 kept boots, "));
+    assert!(cache(home.path(), "cache clear").starts_with("removed 0 kept boots, "));
     assert!(!boots.join("a").exists() && !boots.join("b").exists());
 }
 

@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! The text file that describes a kept boot.
 
+use xxhash_rust::xxh3::xxh3_64;
+
 use super::registers::Registers;
 
 /// First line of the file. Another format gets another number, and a boot with another number is made again.
@@ -27,13 +29,15 @@ impl About {
         for (name, (bytes, sum)) in [("memory", self.memory), ("state", self.state)] {
             out += &format!("{name} {bytes:x} {sum:x}\n");
         }
-        out
+        let sum = xxh3_64(out.as_bytes());
+        out + &format!("sum {sum:x}\n")
     }
 
     /// `None` if the text is not whole or of another format.
     pub(crate) fn parse(text: &str) -> Option<About> {
+        let (text, sum) = text.strip_suffix('\n')?.rsplit_once("sum ")?;
         let mut lines = text.lines();
-        if lines.next()? != FORMAT {
+        if lines.next()? != FORMAT || u64::from_str_radix(sum, 16) != Ok(xxh3_64(text.as_bytes())) {
             return None;
         }
         let mut about = About {
@@ -68,11 +72,11 @@ mod tests {
         let about = About { guest: "Linux 6.1, 2 vCPUs".into(), registers, memory: (9, 8), state: (7, 6) };
         let text = about.text();
         assert_eq!(About::parse(&text), Some(about));
-        let state = text.find("state").unwrap();
-        for cut in 0..=state {
+        for cut in 0..text.len() {
             assert_eq!(About::parse(&text[..cut]), None, "{}", &text[..cut]);
         }
-        assert_eq!(About::parse(&text.replace("boot 1", "boot 2")), None);
-        assert_eq!(About::parse(&(text + "more 1\n")), None);
+        for (from, to) in [("boot 1", "boot 2"), ("vcpu 3 4 5\n", ""), ("memory 9", "memory 8")] {
+            assert_eq!(About::parse(&text.replace(from, to)), None, "{from}");
+        }
     }
 }

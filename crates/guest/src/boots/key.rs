@@ -8,7 +8,7 @@ use xxhash_rust::xxh3::xxh3_128;
 
 use crate::error::GuestError;
 use crate::qemu::{self, Qemu};
-use crate::spec::{GuestSpec, Timing};
+use crate::spec::GuestSpec;
 
 /// Everything that a boot reads: a boot with an equal key gives the same state.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -32,7 +32,7 @@ pub(crate) struct Parts<'a> {
 impl Key {
     pub(crate) fn new(parts: &Parts) -> Result<Key, GuestError> {
         let Parts { spec, qemu, arguments, kernel_version, kernel, initramfs } = parts;
-        let mut lines = vec![format!("qemu {}", qemu.version), format!("file {}", identity(&qemu.path)?)];
+        let mut lines = vec![format!("qemu {}", qemu.release), format!("file {}", identity(&qemu.path)?)];
         lines.extend(arguments.iter().map(|a| format!("argument {}", without_descriptors(a))));
         lines.push(format!("kernel {:032x}", contents(kernel)?));
         if let Some([_, image]) = qemu::firmware() {
@@ -40,19 +40,9 @@ impl Key {
         }
         // Init and the modules.
         lines.push(format!("initramfs {:032x}", xxh3_128(initramfs)));
-        let timing = match spec.timing {
-            Timing::Exact => "exact",
-            Timing::Fast => {
-                // The guest's kernel has measured the host's clock.
-                let at = Path::new("/proc/sys/kernel/random/boot_id");
-                let id = fs::read_to_string(at).map_err(GuestError::file(at, "cannot read"))?;
-                lines.push(format!("host {}", id.trim()));
-                "fast"
-            }
-        };
         let plural = |n: u32, what: &str| format!("{n} {what}{}", if n == 1 { "" } else { "s" });
         let guest = format!(
-            "Linux {kernel_version}, {} MiB, {}{}, {timing} timing, QEMU {}",
+            "Linux {kernel_version}, {} MiB, {}{}, QEMU {}",
             spec.memory_mib,
             plural(spec.vcpus, "vCPU"),
             if spec.nodes > 1 { format!(" in {}", plural(spec.nodes, "node")) } else { String::new() },
@@ -123,11 +113,9 @@ mod tests {
         };
         let (a, b) = (file("a", "kernel"), file("b", "another"));
         let spec = GuestSpec::new(vec!["true".into()]);
-        let fast = GuestSpec { timing: Timing::Fast, ..spec.clone() };
-        let exact = GuestSpec { timing: Timing::Exact, ..spec.clone() };
-        let qemu = Qemu { path: a.clone(), version: "10.0.2".into() };
+        let qemu = Qemu { path: a.clone(), version: "10.0.2".into(), release: "10.0.2 (1)".into() };
         let (other, newer) =
-            (Qemu { path: b.clone(), ..qemu.clone() }, Qemu { version: "10.0.3".into(), ..qemu.clone() });
+            (Qemu { path: b.clone(), ..qemu.clone() }, Qemu { release: "10.0.2 (2)".into(), ..qemu.clone() });
         let (one, two) = (["-m".to_owned(), "1M".into()], ["-m".to_owned(), "2M".into()]);
         let name = |spec: &GuestSpec, qemu: &Qemu, arguments: &[String], kernel: &Path, initramfs: &[u8]| {
             Key::new(&Parts { spec, qemu, arguments, kernel_version: "6.1", kernel, initramfs })
@@ -135,16 +123,15 @@ mod tests {
                 .name()
         };
         let names = [
-            name(&exact, &qemu, &one, &a, b"i"),
-            name(&fast, &qemu, &one, &a, b"i"),
-            name(&exact, &other, &one, &a, b"i"),
-            name(&exact, &newer, &one, &a, b"i"),
-            name(&exact, &qemu, &two, &a, b"i"),
-            name(&exact, &qemu, &one, &b, b"i"),
-            name(&exact, &qemu, &one, &a, b"j"),
+            name(&spec, &qemu, &one, &a, b"i"),
+            name(&spec, &other, &one, &a, b"i"),
+            name(&spec, &newer, &one, &a, b"i"),
+            name(&spec, &qemu, &two, &a, b"i"),
+            name(&spec, &qemu, &one, &b, b"i"),
+            name(&spec, &qemu, &one, &a, b"j"),
         ];
         let different: std::collections::BTreeSet<_> = names.iter().collect();
         assert_eq!(different.len(), names.len());
-        assert_eq!(names[0], name(&exact, &qemu, &one, &a, b"i"));
+        assert_eq!(names[0], name(&spec, &qemu, &one, &a, b"i"));
     }
 }

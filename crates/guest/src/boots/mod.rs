@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! Kept boots: the state of guests that have booted and wait for their command, on disk.
 //!
-//! A guest over the host's root boots without its command: kernel, modules and init are all that it has read. Its
-//! state then depends on the [`Key`] alone and is kept, so that the next run with the same key begins there. The
+//! A guest over the host's root with exact timing boots without its command: kernel, modules and init are all that it has
+//! read. Its state then depends on the [`Key`] alone and is kept, so that the next run with the same key begins there. The
 //! command, its environment and its standard input come afterwards and are never kept.
 //!
 //! One folder per boot, named by its key's hash:
@@ -30,9 +30,11 @@ pub(crate) use store::{Found, Store};
 
 use std::fs::File;
 use std::os::fd::OwnedFd;
+use std::path::{Path, PathBuf};
 use std::time::SystemTime;
 
 use crate::error::GuestError;
+use crate::kernel::cache_dir;
 
 /// Most bytes on disk of all kept boots together. A boot of a guest of 2 GiB takes some 90 MB.
 pub const MOST_BYTES: u64 = 2 << 30;
@@ -50,7 +52,7 @@ pub(crate) struct Booted {
 /// A kept boot.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct KeptBoot {
-    /// The guest in words: `Linux 6.1.0-49-amd64, 2048 MiB, 1 vCPU, exact timing, QEMU 10.0.2`.
+    /// The guest in words: `Linux 6.1.0-49-amd64, 2048 MiB, 1 vCPU, QEMU 10.0.2`.
     pub guest: String,
     /// Bytes on disk.
     pub bytes: u64,
@@ -58,18 +60,26 @@ pub struct KeptBoot {
     pub used: SystemTime,
 }
 
-/// The kept boots, the last used first.
+/// The folder for kept boots: `~/.cache/bifold/boots`, or the same in `XDG_CACHE_HOME`.
 ///
 /// # Errors
-/// If the cache's folder is not known or cannot be read.
-pub fn list() -> Result<Vec<KeptBoot>, GuestError> {
-    Store::open()?.list()
+/// If the environment names neither.
+pub fn folder() -> Result<PathBuf, GuestError> {
+    cache_dir("boots")
 }
 
-/// Removes all kept boots. Runs that have begun from one go on. Returns what was removed.
+/// The boots in a folder, the last used first.
 ///
 /// # Errors
-/// If the cache's folder is not known or a boot cannot be removed.
-pub fn clear() -> Result<Vec<KeptBoot>, GuestError> {
-    Store::open()?.clear()
+/// If the folder cannot be read.
+pub fn list(folder: &Path) -> Result<Vec<KeptBoot>, GuestError> {
+    Store::at(folder).list()
+}
+
+/// Removes all boots in a folder. Runs that have begun from one go on. Returns what was removed.
+///
+/// # Errors
+/// If a boot cannot be removed.
+pub fn clear(folder: &Path) -> Result<Vec<KeptBoot>, GuestError> {
+    Store::at(folder).clear()
 }

@@ -17,11 +17,12 @@ pub(crate) fn parse(text: &str, vcpus: u32) -> Option<Vec<Registers>> {
     all.filter(|a| a.len() == vcpus as usize)
 }
 
-/// The time stamp counter with which init stopped the machine: the largest R12, as one of the vCPUs runs init and the
-/// others, which idle, have no such number there.
+/// The time stamp counter with which init stopped the machine: R12 of the vCPU that is in user mode.
 pub(crate) fn stopped_at(text: &str) -> Option<u64> {
-    let number = |t: &str| u64::from_str_radix(t.split_whitespace().next()?, 16).ok();
-    text.split("R12=").skip(1).filter_map(number).filter(|n| *n < 1 << 63).max()
+    let mut in_user_mode = text.split("CPU#").skip(1).filter(|t| t.contains("CPL=3"));
+    let text = in_user_mode.next()?;
+    let number = text[text.find("R12=")? + 4..].split_whitespace().next()?;
+    u64::from_str_radix(number, 16).ok().filter(|_| in_user_mode.next().is_none())
 }
 
 /// The guest's clock in ns in a state of a machine whose clock counts instructions: QEMU's `vmstate_icount_timers`, a
@@ -76,8 +77,12 @@ mod tests {
             stopped_at("CPU#0 R12=00000000000000ff R13=1 CPU#1 R12=000000003a000000 R13=2"),
             Some(0x3a000000)
         );
-        assert_eq!(stopped_at("CPU#0 R12=ffffffff82000000 R13=1 CPU#1 R12=0000000000000010"), Some(16));
-        assert_eq!(stopped_at("CPU#0"), None);
+        let cpu = |i, r12: &str, cpl| format!("CPU#{i} R12={r12} R13=1 RIP=1 CPL={cpl} HLT=0\n");
+        let idle = cpu(0, "000000003b000000", 0);
+        assert_eq!(stopped_at(&(idle.clone() + &cpu(1, "000000003a000000", 3))), Some(0x3a000000));
+        assert_eq!(stopped_at(&idle), None);
+        assert_eq!(stopped_at(&(cpu(0, "1", 3) + &cpu(1, "2", 3))), None);
+        assert_eq!(stopped_at("CPU#0 CPL=3"), None);
     }
 
     #[test]

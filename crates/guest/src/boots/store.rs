@@ -7,13 +7,12 @@ use std::os::unix::fs::{DirBuilderExt as _, MetadataExt as _};
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant, SystemTime};
 
-use rustix::fs::{FlockOperation, flock};
+use rustix::fs::{FlockOperation, Mode, OFlags, flock, openat};
 use rustix::io::Errno;
 
 use super::copy::copy;
 use super::{About, Booted, KeptBoot, Key, MOST_BYTES};
 use crate::error::GuestError;
-use crate::kernel::cache_dir;
 use crate::memfd::memfd;
 
 const ABOUT: &str = "about";
@@ -21,9 +20,8 @@ const MEMORY: &str = "memory";
 const STATE: &str = "state";
 /// Prefix of folders that are being written.
 const NEW: &str = ".new-";
-/// Most bytes of `about` and of `state`: some hundred bytes and 200 KB are usual.
+/// Most bytes of `about`; some hundred are usual.
 const MOST_ABOUT: u64 = 64 << 10;
-const MOST_STATE: u64 = 64 << 20;
 /// How long [`Store::clear`] waits for a run that is keeping a boot.
 const PATIENCE: Duration = Duration::from_secs(20);
 
@@ -37,48 +35,63 @@ pub(crate) enum Found {
     Boot(Booted),
     /// No boot with this key was kept.
     Nothing,
-    /// A boot with this key was kept and cannot be used, for this reason.
-    Unfit(String),
+    /// What was kept is not what was written, for this reason.
+    Damaged(String),
+    /// It could not be read now, for this reason.
+    Unread(String),
 }
 
 impl Store {
-    pub(crate) fn open() -> Result<Store, GuestError> {
-        Ok(Store { dir: cache_dir("boots")?, most_bytes: MOST_BYTES })
+    /// The boots in a folder, which is created when the first boot is kept.
+    pub(crate) fn at(dir: &Path) -> Store {
+        Store { dir: dir.to_owned(), most_bytes: MOST_BYTES }
+    }
+
+    /// The folder of a boot.
+    pub(crate) fn folder(&self, key: &Key) -> PathBuf {
+        self.dir.join(key.name())
     }
 
     /// Removes a kept boot.
-    pub(crate) fn remove(&self, key: &Key) {
-        // What is left of it is no whole boot, and the next run that keeps one removes that.
-        let _ = fs::remove_dir_all(self.dir.join(key.name()));
+    ///
+    /// # Errors
+    /// If the folder cannot be changed.
+    pub(crate) fn remove(&self, key: &Key) -> io::Result<()> {
+        fs::remove_dir_all(self.folder(key))
     }
 
     /// Copies a kept boot into memory, and marks the boot as used now.
     pub(crate) fn find(&self, key: &Key) -> Found {
-        let dir = self.dir.join(key.name());
-        match self.read(&dir) {
+        match self.read(&self.folder(key)) {
             Ok(booted) => Found::Boot(booted),
-            Err(Unfit::Absent) => Found::Nothing,
-            Err(Unfit::Because(why)) => {
-                self.remove(key);
-                Found::Unfit(why)
-            }
+            Err(Unfit::Damaged(why)) => Found::Damaged(why),
+            Err(Unfit::Unread(e)) if e.kind() == io::ErrorKind::NotFound => Found::Nothing,
+            Err(Unfit::Unread(e)) => Found::Unread(e.to_string()),
         }
     }
 
     fn read(&self, dir: &Path) -> Result<Booted, Unfit> {
-        // All files are opened before any is read: another run may remove the folder meanwhile.
-        let mut about_file = File::open(dir.join(ABOUT))?;
-        let (memory, state_file) = (File::open(dir.join(MEMORY))?, File::open(dir.join(STATE))?);
-        let about = read_about(&mut about_file)
-            .ok_or_else(|| Unfit::Because("its description cannot be read".into()))?;
-        let (wanted, has) = (about.memory.0, memory.metadata()?.len());
-        if wanted != has || state_file.metadata()?.len() > MOST_STATE {
-            return Err(Unfit::Because(format!("its memory has {has} bytes, not {wanted}")));
+        // One folder, and all files opened before any is read: another run may replace or remove the folder meanwhile.
+        let folder = File::open(dir)?;
+        if folder.metadata()?.uid() != rustix::process::geteuid().as_raw() {
+            return Err(io::Error::other("another user owns it").into());
         }
-        let ram = File::from(memfd("bifold-ram", 0).map_err(|e| Unfit::Because(e.to_string()))?);
-        let mut state = File::from(memfd("bifold-state", 0).map_err(|e| Unfit::Because(e.to_string()))?);
+        let open = |name| -> io::Result<File> {
+            Ok(openat(&folder, name, OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty())?.into())
+        };
+        let (mut about_file, memory, state_file) = (open(ABOUT)?, open(MEMORY)?, open(STATE)?);
+        let damaged = |what: &str| Unfit::Damaged(format!("its {what} damaged"));
+        let about = read_about(&mut about_file).ok_or_else(|| damaged("description is"))?;
+        let lengths = [(&memory, about.memory), (&state_file, about.state)];
+        for (file, (wanted, _)) in lengths {
+            if file.metadata()?.len() != wanted {
+                return Err(damaged("files are"));
+            }
+        }
+        let ram = File::from(memfd("bifold-ram", 0).map_err(io::Error::other)?);
+        let mut state = File::from(memfd("bifold-state", 0).map_err(io::Error::other)?);
         if copy(&memory, &ram)? != about.memory || copy(&state_file, &state)? != about.state {
-            return Err(Unfit::Because("its files are damaged".into()));
+            return Err(damaged("files are"));
         }
         state.rewind()?;
         let _ = about_file.set_modified(SystemTime::now());
@@ -94,8 +107,17 @@ impl Store {
             return Err("another run is keeping a boot".into());
         };
         self.remove_leftovers();
+        let at = self.folder(key);
+        if boots(&self.dir).any(|(dir, _)| dir == at) {
+            return Ok(()); // another run of this kind was first
+        }
+        let bytes = File::from(booted.ram.try_clone().map_err(|e| e.to_string())?)
+            .metadata()
+            .map_err(|e| e.to_string())?;
+        if bytes.blocks() * 512 > self.most_bytes {
+            return Err("it is larger than all kept boots together may be".into());
+        }
         let new = self.dir.join(format!("{NEW}{}", std::process::id()));
-        let at = self.dir.join(key.name());
         let kept = self.write(&new, key, booted).and_then(|()| {
             let _ = fs::remove_dir_all(&at);
             fs::rename(&new, &at)
@@ -120,10 +142,10 @@ impl Store {
         File::create_new(new.join(ABOUT))?.write_all(about.text().as_bytes())
     }
 
-    /// Removes what killed runs left: folders that are no whole boot. The caller has the lock, so no run is writing.
+    /// Removes what killed runs left: folders that were being written or removed. The caller has the lock, so no run is
+    /// writing. A folder with a description in another form may be another version's boot.
     fn remove_leftovers(&self) {
-        let whole: Vec<PathBuf> = boots(&self.dir).map(|(dir, _)| dir).collect();
-        for dir in folders(&self.dir).filter(|d| !whole.contains(d)) {
+        for dir in folders(&self.dir).filter(|d| new(d) || !d.join(ABOUT).exists()) {
             let _ = fs::remove_dir_all(dir);
         }
     }
@@ -160,11 +182,9 @@ impl Store {
                 "another run is keeping a boot; repeat when the run has started its command".into(),
             ));
         };
-        self.remove_leftovers();
-        let mut removed = Vec::new();
-        for (dir, boot) in boots(&self.dir) {
+        let removed = boots(&self.dir).map(|(_, boot)| boot).collect();
+        for dir in folders(&self.dir) {
             fs::remove_dir_all(&dir).map_err(GuestError::file(dir, "cannot remove"))?;
-            removed.push(boot);
         }
         Ok(removed)
     }
@@ -189,16 +209,13 @@ impl Store {
 }
 
 enum Unfit {
-    Absent,
-    Because(String),
+    Damaged(String),
+    Unread(io::Error),
 }
 
 impl From<io::Error> for Unfit {
     fn from(e: io::Error) -> Unfit {
-        match e.kind() {
-            io::ErrorKind::NotFound => Unfit::Absent,
-            _ => Unfit::Because(e.to_string()),
-        }
+        Unfit::Unread(e)
     }
 }
 
@@ -260,7 +277,7 @@ mod tests {
                 Ok(byte[0])
             }
             Found::Nothing => Err(None),
-            Found::Unfit(why) => Err(Some(why)),
+            Found::Damaged(why) | Found::Unread(why) => Err(Some(why)),
         }
     }
 
@@ -272,8 +289,9 @@ mod tests {
         store.keep(&a, &booted(1)).unwrap();
         store.keep(&b, &booted(2)).unwrap();
         assert_eq!((found(&store, &a), found(&store, &b)), (Ok(1), Ok(2)));
+        // Of two runs that boot at once, the first keeps its boot.
         store.keep(&a, &booted(3)).unwrap();
-        assert_eq!(found(&store, &a), Ok(3));
+        assert_eq!(found(&store, &a), Ok(1));
         let list = store.list().unwrap();
         assert_eq!(list.iter().map(|b| b.guest.as_str()).collect::<Vec<_>>(), ["a", "b"]);
         assert!(list.iter().all(|b| (1 << 20..2 << 20).contains(&b.bytes)), "{list:?}");
@@ -314,6 +332,7 @@ mod tests {
             damage();
             let why = found(&store, &key).unwrap_err().unwrap();
             assert!(why.contains(reason), "{why}");
+            store.remove(&key).unwrap();
             assert_eq!(found(&store, &key), Err(None));
         }
         store.keep(&key, &booted(1)).unwrap();
@@ -324,19 +343,41 @@ mod tests {
     }
 
     #[test]
+    fn a_boot_that_cannot_be_read_stays_and_one_that_is_too_large_is_not_kept() {
+        let dir = tempfile::tempdir().unwrap();
+        let (mut store, key) = (store(dir.path()), Key::of("a"));
+        store.keep(&key, &booted(1)).unwrap();
+        let at = store.dir.join(key.name());
+        // A folder in place of a file cannot be read by anyone, root included.
+        fs::rename(at.join(STATE), at.join("aside")).unwrap();
+        fs::create_dir(at.join(STATE)).unwrap();
+        assert!(matches!(store.find(&key), Found::Unread(_) | Found::Damaged(_)));
+        assert!(at.exists());
+        store.most_bytes = 1000;
+        let why = store.keep(&Key::of("b"), &booted(1)).unwrap_err();
+        assert!(why.contains("larger"), "{why}");
+    }
+
+    #[test]
     fn what_a_killed_run_left_is_removed_and_a_busy_store_keeps_nothing() {
         let dir = tempfile::tempdir().unwrap();
         let (store, key) = (store(dir.path()), Key::of("a"));
         fs::create_dir_all(store.dir.join(".new-1")).unwrap();
         fs::create_dir_all(store.dir.join("half")).unwrap();
-        fs::write(store.dir.join("half").join(ABOUT), "bifold").unwrap();
+        fs::create_dir_all(store.dir.join("other")).unwrap();
+        fs::write(store.dir.join("other").join(ABOUT), "bifold-boot 0").unwrap();
         let lock = store.lock(Duration::ZERO).unwrap().unwrap();
         let why = store.keep(&key, &booted(1)).unwrap_err();
         assert!(why.contains("another run"), "{why}");
         assert!(store.dir.join(".new-1").exists());
         drop(lock);
         store.keep(&key, &booted(1)).unwrap();
-        let names: Vec<_> = folders(&store.dir).map(|d| d.file_name().unwrap().to_owned()).collect();
-        assert_eq!(names, [std::ffi::OsString::from(key.name())]);
+        let mut names: Vec<_> =
+            folders(&store.dir).map(|d| d.file_name().unwrap().to_string_lossy().into_owned()).collect();
+        names.sort();
+        let mut expected = vec![key.name(), "other".into()];
+        expected.sort();
+        assert_eq!(names, expected, "another version's boot stays");
+        assert_eq!((store.clear().unwrap().len(), folders(&store.dir).count()), (1, 0));
     }
 }

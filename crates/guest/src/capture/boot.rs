@@ -11,8 +11,9 @@ use std::fs::File;
 use std::io::{self, Read as _, Seek as _, Write as _};
 use std::os::fd::AsFd as _;
 use std::os::unix::net::UnixStream;
+use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use bifold_host::qmp::Qmp;
 use serde_json::{Value, json};
@@ -25,14 +26,13 @@ use crate::error::GuestError;
 use crate::initramfs;
 use crate::kernel::Kernel;
 use crate::memfd::memfd;
-use crate::qemu::{Qemu, path_of};
-use crate::spec::{GuestSpec, Timing};
+use crate::qemu::{Qemu, firmware, path_of};
+use crate::spec::GuestSpec;
 
-/// Time limit of each of QEMU's answers. QEMU answers at once, but may wait long for a CPU.
-const PATIENCE: Duration = Duration::from_secs(60);
-/// Time between two questions, and number of questions while QEMU saves or loads a state.
+/// Time limit of each of QEMU's answers, and of loading and saving. QEMU answers at once, but may wait for a CPU.
+const PATIENCE: Duration = Duration::from_secs(30);
+/// Time between two questions.
 const PAUSE: Duration = Duration::from_millis(5);
-const QUESTIONS: u32 = 12_000;
 /// Number of boots after which a machine whose clock goes on while it is stopped is given up.
 const TRIES: u32 = 8;
 /// Between reading the counter and stopping, init executes six instructions, of 1 ns each.
@@ -58,7 +58,7 @@ pub(super) struct Boots<'a> {
 }
 
 impl<'a> Boots<'a> {
-    pub(super) fn of(parts: Parts<'a>, notes: &mut Vec<String>) -> Result<Boots<'a>, GuestError> {
+    pub(super) fn of(parts: Parts<'a>) -> Result<Boots<'a>, GuestError> {
         let Parts { spec, qemu, kernel } = parts;
         let archive = initramfs::boot_initramfs(spec, kernel)?;
         let mut initrd = File::from(memfd("bifold-initrd", 0)?);
@@ -85,35 +85,38 @@ impl<'a> Boots<'a> {
             kernel: &kernel.image,
             initramfs: &archive,
         })?;
-        let store = if spec.fresh_boot {
-            None
-        } else {
-            Store::open().map_err(|e| notes.push(format!("the guest's boot is not kept: {e}"))).ok()
-        };
+        // Without qboot, QEMU chooses a firmware whose file the key does not know.
+        let store = spec.kept_boots.as_deref().filter(|_| firmware().is_some()).map(Store::at);
         Ok(Boots { parts, initrd, key, store })
     }
 
-    /// The kept boot, if there is one. A boot that cannot be used is removed, and `notes` gets the reason.
-    pub(super) fn kept(&self, notes: &mut Vec<String>) -> Option<Booted> {
+    /// The kept boot, if there is one that can be used.
+    pub(super) fn kept(&self, note: &mut dyn FnMut(&str)) -> Option<Booted> {
         match self.store.as_ref()?.find(&self.key) {
-            Found::Boot(booted) => Some(booted),
-            Found::Nothing => None,
-            Found::Unfit(why) => {
-                notes.push(format!("the kept boot was removed, because {why}; the guest has booted again"));
-                None
-            }
+            Found::Boot(booted) => return Some(booted),
+            Found::Nothing => {}
+            Found::Damaged(why) => self.forget(&why, note),
+            Found::Unread(why) => note(&format!("the kept boot cannot be read: {why}")),
         }
+        None
     }
 
-    /// Removes the kept boot, from which QEMU did not go on.
-    pub(super) fn forget(&self) {
-        if let Some(store) = &self.store {
-            store.remove(&self.key);
+    /// The folder of the kept boot.
+    pub(super) fn folder(&self) -> Option<PathBuf> {
+        Some(self.store.as_ref()?.folder(&self.key))
+    }
+
+    /// Removes the kept boot for this reason.
+    pub(super) fn forget(&self, why: &str, note: &mut dyn FnMut(&str)) {
+        let Some(store) = &self.store else { return };
+        match store.remove(&self.key) {
+            Ok(()) => note(&format!("the kept boot was removed: {why}")),
+            Err(e) => note(&format!("the kept boot cannot be used ({why}), nor removed: {e}")),
         }
     }
 
     /// Boots, and keeps the boot.
-    pub(super) fn boot(self, stop: &AtomicBool, notes: &mut Vec<String>) -> Result<Booted, GuestError> {
+    pub(super) fn boot(&self, stop: &AtomicBool, note: &mut dyn FnMut(&str)) -> Result<Booted, GuestError> {
         let mut tries = 1..=TRIES;
         let booted = loop {
             let last = tries.next() == Some(TRIES);
@@ -129,7 +132,7 @@ impl<'a> Boots<'a> {
         };
         if let Some(store) = &self.store {
             if let Err(why) = store.keep(&self.key, &booted) {
-                notes.push(format!("the guest's boot was not kept: {why}"));
+                note(&format!("the guest's boot was not kept: {why}"));
             }
         }
         Ok(booted)
@@ -166,15 +169,13 @@ fn boot(parts: Parts, initrd: &File, stop: &AtomicBool) -> Result<Booted, Unboot
     };
     let unknown = |what: &str| GuestError::Guest(format!("QEMU {}: {what} not understood", qemu.version));
     let registers = parse_registers(&text, spec.vcpus).ok_or_else(|| unknown("registers are"))?;
-    if spec.timing == Timing::Exact {
-        let mut bytes = Vec::new();
-        let problem = GuestError::os("reading the machine's state");
-        state.rewind().and_then(|()| state.read_to_end(&mut bytes)).map_err(problem)?;
-        let (then, now) = (stopped_at(&text), clock_of(&bytes));
-        let (then, now) = then.zip(now).ok_or_else(|| unknown("the machine's clock is"))?;
-        if now.wrapping_sub(then) > LATE_NS {
-            return Err(Unbooted::Late);
-        }
+    let mut bytes = Vec::new();
+    let problem = GuestError::os("reading the machine's state");
+    state.rewind().and_then(|()| state.read_to_end(&mut bytes)).map_err(problem)?;
+    let (then, now) = (stopped_at(&text), clock_of(&bytes));
+    let (then, now) = then.zip(now).ok_or_else(|| unknown("the machine's clock is"))?;
+    if now.wrapping_sub(then) > LATE_NS {
+        return Err(Unbooted::Late);
     }
     state.rewind().map_err(GuestError::os("reading the machine's state"))?;
     Ok(Booted { ram, state, registers })
@@ -241,11 +242,17 @@ impl Booting {
     }
 
     fn has_stopped(&mut self, qmp: &mut Qmp) -> io::Result<bool> {
+        let stopped = qmp.ask("query-status", json!({}))?["status"] == STOPPED;
+        // Init says so before it stops the machine, so the words are there by now.
         let mut bytes = [0; 256];
         while let Ok(n @ 1..) = self.control.read(&mut bytes) {
             self.said += &String::from_utf8_lossy(&bytes[..n]);
         }
-        Ok(qmp.ask("query-status", json!({}))?["status"] == STOPPED)
+        // A kernel with a driver of the device writes to it when it panics.
+        if stopped && !self.said.contains("booted\n") {
+            return Err(io::Error::other("the guest's kernel panicked"));
+        }
+        Ok(stopped)
     }
 
     fn died(&mut self, e: &io::Error) -> GuestError {
@@ -268,6 +275,9 @@ fn save(qmp: &mut Qmp, state: &File) -> io::Result<()> {
 }
 
 /// Loads a state into a machine that waits for one, and lets the machine go on.
+///
+/// # Errors
+/// If QEMU has ended, is silent for too long, or refuses the state.
 pub(super) fn resume(qmp: &UnixStream, state: &File) -> io::Result<()> {
     let mut qmp = Qmp::greet(qmp, PATIENCE)?;
     without_memory(&mut qmp)?;
@@ -288,7 +298,8 @@ fn without_memory(qmp: &mut Qmp) -> io::Result<Value> {
 }
 
 fn until(qmp: &mut Qmp, question: &str, mut done: impl FnMut(&Value) -> io::Result<bool>) -> io::Result<()> {
-    for _ in 0..QUESTIONS {
+    let begun = Instant::now();
+    while begun.elapsed() < PATIENCE {
         if done(&qmp.ask(question, json!({}))?)? {
             return Ok(());
         }

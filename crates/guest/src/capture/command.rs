@@ -138,20 +138,11 @@ fn quoted(path: &Path) -> String {
     path.to_string_lossy().replace(',', ",,")
 }
 
-/// The guest's date at the command's start, in seconds since 1970: now or, with exact timing, the next midnight (UTC).
-/// All exact runs of a day begin at this date, so they repeat. No file of the host is newer than the guest's clock;
-/// make(1) would complain about such files.
-pub(super) fn date(timing: Timing) -> u64 {
-    date_at(timing, SystemTime::now())
-}
-
-fn date_at(timing: Timing, now: SystemTime) -> u64 {
+/// The next midnight (UTC), in seconds since 1970. All exact runs of a day begin at this date, so they repeat. No file of
+/// the host is newer than the guest's clock; make(1) would complain about such files.
+pub(super) fn next_midnight(now: SystemTime) -> u64 {
     const DAY: u64 = 86_400;
-    let seconds = now.duration_since(UNIX_EPOCH).unwrap_or(Duration::ZERO).as_secs();
-    match timing {
-        Timing::Exact => (seconds / DAY + 1) * DAY,
-        Timing::Fast => seconds,
-    }
+    (now.duration_since(UNIX_EPOCH).unwrap_or(Duration::ZERO).as_secs() / DAY + 1) * DAY
 }
 
 /// The date of a midnight in seconds since 1970, as `-rtc base=` takes dates.
@@ -289,7 +280,9 @@ pub(super) fn arguments(engine: Engine, kernel: &Kernel, spec: &GuestSpec, fds: 
             // Init sets the date where the machine goes on.
             _ if !whole => "base=2026-01-01,clock=vm".into(),
             (Timing::Exact, Root::Initramfs { .. }) => "base=2026-01-01,clock=vm".into(),
-            (Timing::Exact, Root::Host) => format!("base={},clock=vm", rtc_date(date(Timing::Exact))),
+            (Timing::Exact, Root::Host) => {
+                format!("base={},clock=vm", rtc_date(next_midnight(SystemTime::now())))
+            }
             (Timing::Fast, _) => "base=utc".to_owned(),
         },
     );
@@ -354,13 +347,12 @@ mod tests {
 
     #[test]
     fn the_guests_date_is_the_next_midnight() {
-        let at = |seconds| rtc_date(date_at(Timing::Exact, UNIX_EPOCH + Duration::from_secs(seconds)));
+        let at = |seconds| rtc_date(next_midnight(UNIX_EPOCH + Duration::from_secs(seconds)));
         assert_eq!(at(0), "1970-01-02T00:00:00");
         assert_eq!(at(951_782_399), "2000-02-29T00:00:00");
         assert_eq!(at(951_782_400), "2000-03-01T00:00:00");
         assert_eq!(at(1_798_675_200 - 1), "2026-12-31T00:00:00");
         assert_eq!(at(1_798_761_599), "2027-01-01T00:00:00");
-        assert_eq!(date_at(Timing::Fast, UNIX_EPOCH + Duration::from_secs(5)), 5);
     }
 
     #[test]

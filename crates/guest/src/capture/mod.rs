@@ -37,7 +37,8 @@ pub struct Written {
 /// How the guest came to the point at which it starts the command.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum BootKind {
-    /// It booted with its command. So do guests without the host's root, recorded boots, and guests under KVM.
+    /// It booted with its command. So do guests without the host's root or with fast timing, recorded boots, guests under
+    /// KVM, and commands with much standard input.
     Whole,
     /// It booted for this run, was saved, and went on from the saved state.
     Saved,
@@ -69,8 +70,6 @@ pub struct CaptureReport {
     pub boot_seconds: f64,
     /// How the guest came to the command's start.
     pub boot: BootKind,
-    /// Why a kept boot was not used, or a new one not kept.
-    pub boot_notes: Vec<String>,
     /// How time passed for the command.
     pub clock: Clock,
     /// What the command wrote; `None` if the guest had to be killed, or without [`Root::Host`](crate::Root::Host).
@@ -85,6 +84,8 @@ pub struct CaptureReport {
 pub enum CaptureProgress<'a> {
     /// A stage of the preparation began.
     Stage(&'a str),
+    /// What the user should know of how the guest began: a kept boot was not used, or a new one not kept.
+    Note(&'a str),
     /// The guest has booted and the recording has begun.
     Recording,
     /// Words delivered so far.

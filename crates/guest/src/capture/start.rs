@@ -1,12 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! Starts the guest of a capture: from a kept boot, from a boot for this run, or with its command from the start.
 
-use std::fs::File;
-use std::io::Write as _;
+use std::fs::{self, File};
+use std::io::{ErrorKind, Write as _};
 use std::os::fd::{AsFd as _, OwnedFd};
 use std::os::unix::net::UnixStream;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::atomic::AtomicBool;
+use std::time::SystemTime;
 
 use super::boot::{self, Boots};
 use super::command::{self, Engine, Inherited, Plugin, Stage};
@@ -19,7 +20,7 @@ use crate::initramfs;
 use crate::kernel::Kernel;
 use crate::memfd::memfd;
 use crate::qemu::Qemu;
-use crate::spec::{GuestSpec, Record, Root};
+use crate::spec::{GuestSpec, Record, Root, Timing};
 
 /// What is started.
 #[derive(Clone, Copy)]
@@ -41,7 +42,31 @@ pub(super) struct Started {
     pub(super) ring: Ring,
     pub(super) files: Files,
     pub(super) boot: BootKind,
-    pub(super) notes: Vec<String>,
+    /// The folder of the kept boot from which the guest went on.
+    kept: Option<PathBuf>,
+}
+
+impl Started {
+    /// Removes the kept boot, from which the guest did not come to its command.
+    pub(super) fn forget(&self, note: &mut dyn FnMut(&str)) {
+        if self.kept.as_ref().is_some_and(|dir| fs::remove_dir_all(dir).is_ok()) {
+            note("the kept boot was removed: the guest did not start its command from there");
+        }
+    }
+}
+
+/// Standard input of which more goes into the initramfs, in bytes. A guest that goes on after a boot reads its input byte by byte
+/// from a port, some 10 MB a second.
+const MOST_STDIN: usize = 64 << 20;
+
+/// Whether the guest boots without its command. With fast timing, a boot measures the host's clock and depends on the host's load.
+/// Under KVM, and where a boot is recorded, guests boot as they always do. A root of its own is read while booting.
+fn boots_apart(spec: &GuestSpec, kind: RunKind) -> bool {
+    !matches!(kind, RunKind::Kvm(_))
+        && spec.timing == Timing::Exact
+        && spec.root == Root::Host
+        && spec.record == Record::Command
+        && spec.stdin.len() <= MOST_STDIN
 }
 
 /// Starts the guest.
@@ -51,37 +76,37 @@ pub(super) fn start(
     progress: &mut dyn FnMut(CaptureProgress),
 ) -> Result<Started, GuestError> {
     let Parts { spec, kind, qemu, kernel, .. } = parts;
-    let mut notes = Vec::new();
-    // Under KVM, and where a boot is recorded, the guest boots as it always does. A root of its own is read while booting.
-    let separate =
-        !matches!(kind, RunKind::Kvm(_)) && spec.root == Root::Host && spec.record == Record::Command;
-    if separate {
-        let boots = Boots::of(boot::Parts { spec, qemu, kernel }, &mut notes)?;
-        if let Some(booted) = boots.kept(&mut notes) {
+    if boots_apart(spec, kind) {
+        let boots = Boots::of(boot::Parts { spec, qemu, kernel })?;
+        if let Some(booted) = boots.kept(&mut |text| progress(CaptureProgress::Note(text))) {
             progress(CaptureProgress::Stage("going on from a kept boot"));
             match resumed(parts, booted) {
-                Ok(started) => return Ok(Started { boot: BootKind::Kept, notes, ..started }),
-                Err(e) => {
-                    boots.forget();
-                    notes.push(format!("the kept boot was removed, because QEMU did not go on from it: {e}"));
+                Ok(started) => return Ok(Started { boot: BootKind::Kept, kept: boots.folder(), ..started }),
+                Err(Unresumed::For(e)) => return Err(e),
+                Err(Unresumed::Refused(why)) => {
+                    boots.forget(&why, &mut |text| progress(CaptureProgress::Note(text)));
                 }
             }
         }
         progress(CaptureProgress::Stage("booting the guest"));
-        let began = boots.boot(stop, &mut notes).and_then(|booted| resumed(parts, booted));
-        match began {
-            Ok(started) => return Ok(Started { boot: BootKind::Saved, notes, ..started }),
+        let began = match boots.boot(stop, &mut |text| progress(CaptureProgress::Note(text))) {
+            Ok(booted) => resumed(parts, booted),
             Err(e @ (GuestError::InterruptedEarly | GuestError::BootTimeout { .. })) => return Err(e),
-            Err(e) => {
-                notes.push(format!("the guest booted with its command, because a separate boot failed: {e}"))
-            }
+            Err(e) => Err(Unresumed::Refused(e.to_string())),
+        };
+        match began {
+            Ok(started) => return Ok(Started { boot: BootKind::Saved, ..started }),
+            Err(Unresumed::For(e)) => return Err(e),
+            Err(Unresumed::Refused(why)) => progress(CaptureProgress::Note(&format!(
+                "the guest boots with its command, because it could not boot apart: {why}; figures differ a little from those of \
+                 guests that boot apart"
+            ))),
         }
     }
     progress(CaptureProgress::Stage("booting the guest"));
     let initrd = file_of("bifold-initrd", &initramfs::initramfs(spec, kernel, parts.program)?)?;
     let ram = memfd("bifold-ram", spec.memory_mib << 20)?;
-    let started = launch(parts, &ram, Stage::Whole { initrd: initrd.as_fd() })?;
-    Ok(Started { boot: BootKind::Whole, notes, ..started })
+    launch(parts, &ram, Stage::Whole { initrd: initrd.as_fd() })
 }
 
 /// A file in memory with these bytes.
@@ -91,11 +116,24 @@ fn file_of(name: &str, bytes: &[u8]) -> Result<File, GuestError> {
     Ok(file)
 }
 
+/// Why a guest did not go on after a boot.
+enum Unresumed {
+    For(GuestError),
+    /// QEMU did not load the state, for this reason.
+    Refused(String),
+}
+
+impl From<GuestError> for Unresumed {
+    fn from(e: GuestError) -> Unresumed {
+        Unresumed::For(e)
+    }
+}
+
 /// A guest that goes on after a boot.
-fn resumed(parts: Parts, booted: Booted) -> Result<Started, GuestError> {
+fn resumed(parts: Parts, booted: Booted) -> Result<Started, Unresumed> {
     let Parts { spec, program, .. } = parts;
-    let config =
-        file_of("bifold-config", &initramfs::command_config(spec, program, command::date(spec.timing))?)?;
+    let date = command::next_midnight(SystemTime::now());
+    let config = file_of("bifold-config", &initramfs::command_config(spec, program, date)?)?;
     let stdin = file_of("bifold-stdin", &spec.stdin)?;
     let (qmp, its_qmp) = UnixStream::pair().map_err(GuestError::os("socketpair"))?;
     let stage = Stage::Resumed {
@@ -108,12 +146,8 @@ fn resumed(parts: Parts, booted: Booted) -> Result<Started, GuestError> {
     let mut started = launch(parts, &booted.ram, stage)?;
     drop(its_qmp);
     boot::resume(&qmp, &booted.state).map_err(|e| {
-        let _ = started.child.0.kill();
-        let status = started.child.0.wait().map_or_else(|e| e.to_string(), |s| s.to_string());
-        GuestError::QemuDied {
-            status,
-            log: format!("{e}\n{}", tail(&mut started.files.log)).trim().to_owned(),
-        }
+        let why = if e.kind() == ErrorKind::UnexpectedEof { "QEMU has ended".into() } else { e.to_string() };
+        Unresumed::Refused(format!("{why}\n{}", tail(&mut started.files.log)).trim().to_owned())
     })?;
     Ok(started)
 }
@@ -144,5 +178,5 @@ fn launch(parts: Parts, ram: &OwnedFd, stage: Stage) -> Result<Started, GuestErr
         },
     };
     let child = Emulator(command::spawn(qemu, engine, kernel, spec, &inherited, log)?);
-    Ok(Started { child, control, ring, files, boot: BootKind::Whole, notes: Vec::new() })
+    Ok(Started { child, control, ring, files, boot: BootKind::Whole, kept: None })
 }

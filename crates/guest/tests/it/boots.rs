@@ -1,21 +1,25 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! Runs that begin from a kept boot, and runs that boot.
 
+use std::path::Path;
 use std::process::Command;
+use std::sync::atomic::AtomicBool;
 
-use bifold_guest::{BootKind, CaptureReport, GuestSpec, Root, Timing};
+use bifold_guest::{BootKind, CaptureProgress, GuestError, GuestSpec, Root, Timing, boots, capture};
 use bifold_trace::CommandExit;
 
 use crate::support::{compile, qemu_missing, run, spec};
 
-/// Memory that no other test's guest has, so that their boots are others.
-fn guest(script: &str, memory_mib: u64) -> GuestSpec {
-    GuestSpec { root: Root::Host, timing: Timing::Exact, memory_mib, ..spec(&["sh", "-c", script]) }
-}
-
-/// Whether another test's run was keeping a boot at the same moment, so that this one's was not kept.
-fn was_busy(r: &CaptureReport) -> bool {
-    r.boot_notes.iter().any(|n| n.contains("another run is keeping a boot"))
+/// A guest that keeps its boot in this folder, or boots and keeps nothing.
+fn guest(script: &str, kept: Option<&Path>) -> GuestSpec {
+    let kept_boots = kept.map(Path::to_owned);
+    GuestSpec {
+        root: Root::Host,
+        timing: Timing::Exact,
+        memory_mib: 256,
+        kept_boots,
+        ..spec(&["sh", "-c", script])
+    }
 }
 
 #[test]
@@ -23,18 +27,21 @@ fn a_run_from_a_kept_boot_gives_the_stream_of_a_run_that_boots() {
     if qemu_missing() {
         return;
     }
-    let several = GuestSpec { vcpus: 2, nodes: 2, ..guest("date; exit 3", 261) };
-    for s in [GuestSpec { stdin: b"text".to_vec(), ..guest("cat; date", 260) }, several] {
-        let (fresh, words) = run(&GuestSpec { fresh_boot: true, ..s.clone() }).unwrap();
-        assert_eq!((fresh.boot, &fresh.boot_notes[..]), (BootKind::Saved, &[][..]));
-        let (first, also) = run(&s).unwrap();
-        assert!(words == also, "{} and {} words", words.len(), also.len());
-        let (kept, again) = run(&s).unwrap();
-        assert!(words == again, "{} and {} words", words.len(), again.len());
-        assert!(kept.boot == BootKind::Kept || was_busy(&first), "{:?} {:?}", kept.boot, first.boot_notes);
-        assert_eq!(fresh.stdout, kept.stdout);
-        assert_eq!((fresh.exit, fresh.clock.guest_ns), (kept.exit, kept.clock.guest_ns));
+    let dir = tempfile::tempdir().unwrap();
+    let several = GuestSpec { vcpus: 2, nodes: 2, ..guest("date; exit 3", Some(dir.path())) };
+    for s in [GuestSpec { stdin: b"text".to_vec(), ..guest("cat; date", Some(dir.path())) }, several] {
+        let (fresh, words) = run(&GuestSpec { kept_boots: None, ..s.clone() }).unwrap();
+        for boot in [BootKind::Saved, BootKind::Kept] {
+            let (r, again) = run(&s).unwrap();
+            assert_eq!((fresh.boot, r.boot), (BootKind::Saved, boot));
+            assert!(words == again, "{} and {} words", words.len(), again.len());
+            assert_eq!(
+                (&fresh.stdout, fresh.exit, fresh.clock.guest_ns),
+                (&r.stdout, r.exit, r.clock.guest_ns)
+            );
+        }
     }
+    assert_eq!(boots::list(dir.path()).unwrap().len(), 2);
 }
 
 #[test]
@@ -42,18 +49,64 @@ fn a_kept_boot_has_nothing_of_the_command() {
     if qemu_missing() {
         return;
     }
-    let secret = format!("secret-{}-{:x}", std::process::id(), 0x5eed_u64 << 20);
-    let mut s = guest("cat", 262);
+    let dir = tempfile::tempdir().unwrap();
+    let secret = format!("secret-{}-of-this-test", std::process::id());
+    let mut s = guest("cat", Some(dir.path()));
     s.env.push(("BIFOLD_SECRET".into(), secret.clone().into()));
     s.stdin = secret.clone().into_bytes();
     let (r, _) = run(&s).unwrap();
     assert_eq!((r.exit, r.stdout), (CommandExit::Code(0), secret.clone().into_bytes()));
-    let cache = std::env::var_os("XDG_CACHE_HOME").filter(|v| !v.is_empty()).map(std::path::PathBuf::from);
-    let cache =
-        cache.unwrap_or_else(|| std::path::Path::new(&std::env::var_os("HOME").unwrap()).join(".cache"));
-    let found =
-        Command::new("grep").args(["-rlF", &secret]).arg(cache.join("bifold/boots")).output().unwrap();
-    assert_eq!(String::from_utf8_lossy(&found.stdout), "");
+    // The guest's memory is there, and init's words in it.
+    for (word, expected) in [(secret.as_str(), 1), ("opt/bifold/config", 0)] {
+        let found = Command::new("grep").args(["-rqF", word]).arg(dir.path()).status().unwrap();
+        assert_eq!(found.code(), Some(expected), "{word}");
+    }
+}
+
+#[test]
+fn a_damaged_boot_is_replaced_with_a_note() {
+    if qemu_missing() {
+        return;
+    }
+    let dir = tempfile::tempdir().unwrap();
+    let s = guest("true", Some(dir.path()));
+    let (_, words) = run(&s).unwrap();
+    let boot =
+        std::fs::read_dir(dir.path()).unwrap().flatten().map(|e| e.path()).find(|p| p.is_dir()).unwrap();
+    std::fs::write(boot.join("state"), "damaged").unwrap();
+    let (mut notes, mut again) = (Vec::new(), Vec::new());
+    let mut progress = |p: CaptureProgress| {
+        if let CaptureProgress::Note(text) = p {
+            notes.push(text.to_owned());
+        }
+    };
+    let mut sink = |chunk: &[u64]| {
+        again.extend_from_slice(chunk);
+        Ok(())
+    };
+    let r = capture(&s, &AtomicBool::new(false), &mut progress, &mut sink).unwrap();
+    assert_eq!(
+        (r.boot, &notes[..]),
+        (BootKind::Saved, &["the kept boot was removed: its files are damaged".to_owned()][..])
+    );
+    assert!(words == again);
+    assert_eq!(run(&s).unwrap().0.boot, BootKind::Kept);
+}
+
+#[test]
+fn a_stop_while_the_guest_boots_ends_the_boot() {
+    if qemu_missing() {
+        return;
+    }
+    let stop = AtomicBool::new(false);
+    let mut progress = |p: CaptureProgress| {
+        if matches!(p, CaptureProgress::Stage("booting the guest")) {
+            stop.store(true, std::sync::atomic::Ordering::Relaxed);
+        }
+    };
+    let e = capture(&guest("true", None), &stop, &mut progress, &mut |_| Ok(())).unwrap_err();
+    assert!(matches!(e, GuestError::InterruptedEarly), "{e}");
+    assert_eq!(crate::support::children(), "");
 }
 
 #[test]
@@ -62,30 +115,30 @@ fn the_command_has_neither_inits_ports_nor_its_files() {
         return;
     }
     let reader = compile("port", "#include <sys/io.h>\nint main(void) { return inb(0x511); }");
-    let s = guest(&format!("ls /proc/self/fd | wc -w; {}", reader.display()), 262);
+    let s = guest(&format!("ls /proc/self/fd | wc -w; {}", reader.display()), None);
     let (r, _) = run(&s).unwrap();
     // 0 to 2, and the folder that ls reads. The shell says so if a signal ends its child.
     assert_eq!((r.exit, r.stdout), (CommandExit::Code(128 + 11), b"4\n".to_vec()));
 }
 
 #[test]
-fn the_guests_date_is_the_hosts_also_in_a_kept_boot() {
+fn the_guests_date_is_the_next_midnight() {
     if qemu_missing() {
         return;
     }
-    let seconds = || std::time::UNIX_EPOCH.elapsed().unwrap().as_secs();
-    for timing in [Timing::Fast, Timing::Exact] {
-        let s = GuestSpec { timing, ..guest("date +%s", 263) };
-        for _ in 0..2 {
-            let before = seconds();
-            let (r, _) = run(&s).unwrap();
-            let guest: u64 = String::from_utf8(r.stdout).unwrap().trim().parse().unwrap();
-            match timing {
-                Timing::Fast => {
-                    assert!((before..=seconds() + 1).contains(&guest), "{guest}, begun at {before}")
-                }
-                Timing::Exact => assert!(guest % 86_400 < 60 && guest > before, "{guest}, begun at {before}"),
-            }
-        }
+    let before = std::time::UNIX_EPOCH.elapsed().unwrap().as_secs();
+    let (r, _) = run(&guest("date +%s", None)).unwrap();
+    let guest: u64 = String::from_utf8(r.stdout).unwrap().trim().parse().unwrap();
+    assert!(guest % 86_400 < 60 && guest > before, "{guest}, begun at {before}");
+}
+
+#[test]
+fn a_guest_with_fast_timing_boots_with_its_command() {
+    if qemu_missing() {
+        return;
     }
+    let dir = tempfile::tempdir().unwrap();
+    let s = GuestSpec { timing: Timing::Fast, ..guest("true", Some(dir.path())) };
+    assert_eq!(run(&s).unwrap().0.boot, BootKind::Whole);
+    assert_eq!(boots::list(dir.path()).unwrap().len(), 0);
 }

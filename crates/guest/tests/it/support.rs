@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::atomic::AtomicBool;
 
-use bifold_guest::{CaptureReport, GuestError, GuestSpec, Timing, capture};
+use bifold_guest::{CaptureProgress, CaptureReport, GuestError, GuestSpec, Timing, capture};
 
 /// A spec for a command of the host's, in the cheapest guest.
 pub fn spec(command: &[&str]) -> GuestSpec {
@@ -27,10 +27,15 @@ pub fn qemu_missing() -> bool {
     missing
 }
 
-/// Runs it and returns the whole stream.
+/// Runs it and returns the whole stream. A note fails the test.
 pub fn run(spec: &GuestSpec) -> Result<(CaptureReport, Vec<u64>), GuestError> {
     let mut words = Vec::new();
-    let report = capture(spec, &AtomicBool::new(false), &mut |_| {}, &mut |chunk| {
+    let mut progress = |p: CaptureProgress| {
+        if let CaptureProgress::Note(text) = p {
+            panic!("{text}");
+        }
+    };
+    let report = capture(spec, &AtomicBool::new(false), &mut progress, &mut |chunk| {
         words.extend_from_slice(chunk);
         Ok(())
     })?;

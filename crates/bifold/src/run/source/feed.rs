@@ -28,6 +28,8 @@ pub struct Feed {
     pub phase: (&'static str, Instant),
     /// The phase's length, as the source knows it.
     pub length: Length,
+    /// Whether stderr gets notes.
+    pub notes: bool,
 }
 
 /// The length of a phase.

@@ -2,6 +2,7 @@
 //! A command that runs in a guest now, as a source of events.
 
 use super::{Ending, EventSource, Feed, Length, stdin};
+use crate::console::note;
 use crate::run::pace;
 use bifold_guest::{Begin, CaptureProgress, GuestSpec, Region, Root, Thp, Timing, capture};
 use bifold_report::{Input, Partial, grouped};
@@ -34,10 +35,11 @@ impl EventSource for Guest {
 
     fn run(&mut self, feed: &mut Feed, stop: &AtomicBool) -> Ending {
         let mut broken = None;
-        let bar = feed.progress.clone();
+        let (bar, notes) = (feed.progress.clone(), feed.notes);
         let started = Cell::new(false);
         let mut progress = |p: CaptureProgress| match p {
             CaptureProgress::Stage(what) => bar.say(&format!("{}: {what}", pace::BOOT)),
+            CaptureProgress::Note(text) => bar.suspend(|| note(notes, text)),
             CaptureProgress::Recording => started.set(true),
             _ => {}
         };
@@ -79,7 +81,6 @@ impl EventSource for Guest {
             clock: Some(report.clock),
             written: report.written,
             kept: report.kept,
-            notes: report.boot_notes,
             failure: None,
         }
     }

@@ -77,8 +77,6 @@ pub struct Ending {
     pub kept: Option<File>,
     /// What the command said of a lack of memory; none if it said nothing of one.
     pub short_of_memory: Option<String>,
-    /// What the user should know of how the source ran.
-    pub notes: Vec<String>,
     /// The error that ended the source.
     pub failure: Option<anyhow::Error>,
 }

@@ -69,7 +69,6 @@ impl EventSource for Recording {
             clock: trailer.clock,
             written: None,
             kept: None,
-            notes: Vec::new(),
             short_of_memory: None,
             failure: None,
         }
