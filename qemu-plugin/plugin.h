@@ -176,6 +176,12 @@ tb_trans_cb_t region_recording(void);
 bool region_missed(void);
 void region_marker(uint32_t code);
 void region_watch(struct qemu_plugin_insn *insn);
+
+/* gap.c */
+extern struct tally *tally; /* not NULL in a gap whose user blocks have no calls */
+void gap_begin(void);
+void gap_end(void);
+void gap_fold(void);
 void on_gap_block(qemu_plugin_id_t id, struct qemu_plugin_tb *tb);
 
 /* control.c */

@@ -19,7 +19,7 @@
  * generation (see forget_translations()), which also finds stores to page tables,
  * so that the consumer knows which pages were touched. User code cannot store to a
  * page table, so in a gap its accesses have no callback. A reset of the plugin
- * changes between the two kinds of callbacks.
+ * changes between the two kinds of callbacks (gap.c has those of gaps).
  */
 #include <stdlib.h>
 #include <string.h>
@@ -29,9 +29,6 @@
 
 /* The head of a sampled recording is a period divided by this. */
 #define HEADS 10
-/* Instructions of a gap between two checks. */
-#define GAP_INSNS 65536
-
 /* Instructions before a region of which every access is in the stream, after a gap. A
  * last-level cache of 32 MB has 500,000 lines, which 10 misses in 1,000 instructions
  * fill. */
@@ -101,6 +98,7 @@ static bool at_function(const struct qemu_plugin_insn *insn)
 static void enter_gap(void)
 {
     enter_part(GAP, BF_GAP_BEGIN);
+    gap_begin();
     await(warm_up_begins());
     next_check = NULL;
     ring_set_limit();
@@ -109,6 +107,7 @@ static void enter_gap(void)
 static void after_gap(qemu_plugin_id_t id)
 {
     enter_part(WARM_UP, BF_GAP_WARM_UP);
+    gap_end();
     await(measure_begins);
     for (unsigned i = 0; i < n_vcpus; i++)
         vcpus[i]->fetch_page = UINT64_MAX;
@@ -259,119 +258,4 @@ void region_due(void)
         await_window();
         break;
     }
-}
-
-/* Records the kernel's first access to a page in this generation. */
-COLD static void gap_load_slow(uint64_t va)
-{
-    uint64_t page = va >> PAGE_SHIFT;
-
-    if (!recording)
-        return;
-    self->loaded[page % CACHE_PAGES] = page + hot.generation;
-    /* Dependent or not: nothing is measured in a gap. */
-    *hot.p++ = bf_head(BF_KIND_LOAD, va);
-    if (hot.p >= hot.limit)
-        ring_publish();
-}
-
-HOT static void on_gap_load(unsigned vcpu, qemu_plugin_meminfo_t info, uint64_t va, void *u)
-{
-    uint64_t page = va >> PAGE_SHIFT, slot = page % CACHE_PAGES, tag = page + hot.generation;
-
-    (void)vcpu, (void)info, (void)u;
-    if (unlikely((self->loaded[slot] != tag) & (hot.tag[slot] != tag)))
-        gap_load_slow(va);
-}
-
-HOT static void on_gap_store(unsigned vcpu, qemu_plugin_meminfo_t info, uint64_t va, void *u)
-{
-    uint64_t page = va >> PAGE_SHIFT;
-
-    (void)vcpu;
-    if (likely((hot.tag[page % CACHE_PAGES] == page + hot.generation) &
-               ((va & PAGE_MASK) <= 4096 - 16)))
-        return;
-    *hot.p++ = (uint64_t)u | (va & BF_PAYLOAD_MASK);
-    store_slow(info, va, (uint64_t)u);
-}
-
-static void gap_count(void)
-{
-    if (recording && stats[ST_INSNS] + (uint64_t)hot.insns >= region_next)
-        region_due();
-    else
-        flush_insns();
-}
-
-COLD static void gap_block_slow(const struct block *b)
-{
-    if (!recording)
-        return;
-    if (self->code[b->page % CODE_PAGES].tag != b->page + hot.generation) {
-        uint64_t page = code_page(b) << PAGE_SHIFT;
-        emit1(BF_KIND_FETCH, page | (b->start & PAGE_MASK));
-        if (b->page2 != b->page)
-            emit1(BF_KIND_FETCH, page + PAGE_MASK + 1);
-    }
-    hot.block_page = b->page;
-    /* If faults follow each other closely, no run of instructions gets long. */
-    if ((hot.insns >= GAP_INSNS) | (stats[ST_INSNS] + (uint64_t)hot.insns >= region_next))
-        gap_count();
-}
-
-HOT static void on_gap_kernel(unsigned vcpu, void *u)
-{
-    const struct block *b = u;
-
-    (void)vcpu;
-    enter(b);
-    if (unlikely((b->page != hot.block_page) | (hot.insns >= GAP_INSNS)))
-        gap_block_slow(b);
-}
-
-static void on_gap_rep(unsigned vcpu, void *u)
-{
-    rep_block(vcpu, u, on_gap_kernel);
-}
-
-static void on_gap_entry(unsigned vcpu, void *u)
-{
-    entry_block(vcpu, u, false, on_gap_kernel);
-}
-
-HOT static void on_gap_user(unsigned vcpu, void *u)
-{
-    const struct block *b = u;
-
-    (void)vcpu;
-    enter(b);
-    if (unlikely(hot.insns >= GAP_INSNS))
-        gap_count();
-}
-
-static void watch_gap(struct qemu_plugin_insn *insn, const struct decoded *d)
-{
-    if (qemu_plugin_insn_vaddr(insn) >> 63) {
-        qemu_plugin_register_vcpu_mem_cb(insn, on_gap_load, CB_NO_REGS, MEM_R, NULL);
-        qemu_plugin_register_vcpu_mem_cb(
-            insn, on_gap_store, CB_NO_REGS, MEM_W,
-            (void *)bf_head(d->pt_write ? BF_KIND_STORE : BF_KIND_STORE_OTHER, 0));
-    }
-    control_watch(insn, d);
-}
-
-void on_gap_block(qemu_plugin_id_t id, struct qemu_plugin_tb *tb)
-{
-    int vector;
-    const struct block *b = describe(tb, watch_gap, &vector);
-    bool kernel = b->start >> 63;
-
-    (void)id;
-    qemu_plugin_register_vcpu_tb_exec_cb(tb,
-                                         vector >= 0            ? on_gap_entry
-                                         : b->rep && b->n == 1  ? on_gap_rep
-                                         : kernel               ? on_gap_kernel
-                                                                : on_gap_user,
-                                         CB_R_REGS, (void *)b);
 }

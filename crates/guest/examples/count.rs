@@ -5,7 +5,15 @@
 use std::sync::atomic::AtomicBool;
 use std::time::Instant;
 
-use bifold_guest::{GuestSpec, Record, Root, Timing, capture, plain};
+use bifold_guest::{GuestSpec, Record, Region, Root, Timing, capture, plain};
+use bifold_trace::Windows;
+
+/// The windows of `SAMPLE=WINDOW:PERIOD`, in instructions, with the warm-up of `bifold compare --sample`.
+fn windows(text: &str) -> Windows {
+    let (window, period) = text.split_once(':').expect("SAMPLE=WINDOW:PERIOD");
+    let window = window.parse().expect("SAMPLE");
+    Windows { window, warm_up: 4 * window, period: period.parse().expect("SAMPLE"), seed: 1 }
+}
 
 fn main() {
     let mut args = std::env::args_os().skip(1);
@@ -18,7 +26,8 @@ fn main() {
     let flag = |name: &str| std::env::var(name).ok();
     let spec = GuestSpec {
         cwd: std::env::current_dir().expect("a working directory"),
-        env: std::env::vars_os().collect(),
+        // Not the flags, so that the guest is the same with each of them.
+        env: std::env::vars_os().filter(|(name, _)| name == "PATH").collect(),
         timing,
         vcpus: flag("VCPUS").map_or(1, |v| v.parse().expect("VCPUS")),
         kpti: flag("KPTI").is_some(),
@@ -30,6 +39,7 @@ fn main() {
         check_every: flag("CHECK").map_or(65536, |v| v.parse().expect("CHECK")),
         record: if flag("BOOT").is_some() { Record::Boot } else { Record::Command },
         attribute: flag("WHERE").is_some(),
+        region: Region { sample: flag("SAMPLE").map(|s| windows(&s)), ..Region::default() },
         ..GuestSpec::new(args.collect())
     };
     let (begun, stop, mut words) = (Instant::now(), AtomicBool::new(false), 0u64);

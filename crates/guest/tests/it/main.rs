@@ -10,4 +10,5 @@ mod guests;
 mod nodes;
 mod refusals;
 mod replay;
+mod sampled;
 mod support;
