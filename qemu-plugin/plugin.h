@@ -103,8 +103,9 @@ struct options {
     uint64_t skip, length;
     /* The function's offset within its page, and its first bytes. */
     uint64_t function_offset, function_bytes, function[8];
-    /* Sampling, in instructions. Without a period everything is recorded. */
-    uint64_t window, warm_up, period, sample_seed;
+    /* Sampling, in instructions. Without a period everything is recorded. The period
+     * doubles each time after `doubles` periods, if that is not 0. */
+    uint64_t window, warm_up, period, head, doubles, sample_seed;
 };
 extern struct options opt;
 extern int api_version;

@@ -27,8 +27,6 @@
 #include "decode.h"
 #include "plugin.h"
 
-/* The head of a sampled recording is a period divided by this. */
-#define HEADS 10
 /* Instructions before a region of which every access is in the stream, after a gap. A
  * last-level cache of 32 MB has 500,000 lines, which 10 misses in 1,000 instructions
  * fill. */
@@ -43,6 +41,7 @@ static uint64_t origin;         /* recorded instructions there */
 static uint64_t ends = UINT64_MAX;    /* the region's end, in recorded instructions */
 /* Recorded instructions. Before the region the second one is its begin. */
 static uint64_t period_begins, measure_begins;
+static uint64_t period, drawn; /* the next period's length, and the number of windows drawn */
 static uint64_t dice;
 
 /* Marsaglia's xorshift64*, which gives the same numbers on every platform. */
@@ -57,8 +56,10 @@ static uint64_t random_below(uint64_t n)
 /* Draws the window of the period that begins at `period_begins`. */
 static void draw(void)
 {
-    measure_begins = period_begins + random_below(opt.period - opt.window + 1);
-    period_begins += opt.period;
+    measure_begins = period_begins + random_below(period - opt.window + 1);
+    period_begins += period;
+    if (opt.doubles && ++drawn % opt.doubles == 0)
+        period *= 2;
 }
 
 static uint64_t warm_up_begins(void)
@@ -142,10 +143,11 @@ static void begin(void)
         return;
     }
     dice = opt.sample_seed * UINT64_C(0x9e3779b97f4a7c15) | 1;
-    period_begins = now + opt.period / HEADS;
+    period = opt.period;
+    period_begins = now + opt.head;
     draw();
     enter_part(HEAD, BF_GAP_HEAD);
-    await(now + opt.period / HEADS);
+    await(now + opt.head);
 }
 
 /* The marker or the function. */

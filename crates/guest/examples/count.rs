@@ -8,11 +8,15 @@ use std::time::Instant;
 use bifold_guest::{GuestSpec, Record, Region, Root, Timing, capture, plain};
 use bifold_trace::Windows;
 
-/// The windows of `SAMPLE=WINDOW:PERIOD`, in instructions, with the warm-up of `bifold compare --sample`.
+/// The windows of `SAMPLE=WINDOW:PERIOD`, in instructions, or of `SAMPLE=` as those of `bifold compare --sample`, with the warm-up of `bifold compare --sample`.
 fn windows(text: &str) -> Windows {
+    if text.is_empty() {
+        return Windows::DOUBLING;
+    }
     let (window, period) = text.split_once(':').expect("SAMPLE=WINDOW:PERIOD");
     let window = window.parse().expect("SAMPLE");
-    Windows { window, warm_up: 4 * window, period: period.parse().expect("SAMPLE"), seed: 1 }
+    let period = period.parse().expect("SAMPLE");
+    Windows { window, warm_up: 4 * window, period, seed: 1, doubles: 0 }
 }
 
 fn main() {
