@@ -70,6 +70,12 @@ void gap_fold(void)
     hot.block = (const struct block *)(uintptr_t)tally->block;
 }
 
+/* Instructions since the last INSNS event. */
+static inline int64_t gap_insns(void)
+{
+    return hot.insns + (tally ? (int64_t)tally->insns : 0);
+}
+
 /* Records the kernel's first access to a page in this generation. */
 COLD static void gap_load_slow(uint64_t va)
 {
@@ -129,21 +135,20 @@ COLD static void gap_block_slow(const struct block *b)
     }
     hot.block_page = b->page;
     /* If faults follow each other closely, no run of instructions gets long. */
-    if ((hot.insns >= GAP_INSNS) | (stats[ST_INSNS] + (uint64_t)hot.insns >= region_next))
+    if ((gap_insns() >= GAP_INSNS) | (stats[ST_INSNS] + (uint64_t)gap_insns() >= region_next))
         gap_count();
 }
 
-/* The block's instructions count after those of user blocks before it. */
+/* Adds to what user blocks add to, so that checks come as often. */
 static inline void gap_enter(const struct block *b)
 {
     if (!tally) {
         enter(b);
         return;
     }
-    gap_fold();
-    hot.insns += b->n;
-    hot.block = b;
+    tally->insns += b->n;
     tally->block = (uintptr_t)b;
+    hot.block = b;
 }
 
 HOT static void on_gap_kernel(unsigned vcpu, void *u)
@@ -152,14 +157,14 @@ HOT static void on_gap_kernel(unsigned vcpu, void *u)
 
     (void)vcpu;
     gap_enter(b);
-    if (unlikely((b->page != hot.block_page) | (hot.insns >= GAP_INSNS)))
+    if (unlikely((b->page != hot.block_page) | (gap_insns() >= GAP_INSNS)))
         gap_block_slow(b);
 }
 
 static void on_gap_rep(unsigned vcpu, void *u)
 {
     if (tally)
-        gap_fold();
+        hot.block = (const struct block *)(uintptr_t)tally->block;
     rep_block(vcpu, u, on_gap_kernel);
 }
 

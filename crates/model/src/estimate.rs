@@ -61,8 +61,8 @@ impl Mean {
 }
 
 /// Degrees of freedom of a variance from the differences of successive normal values, which have these weights. The
-/// covariance of two neighbouring differences is minus the variance, so the estimator's relative variance is (2 sum of b(i)^2
-/// + sum of b(i) b(i+1)) / (sum of b(i))^2, and that of k degrees of freedom is 2 / k. For n values of equal weight
+/// covariance of two neighbouring differences is minus the variance, so the estimator's relative variance is
+/// (2 sum of b(i)^2 + sum of b(i) b(i+1)) / (sum of b(i))^2, and that of k degrees of freedom is 2 / k. For n values of equal weight
 /// it is (3n - 4) / (n - 1)^2 (von Neumann et al., Ann. Math. Statist. 12, 1941).
 fn freedom(pairs: &[f64]) -> f64 {
     let sum: f64 = pairs.iter().sum();
