@@ -72,12 +72,12 @@ impl Places {
         self.dice ^= self.dice >> 27;
         let (Windows { window, doubles, .. }, period) = (self.windows, self.period);
         let random = u128::from(self.dice.wrapping_mul(0x2545_f491_4f6c_dd1d));
-        let at = (random * u128::from(period.saturating_sub(window) + 1)) >> 64;
-        let begins = self.period_begins + at as u64;
-        self.period_begins += period;
+        let at = (random * u128::from(period.saturating_sub(window).saturating_add(1))) >> 64;
+        let begins = self.period_begins.saturating_add(at as u64);
+        self.period_begins = self.period_begins.saturating_add(period);
         self.drawn += 1;
         if doubles > 0 && self.drawn % doubles == 0 {
-            self.period *= 2;
+            self.period = self.period.saturating_mul(2);
         }
         begins
     }
