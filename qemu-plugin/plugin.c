@@ -13,8 +13,8 @@
  *
  * Arguments: ring=FD,ram=FD,bytes=N,below4g=N,vcpus=N,check=N,kpti=0|1,boot=0|1,files=0|1,
  * where=0|1, stacks=0|1, for each vCPU I of a machine that has booted already cr3_I=N,cr4_I=N,idt_I=N,
- * and for a region (region.c) begin=0|1|2,skip=N,length=N,window=N,warm_up=N,period=N,seed=N,
- * function=OFFSET,function_bytes=N,f0=WORD,...,f7=WORD
+ * and for a region (region.c) begin=0|1|2,skip=N,length=N,window=N,warm_up=N,period=N,head=N,doubles=N,
+ * seed=N,function=OFFSET,function_bytes=N,f0=WORD,...,f7=WORD
  */
 #include <stdarg.h>
 #include <stdio.h>
@@ -214,7 +214,7 @@ static uint64_t *option(const char *name, size_t len)
     static const char *const names[] = {
         "ring",  "ram",      "bytes",     "below4g", "vcpus",  "check",   "kpti",
         "boot",  "files", "where", "stacks", "begin",    "skip",      "length",  "window", "warm_up", "period",
-        "seed",  "function", "function_bytes", "f0",      "f1",     "f2",      "f3",
+        "head", "doubles", "seed",  "function", "function_bytes", "f0",      "f1",     "f2",      "f3",
         "f4",    "f5",       "f6",        "f7",      "cr3_0",  "cr4_0",   "idt_0", "cr3_1", "cr4_1",  "idt_1",
         "cr3_2", "cr4_2",    "idt_2",     "cr3_3",   "cr4_3",  "idt_3",
     };
@@ -262,6 +262,8 @@ QEMU_EXPORT int qemu_plugin_install(qemu_plugin_id_t id, const qemu_info_t *info
         .window = value_of("window"),
         .warm_up = value_of("warm_up"),
         .period = value_of("period"),
+        .head = value_of("head"),
+        .doubles = value_of("doubles"),
         .sample_seed = value_of("seed"),
     };
     for (char i = 0; i < 8; i++)

@@ -105,8 +105,9 @@ struct options {
     uint64_t skip, length;
     /* The function's offset within its page, and its first bytes. */
     uint64_t function_offset, function_bytes, function[8];
-    /* Sampling, in instructions. Without a period everything is recorded. */
-    uint64_t window, warm_up, period, sample_seed;
+    /* Sampling, in instructions. Without a period everything is recorded. The period
+     * doubles each time after `doubles` periods, if that is not 0. */
+    uint64_t window, warm_up, period, head, doubles, sample_seed;
     /* The registers with which vCPUs go on after a boot that this process has not run. */
     struct { uint64_t cr3, cr4, idt; } booted[MAX_BOOTED];
 };
@@ -180,6 +181,12 @@ tb_trans_cb_t region_recording(void);
 bool region_missed(void);
 void region_marker(uint32_t code);
 void region_watch(struct qemu_plugin_insn *insn);
+
+/* gap.c */
+extern struct tally *tally; /* not NULL in a gap whose user blocks have no calls */
+void gap_begin(void);
+void gap_end(void);
+void gap_fold(void);
 void on_gap_block(qemu_plugin_id_t id, struct qemu_plugin_tb *tb);
 
 /* control.c */

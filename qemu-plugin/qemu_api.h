@@ -90,6 +90,23 @@ uint64_t qemu_plugin_hwaddr_phys_addr(const struct qemu_plugin_hwaddr *h);
 GArray *qemu_plugin_get_registers(void);
 int qemu_plugin_read_register(struct qemu_plugin_register *reg, GByteArray *buf);
 
+/*
+ * From API 3 (QEMU 9.1) on there are operations on a counter that need no call of the
+ * plugin. They are looked up at run time (gap.c). A scoreboard has an element per vCPU.
+ */
+struct qemu_plugin_scoreboard;
+typedef struct {
+    struct qemu_plugin_scoreboard *score;
+    size_t offset; /* in an element */
+} qemu_plugin_u64;
+enum { INLINE_ADD_U64, INLINE_STORE_U64 };
+enum { COND_NEVER, COND_ALWAYS, COND_EQ, COND_NE, COND_LT, COND_LE, COND_GT, COND_GE };
+typedef struct qemu_plugin_scoreboard *(*scoreboard_new_t)(size_t element_size);
+typedef void *(*scoreboard_find_t)(struct qemu_plugin_scoreboard *score, unsigned int vcpu);
+typedef void (*tb_exec_inline_t)(struct qemu_plugin_tb *tb, int op, qemu_plugin_u64 entry, uint64_t imm);
+typedef void (*tb_exec_cond_cb_t)(struct qemu_plugin_tb *tb, vcpu_udata_cb_t cb, int flags, int cond,
+                                  qemu_plugin_u64 entry, uint64_t imm, void *userdata);
+
 GByteArray *g_byte_array_new(void);
 GByteArray *g_byte_array_set_size(GByteArray *a, unsigned int len);
 char *g_array_free(GArray *a, int free_segment);

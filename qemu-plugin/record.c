@@ -12,8 +12,10 @@
  * One comparison with `limit` detects both the end of the chunk and the next
  * self-check. The running vCPU is checked once per block.
  */
+#define _GNU_SOURCE
 #include <stdlib.h>
 #include <string.h>
+#include <sys/mman.h>
 
 #include "decode.h"
 #include "plugin.h"
@@ -50,8 +52,11 @@ void name_block(void)
 /* Call this before any event that is not an access, because the event may have a cost. */
 void flush_insns(void)
 {
-    int64_t n = hot.insns;
+    int64_t n;
 
+    if (unlikely(tally != NULL))
+        gap_fold();
+    n = hot.insns;
     if (unlikely(opt.where) && hot.block != hot.told)
         tell_block();
     if (n <= 0)
@@ -324,6 +329,25 @@ static void on_entry(unsigned vcpu, void *u)
     entry_block(vcpu, u, true, on_block2);
 }
 
+/* Room for a description, never freed: in the first 2 GB if possible, where an address is a short operand (gap.c). */
+static void *room_for(size_t bytes)
+{
+    static char *at, *end;
+    const size_t piece = 1 << 20;
+
+    bytes = (bytes + 7) & ~(size_t)7;
+    if (bytes > (size_t)(end - at)) {
+        at = mmap(NULL, piece, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_32BIT, -1, 0);
+        if (at == MAP_FAILED)
+            at = mmap(NULL, piece, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+        if (at == MAP_FAILED)
+            die("no memory for blocks' descriptions");
+        end = at + piece;
+    }
+    at += bytes;
+    return at - bytes;
+}
+
 /* A block is described once, however often it is translated. QEMU does not report
  * dropped translations, so a description per translation would never be freed. */
 static const struct block *unique(const struct block *b)
@@ -335,9 +359,7 @@ static const struct block *unique(const struct block *b)
     for (new = *chain; new; new = new->next)
         if (new->n == b->n && !memcmp((const char *)new + rest, (const char *)b + rest, bytes - rest))
             return new;
-    new = malloc(bytes);
-    if (!new)
-        die("no memory for a block's description");
+    new = room_for(bytes);
     memcpy(new, b, bytes);
     new->next = *chain;
     return *chain = new;

@@ -19,18 +19,13 @@
  * generation (see forget_translations()), which also finds stores to page tables,
  * so that the consumer knows which pages were touched. User code cannot store to a
  * page table, so in a gap its accesses have no callback. A reset of the plugin
- * changes between the two kinds of callbacks.
+ * changes between the two kinds of callbacks (gap.c has those of gaps).
  */
 #include <stdlib.h>
 #include <string.h>
 
 #include "decode.h"
 #include "plugin.h"
-
-/* The head of a sampled recording is a period divided by this. */
-#define HEADS 10
-/* Instructions of a gap between two checks. */
-#define GAP_INSNS 65536
 
 /* Instructions before a region of which every access is in the stream, after a gap. A
  * last-level cache of 32 MB has 500,000 lines, which 10 misses in 1,000 instructions
@@ -46,6 +41,7 @@ static uint64_t origin;         /* recorded instructions there */
 static uint64_t ends = UINT64_MAX;    /* the region's end, in recorded instructions */
 /* Recorded instructions. Before the region the second one is its begin. */
 static uint64_t period_begins, measure_begins;
+static uint64_t period, drawn; /* the next period's length, and the number of windows drawn */
 static uint64_t dice;
 
 /* Marsaglia's xorshift64*, which gives the same numbers on every platform. */
@@ -60,8 +56,10 @@ static uint64_t random_below(uint64_t n)
 /* Draws the window of the period that begins at `period_begins`. */
 static void draw(void)
 {
-    measure_begins = period_begins + random_below(opt.period - opt.window + 1);
-    period_begins += opt.period;
+    measure_begins = period_begins + random_below(period - opt.window + 1);
+    period_begins += period;
+    if (opt.doubles && ++drawn % opt.doubles == 0)
+        period *= 2;
 }
 
 static uint64_t warm_up_begins(void)
@@ -101,6 +99,7 @@ static bool at_function(const struct qemu_plugin_insn *insn)
 static void enter_gap(void)
 {
     enter_part(GAP, BF_GAP_BEGIN);
+    gap_begin();
     await(warm_up_begins());
     next_check = NULL;
     ring_set_limit();
@@ -109,6 +108,7 @@ static void enter_gap(void)
 static void after_gap(qemu_plugin_id_t id)
 {
     enter_part(WARM_UP, BF_GAP_WARM_UP);
+    gap_end();
     await(measure_begins);
     for (unsigned i = 0; i < n_vcpus; i++)
         vcpus[i]->fetch_page = UINT64_MAX;
@@ -143,10 +143,11 @@ static void begin(void)
         return;
     }
     dice = opt.sample_seed * UINT64_C(0x9e3779b97f4a7c15) | 1;
-    period_begins = now + opt.period / HEADS;
+    period = opt.period;
+    period_begins = now + opt.head;
     draw();
     enter_part(HEAD, BF_GAP_HEAD);
-    await(now + opt.period / HEADS);
+    await(now + opt.head);
 }
 
 /* The marker or the function. */
@@ -259,119 +260,4 @@ void region_due(void)
         await_window();
         break;
     }
-}
-
-/* Records the kernel's first access to a page in this generation. */
-COLD static void gap_load_slow(uint64_t va)
-{
-    uint64_t page = va >> PAGE_SHIFT;
-
-    if (!recording)
-        return;
-    self->loaded[page % CACHE_PAGES] = page + hot.generation;
-    /* Dependent or not: nothing is measured in a gap. */
-    *hot.p++ = bf_head(BF_KIND_LOAD, va);
-    if (hot.p >= hot.limit)
-        ring_publish();
-}
-
-HOT static void on_gap_load(unsigned vcpu, qemu_plugin_meminfo_t info, uint64_t va, void *u)
-{
-    uint64_t page = va >> PAGE_SHIFT, slot = page % CACHE_PAGES, tag = page + hot.generation;
-
-    (void)vcpu, (void)info, (void)u;
-    if (unlikely((self->loaded[slot] != tag) & (hot.tag[slot] != tag)))
-        gap_load_slow(va);
-}
-
-HOT static void on_gap_store(unsigned vcpu, qemu_plugin_meminfo_t info, uint64_t va, void *u)
-{
-    uint64_t page = va >> PAGE_SHIFT;
-
-    (void)vcpu;
-    if (likely((hot.tag[page % CACHE_PAGES] == page + hot.generation) &
-               ((va & PAGE_MASK) <= 4096 - 16)))
-        return;
-    *hot.p++ = (uint64_t)u | (va & BF_PAYLOAD_MASK);
-    store_slow(info, va, (uint64_t)u);
-}
-
-static void gap_count(void)
-{
-    if (recording && stats[ST_INSNS] + (uint64_t)hot.insns >= region_next)
-        region_due();
-    else
-        flush_insns();
-}
-
-COLD static void gap_block_slow(const struct block *b)
-{
-    if (!recording)
-        return;
-    if (self->code[b->page % CODE_PAGES].tag != b->page + hot.generation) {
-        uint64_t page = code_page(b) << PAGE_SHIFT;
-        emit1(BF_KIND_FETCH, page | (b->start & PAGE_MASK));
-        if (b->page2 != b->page)
-            emit1(BF_KIND_FETCH, page + PAGE_MASK + 1);
-    }
-    hot.block_page = b->page;
-    /* If faults follow each other closely, no run of instructions gets long. */
-    if ((hot.insns >= GAP_INSNS) | (stats[ST_INSNS] + (uint64_t)hot.insns >= region_next))
-        gap_count();
-}
-
-HOT static void on_gap_kernel(unsigned vcpu, void *u)
-{
-    const struct block *b = u;
-
-    (void)vcpu;
-    enter(b);
-    if (unlikely((b->page != hot.block_page) | (hot.insns >= GAP_INSNS)))
-        gap_block_slow(b);
-}
-
-static void on_gap_rep(unsigned vcpu, void *u)
-{
-    rep_block(vcpu, u, on_gap_kernel);
-}
-
-static void on_gap_entry(unsigned vcpu, void *u)
-{
-    entry_block(vcpu, u, false, on_gap_kernel);
-}
-
-HOT static void on_gap_user(unsigned vcpu, void *u)
-{
-    const struct block *b = u;
-
-    (void)vcpu;
-    enter(b);
-    if (unlikely(hot.insns >= GAP_INSNS))
-        gap_count();
-}
-
-static void watch_gap(struct qemu_plugin_insn *insn, const struct decoded *d)
-{
-    if (qemu_plugin_insn_vaddr(insn) >> 63) {
-        qemu_plugin_register_vcpu_mem_cb(insn, on_gap_load, CB_NO_REGS, MEM_R, NULL);
-        qemu_plugin_register_vcpu_mem_cb(
-            insn, on_gap_store, CB_NO_REGS, MEM_W,
-            (void *)bf_head(d->pt_write ? BF_KIND_STORE : BF_KIND_STORE_OTHER, 0));
-    }
-    control_watch(insn, d);
-}
-
-void on_gap_block(qemu_plugin_id_t id, struct qemu_plugin_tb *tb)
-{
-    int vector;
-    const struct block *b = describe(tb, watch_gap, &vector);
-    bool kernel = b->start >> 63;
-
-    (void)id;
-    qemu_plugin_register_vcpu_tb_exec_cb(tb,
-                                         vector >= 0            ? on_gap_entry
-                                         : b->rep && b->n == 1  ? on_gap_rep
-                                         : kernel               ? on_gap_kernel
-                                                                : on_gap_user,
-                                         CB_R_REGS, (void *)b);
 }

@@ -22,7 +22,8 @@ pub fn events(data: &[u8]) {
 pub fn thin(data: &[u8]) {
     let words: Vec<u64> =
         data.chunks_exact(8).map(|c| u64::from_le_bytes(c.try_into().expect("8 bytes"))).collect();
-    let windows = bifold_trace::Windows { window: 5, warm_up: 5, period: 50, seed: words.len() as u64 };
+    let (seed, doubles) = (words.len() as u64, words.len() as u64 % 3);
+    let windows = bifold_trace::Windows { window: 5, warm_up: 5, period: 50, seed, doubles };
     let mut out = Vec::new();
     if bifold_trace::Thin::new(windows).take(&words, &mut out).is_ok() {
         let mut at = 0;

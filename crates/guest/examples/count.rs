@@ -6,8 +6,20 @@ use std::io::Write as _;
 use std::sync::atomic::AtomicBool;
 use std::time::Instant;
 
-use bifold_guest::{CaptureProgress, GuestSpec, Record, Root, Timing, boots, capture, plain};
+use bifold_guest::{CaptureProgress, GuestSpec, Record, Region, Root, Timing, boots, capture, plain};
+use bifold_trace::Windows;
 use xxhash_rust::xxh3::Xxh3;
+
+/// The windows of `SAMPLE=WINDOW:PERIOD`, in instructions, or of `SAMPLE=`, as `bifold compare --sample` has them.
+fn windows(text: &str) -> Windows {
+    if text.is_empty() {
+        return Windows::DOUBLING;
+    }
+    let (window, period) = text.split_once(':').expect("SAMPLE=WINDOW:PERIOD");
+    let window = window.parse().expect("SAMPLE");
+    let period = period.parse().expect("SAMPLE");
+    Windows { window, warm_up: 4 * window, period, seed: 1, doubles: 0 }
+}
 
 fn main() {
     let mut args = std::env::args_os().skip(1);
@@ -20,7 +32,8 @@ fn main() {
     let flag = |name: &str| std::env::var(name).ok();
     let spec = GuestSpec {
         cwd: std::env::current_dir().expect("a working directory"),
-        env: std::env::vars_os().collect(),
+        // Not the flags, so that the guest is the same with each of them.
+        env: std::env::vars_os().filter(|(name, _)| name == "PATH").collect(),
         timing,
         vcpus: flag("VCPUS").map_or(1, |v| v.parse().expect("VCPUS")),
         kpti: flag("KPTI").is_some(),
@@ -35,6 +48,7 @@ fn main() {
         nodes: flag("NODES").map_or(1, |v| v.parse().expect("NODES")),
         kept_boots: if flag("FRESH").is_some() { None } else { boots::folder().ok() },
         stdin: vec![b'x'; flag("STDIN").map_or(0, |v| v.parse().expect("STDIN"))],
+        region: Region { sample: flag("SAMPLE").map(|s| windows(&s)), ..Region::default() },
         ..GuestSpec::new(args.collect())
     };
     let (begun, stop, mut words) = (Instant::now(), AtomicBool::new(false), 0u64);

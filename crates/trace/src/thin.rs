@@ -11,7 +11,7 @@ use crate::event::{DecodeError, Event, KIND_SHIFT, decode, gap, head, kind, mark
 use serde::{Deserialize, Serialize};
 use std::collections::HashSet;
 
-/// The head of a sampled stream is a period divided by this.
+/// The head of a sampled stream is a period divided by this, or, where periods double, multiplied by it.
 const HEADS: u64 = 10;
 
 /// The windows of a sample, in instructions: every `period` has one window, after a warm-up, at a place
@@ -26,6 +26,25 @@ pub struct Windows {
     pub period: u64,
     /// Seed of the places of the windows.
     pub seed: u64,
+    /// The period doubles each time after this many periods; 0 for a period that stays.
+    #[serde(default, skip_serializing_if = "stays")]
+    pub doubles: u64,
+}
+
+fn stays(doubles: &u64) -> bool {
+    *doubles == 0
+}
+
+impl Windows {
+    /// Windows for a run of unknown length: the head is the first 100 million instructions, and there are 32 windows for
+    /// the next 320 million, and 32 more each time that the run has become twice as long.
+    pub const DOUBLING: Windows =
+        Windows { window: 500_000, warm_up: 2_000_000, period: 10_000_000, seed: 0, doubles: 32 };
+
+    /// Length of the head, in which everything is recorded.
+    pub fn head(&self) -> u64 {
+        if self.doubles == 0 { self.period / HEADS } else { self.period * HEADS }
+    }
 }
 
 /// Draws the places of windows, from a seed as the plugin does.
@@ -33,13 +52,16 @@ pub struct Windows {
 struct Places {
     windows: Windows,
     dice: u64,
+    /// The period that is drawn from next, and how many were before it.
+    period: u64,
     period_begins: u64,
+    drawn: u64,
 }
 
 impl Places {
     fn new(windows: Windows) -> Self {
         let dice = windows.seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1;
-        Places { windows, dice, period_begins: windows.period / HEADS }
+        Places { windows, dice, period: windows.period, period_begins: windows.head(), drawn: 0 }
     }
 
     /// The instruction at which the next window begins.
@@ -48,11 +70,15 @@ impl Places {
         self.dice ^= self.dice >> 12;
         self.dice ^= self.dice << 25;
         self.dice ^= self.dice >> 27;
-        let Windows { window, period, .. } = self.windows;
+        let (Windows { window, doubles, .. }, period) = (self.windows, self.period);
         let random = u128::from(self.dice.wrapping_mul(0x2545_f491_4f6c_dd1d));
-        let at = (random * u128::from(period.saturating_sub(window) + 1)) >> 64;
-        let begins = self.period_begins + at as u64;
-        self.period_begins += period;
+        let at = (random * u128::from(period.saturating_sub(window).saturating_add(1))) >> 64;
+        let begins = self.period_begins.saturating_add(at as u64);
+        self.period_begins = self.period_begins.saturating_add(period);
+        self.drawn += 1;
+        if doubles > 0 && self.drawn % doubles == 0 {
+            self.period = self.period.saturating_mul(2);
+        }
         begins
     }
 }
@@ -158,9 +184,7 @@ impl Thin {
                 self.measure_begins = self.instructions;
                 self.enter(gap::MEASURE, out);
             }
-            Some(gap::HEAD) if self.instructions >= self.places.windows.period / HEADS => {
-                self.await_window(out)
-            }
+            Some(gap::HEAD) if self.instructions >= self.places.windows.head() => self.await_window(out),
             Some(gap::MEASURE) if self.instructions >= self.measure_begins + self.places.windows.window => {
                 self.measure_begins = self.places.draw();
                 self.await_window(out);
@@ -212,7 +236,7 @@ mod tests {
     use crate::Generator;
     use proptest::prelude::*;
 
-    const W: Windows = Windows { window: 20_000, warm_up: 20_000, period: 500_000, seed: 3 };
+    const W: Windows = Windows { window: 20_000, warm_up: 20_000, period: 500_000, seed: 3, doubles: 0 };
 
     fn thinned(generator: &str, windows: Windows, piece: usize) -> (Vec<u64>, Vec<u64>) {
         let (mut whole, mut out) = (Vec::new(), Vec::new());
@@ -336,6 +360,21 @@ mod tests {
 
     }
 
+    #[test]
+    fn a_period_doubles_after_a_number_of_periods() {
+        let mut places = Places::new(Windows { doubles: 3, ..W });
+        let mut begins = 5_000_000;
+        for i in 0..30 {
+            let (at, period) = (places.draw(), W.period << (i / 3));
+            assert!(at >= begins && at + W.window <= begins + period, "{i}: {at}");
+            begins += period;
+        }
+        let json = serde_json::to_string(&W).unwrap();
+        assert!(!json.contains("doubles"), "{json}");
+        assert_eq!(serde_json::from_str::<Windows>(&json).unwrap(), W);
+        assert!(serde_json::to_string(&Windows::DOUBLING).unwrap().contains("\"doubles\":32"));
+    }
+
     proptest! {
         #[test]
         fn any_words_are_thinned_or_refused(words in proptest::collection::vec(any::<u64>(), 0..200)) {
@@ -345,7 +384,7 @@ mod tests {
         #[test]
         fn places_lie_within_their_periods(window in 1u64..1000, more in 0u64..10_000, seed in any::<u64>()) {
             let period = window + more;
-            let mut places = Places::new(Windows { window, warm_up: 7, period, seed });
+            let mut places = Places::new(Windows { window, warm_up: 7, period, seed, doubles: 0 });
             for i in 0..50 {
                 let at = places.draw();
                 prop_assert!(at >= period / HEADS + i * period && at + window <= period / HEADS + (i + 1) * period);

@@ -41,18 +41,20 @@ pub struct RegionArgs {
 
     /// Record memory accesses in windows only, and estimate the rest with a 95 % interval
     ///
-    /// In each PERIOD of instructions, accesses are recorded in one window of WINDOW instructions at a random
-    /// place; before it, four times as many instructions refill the TLBs. Page faults, page-table stores,
-    /// control registers and instructions are always recorded. A sampled run has no timeline and no policies.
-    /// The events of a recording or a generator are thinned in the same way, which shows how accurate
-    /// sampling is.
+    /// Without WINDOW:PERIOD everything is recorded in the first 100M instructions. Then a window of 500k comes
+    /// in every period of 10M, and the period doubles each time after 32 windows, so that a long program has some
+    /// hundred. With it, as in 1M:100M, the period stays. In each PERIOD of instructions, accesses are recorded
+    /// in one window of WINDOW instructions at a random place; before it, four times as many instructions refill
+    /// the TLBs. Page faults, page-table stores, control registers and instructions are always recorded. A
+    /// sampled run has no timeline and no policies. The events of a recording or a generator are thinned in the
+    /// same way, which shows how accurate sampling is.
     #[arg(long, value_name = "WINDOW:PERIOD", num_args = 0..=1, require_equals = true,
           default_missing_value = SAMPLE, value_parser = parse_windows)]
     pub sample: Option<Windows>,
 }
 
-/// Default windows of `--sample`.
-const SAMPLE: &str = "1M:100M";
+/// The value of `--sample` alone.
+const SAMPLE: &str = "";
 
 /// A length of a program's run.
 #[derive(Debug, Clone, Copy, PartialEq)]
@@ -128,8 +130,11 @@ pub(crate) fn parse_span(text: &str) -> Result<Span, String> {
     Ok(Span::Instructions(n))
 }
 
-/// `WINDOW:PERIOD`, both in instructions.
+/// `WINDOW:PERIOD`, both in instructions, or nothing for periods that double.
 pub(crate) fn parse_windows(text: &str) -> Result<Windows, String> {
+    if text == SAMPLE {
+        return Ok(Windows::DOUBLING);
+    }
     let (window, period) = text.split_once(':').ok_or("not WINDOW:PERIOD, as in 1M:100M")?;
     let number =
         |t| parse_instructions(t).ok_or_else(|| format!("{t} is not a number of instructions such as 1M"));
@@ -142,7 +147,7 @@ pub(crate) fn parse_windows(text: &str) -> Result<Windows, String> {
             "a period has to be 8 times as long as a window at least; record all of it instead".into()
         );
     }
-    Ok(Windows { window, warm_up: 4 * window, period, seed: 0 })
+    Ok(Windows { window, warm_up: 4 * window, period, seed: 0, doubles: 0 })
 }
 
 #[cfg(test)]
@@ -165,8 +170,8 @@ mod tests {
     fn windows_are_shorter_than_their_period() {
         let w = parse_windows("1M:50M").unwrap();
         assert_eq!((w.window, w.warm_up, w.period), (1_000_000, 4_000_000, 50_000_000));
-        assert!(parse_windows(SAMPLE).is_ok());
-        for bad in ["", "1M", "1M:", ":1M", "1M:2M", "5M:1M", "1k:1M", "1M:50M:9"] {
+        assert_eq!(parse_windows(SAMPLE), Ok(Windows::DOUBLING));
+        for bad in ["1M", "1M:", ":1M", "1M:2M", "5M:1M", "1k:1M", "1M:50M:9"] {
             assert!(parse_windows(bad).is_err(), "{bad}");
         }
     }

@@ -53,6 +53,8 @@ impl Region {
             put("window", w.window);
             put("warm_up", w.warm_up);
             put("period", w.period);
+            put("head", w.head());
+            put("doubles", w.doubles);
             put("seed", w.seed);
         }
         match &self.begin {
@@ -181,8 +183,11 @@ mod tests {
     fn the_plugin_is_told_only_what_is_asked_for() {
         let of = |r: Region| r.arguments(Path::new("/nowhere")).unwrap();
         assert_eq!(of(Region::default()), "");
-        let sample = Some(Windows { window: 4, warm_up: 2, period: 9, seed: 1 });
+        let sample = Some(Windows { window: 4, warm_up: 2, period: 20, seed: 1, doubles: 3 });
         let region = Region { begin: Begin::Marker, skip: 5, length: Some(7), sample };
-        assert_eq!(of(region), ",skip=5,length=7,window=4,warm_up=2,period=9,seed=1,begin=1");
+        assert_eq!(
+            of(region),
+            ",skip=5,length=7,window=4,warm_up=2,period=20,head=200,doubles=3,seed=1,begin=1"
+        );
     }
 }

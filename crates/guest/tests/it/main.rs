@@ -11,4 +11,5 @@ mod guests;
 mod nodes;
 mod refusals;
 mod replay;
+mod sampled;
 mod support;

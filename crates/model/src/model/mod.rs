@@ -64,6 +64,8 @@ pub struct Options {
     pub caches: CacheMode,
     /// The placements for which local and remote references are counted.
     pub placed: Option<PlacementOptions>,
+    /// The periods of a sampled stream double each time after this many; 0 for periods of one length.
+    pub doubles: u64,
 }
 
 impl Default for Options {
@@ -80,6 +82,7 @@ impl Default for Options {
             nested_format: &X86_64_4_LEVEL,
             caches: CacheMode::Off,
             placed: None,
+            doubles: 0,
         }
     }
 }

@@ -42,10 +42,24 @@ pub(super) struct Sampled {
     begin: Vec<Counted>,
     /// Per regime, the head.
     head: Vec<Counted>,
-    /// Per regime, all windows together.
+    /// Per regime, all windows together, each as often as its weight says, and their instructions.
     measured: Vec<Counted>,
-    /// Per regime, every window: cycles and instructions.
-    windows: Vec<Vec<(u64, u64)>>,
+    weighted: u64,
+    /// Per regime, every window: cycles, instructions and weight.
+    windows: Vec<Vec<(u64, u64, u64)>>,
+    /// The weight doubles each time after this many windows, as periods do; 0 for equal weights.
+    doubles: u64,
+}
+
+/// Doublings of a weight, at most. No run has so many, and counts stay below 2^64.
+const MAX_SHIFT: u64 = 20;
+
+impl Sampled {
+    /// How often the window that ends now stands for itself, beside the first. Each period has one window.
+    fn weight(&self) -> u64 {
+        let n = self.windows.first().map_or(0, Vec::len) as u64;
+        1 << n.checked_div(self.doubles).unwrap_or(0).min(MAX_SHIFT)
+    }
 }
 
 #[derive(Debug, Clone, Copy)]
@@ -77,6 +91,14 @@ impl Counted {
         self.user.add(&now.user.since(&earlier.user));
         self.refs.add_since(&now.refs, &earlier.refs);
     }
+
+    /// Adds a window as often as its weight says.
+    fn add_weighted(&mut self, window: &Counted, weight: u64) {
+        let times = |s: &Sample| Sample::from_values(s.values().map(|n| n * weight));
+        self.all.add(&times(&window.all));
+        self.user.add(&times(&window.user));
+        self.refs.add_scaled(&window.refs, |n| n * weight);
+    }
 }
 
 impl Model {
@@ -88,7 +110,7 @@ impl Model {
 
     /// A sampled stream enters another of its parts.
     pub(super) fn gap(&mut self, code: u64) {
-        let Model { sampled, regimes, vcpus, common, profile, observers, .. } = self;
+        let Model { sampled, regimes, vcpus, common, profile, observers, options, .. } = self;
         let shared = Shared { common, profile, caches: observers.caches.as_deref() };
         let s = sampled.get_or_insert_with(|| {
             let tally = Tally::new(vcpus.len());
@@ -101,20 +123,24 @@ impl Model {
                 begin: Vec::new(),
                 head: vec![Counted::default(); regimes.len()],
                 measured: vec![Counted::default(); regimes.len()],
+                weighted: 0,
                 windows: vec![Vec::new(); regimes.len()],
+                doubles: options.doubles,
             })
         });
         let passed = common.instructions - s.since;
         s.since = common.instructions;
         s.instructions[s.part as usize] += passed;
         if s.part == gap::MEASURE && passed > 0 {
+            let weight = s.weight();
+            s.weighted += passed * weight;
             for (i, regime) in regimes.iter().enumerate() {
                 let now = Counted::now(i, regime, shared);
                 let mut window = Counted::default();
                 window.add(&now, &s.begin[i]);
-                s.measured[i].add(&now, &s.begin[i]);
+                s.measured[i].add_weighted(&window, weight);
                 let cycles = window.all.exposed_memory_cycles() + profile.exit.cycles(&window.user);
-                s.windows[i].push((cycles, passed));
+                s.windows[i].push((cycles, passed, weight));
             }
         }
         if s.part == gap::HEAD {
@@ -252,7 +278,7 @@ impl EndSampled {
         for (i, config) in outcome.configs.iter_mut().enumerate() {
             let instructions = self.end[i].all.instructions;
             // Counts of windows stand for the whole run but the head.
-            let factor = if measured == 0 { 0.0 } else { (instructions - head) as f64 / measured as f64 };
+            let factor = if measured == 0 { 0.0 } else { (instructions - head) as f64 / s.weighted as f64 };
             let (total, exact) = whole(&self.end[i], &s.head[i], &s.measured[i], factor, &self.profile);
             let mean = Mean::per_instruction(&s.windows[i]);
             config.total = total;

@@ -7,8 +7,8 @@ use bifold_trace::event::gap;
 use bifold_trace::{Event, Generator, Thin, Windows};
 use proptest::prelude::*;
 
-fn model(frames: u64, configs: &[Config]) -> Model {
-    let options = Options { guest_frames: frames, configs: configs.to_vec(), ..Options::default() };
+fn model(frames: u64, doubles: u64, configs: &[Config]) -> Model {
+    let options = Options { guest_frames: frames, doubles, configs: configs.to_vec(), ..Options::default() };
     Model::new(&Profile::load("i5-7600", &[]).unwrap(), options)
 }
 
@@ -20,9 +20,11 @@ fn outcomes(
     configs: &[Config],
 ) -> (Outcome, Vec<Outcome>) {
     let g = Generator::parse(generator).unwrap();
-    let mut whole = model(g.guest_frames(), configs);
+    let mut whole = model(g.guest_frames(), 0, configs);
     let mut samples: Vec<_> = seeds
-        .map(|seed| (Thin::new(Windows { seed, ..windows }), model(g.guest_frames(), configs)))
+        .map(|seed| {
+            (Thin::new(Windows { seed, ..windows }), model(g.guest_frames(), windows.doubles, configs))
+        })
         .collect();
     let mut out = Vec::new();
     g.run(&mut |words| {
@@ -57,7 +59,7 @@ fn within(whole: &Outcome, samples: &[Outcome]) -> (usize, usize) {
 
 #[test]
 fn a_steady_program_s_cost_lies_within_its_interval_19_times_in_20() {
-    let windows = Windows { window: 10_000, warm_up: 20_000, period: 100_000, seed: 0 };
+    let windows = Windows { window: 10_000, warm_up: 20_000, period: 100_000, seed: 0, doubles: 0 };
     let (whole, samples) = outcomes("t:1500k", windows, 1..21, &[NATIVE]);
     let (inside, all) = within(&whole, &samples);
     assert!(inside * 20 >= all * 18, "{inside} of {all}");
@@ -71,8 +73,20 @@ fn a_steady_program_s_cost_lies_within_its_interval_19_times_in_20() {
 }
 
 #[test]
+fn a_window_stands_for_its_period_where_periods_double() {
+    let windows = Windows { window: 5_000, warm_up: 10_000, period: 50_000, seed: 0, doubles: 4 };
+    let (whole, samples) = outcomes("t:3m", windows, 1..11, &[NATIVE]);
+    for s in &samples {
+        let n = s.sampling.unwrap().windows;
+        assert!((12..=24).contains(&n), "{n}");
+    }
+    let (inside, all) = within(&whole, &samples);
+    assert!(inside * 10 >= all * 8, "{inside} of {all}");
+}
+
+#[test]
 fn what_causes_of_its_own_are_in_the_stream_for_is_counted_and_not_estimated() {
-    let windows = Windows { window: 50_000, warm_up: 50_000, period: 1_000_000, seed: 0 };
+    let windows = Windows { window: 50_000, warm_up: 50_000, period: 1_000_000, seed: 0, doubles: 0 };
     let (whole, samples) = outcomes("fork-storm:40", windows, 1..3, &Config::ALL);
     let counted = |s: &Sample| {
         [s.exits_guest_fault, s.exits_cr3_write, s.exits_cr3_read, s.exits_invlpg, s.exits_cr4_write]
@@ -96,7 +110,7 @@ fn what_causes_of_its_own_are_in_the_stream_for_is_counted_and_not_estimated() {
 
 #[test]
 fn a_run_that_is_all_head_is_exact() {
-    let windows = Windows { window: 1 << 20, warm_up: 1 << 20, period: 1 << 40, seed: 1 };
+    let windows = Windows { window: 1 << 20, warm_up: 1 << 20, period: 1 << 40, seed: 1, doubles: 0 };
     let (whole, samples) = outcomes("fork-storm:6", windows, 1..2, &Config::ALL);
     for (w, c) in whole.configs.iter().zip(&samples[0].configs) {
         let total = Sample { cold_exits: 0, cold_cycles: 0, ..w.total };
@@ -104,6 +118,26 @@ fn a_run_that_is_all_head_is_exact() {
         assert_eq!(w.refs, c.refs);
         let e = c.estimate.unwrap();
         assert_eq!((e.half_width_cycles, e.exact_cycles), (Some(0.0), total.extra_cycles()));
+    }
+}
+
+#[test]
+fn a_window_counts_as_often_as_its_period_is_longer_than_the_first() {
+    let mut s = Stream::new();
+    let root = s.table(4);
+    s.map(root, 0x5000, 1, 0x2005 << 12 | 7);
+    let mut s = s.start(root);
+    for loads in [10, 40, 20] {
+        s = s.and(&[Event::Gap(gap::BEGIN), Event::Insns(9000), Event::Gap(gap::MEASURE)]);
+        s = s.and(&vec![Event::Load(0x5000); loads]);
+        s = s.and(&[Event::Insns(1000)]);
+    }
+    let s = s.and(&[Event::Gap(gap::BEGIN)]);
+    for (doubles, mean) in [(0, 70.0 / 3000.0), (1, (10.0 + 2.0 * 40.0 + 4.0 * 20.0) / 7000.0)] {
+        let mut model = model(FRAMES, doubles, &[NATIVE]);
+        model.consume(&s.words).unwrap();
+        let total = model.finish().configs[0].total;
+        assert_eq!((total.instructions, total.accesses as f64), (30_000, (30_000.0f64 * mean).round()));
     }
 }
 
@@ -121,7 +155,7 @@ fn in_a_gap_a_mended_fault_s_access_is_made_up_for() {
         Event::PtStore { gpa: pte, old: 0, new },
         Event::Insns(100),
     ]);
-    let mut model = model(FRAMES, &Config::ALL);
+    let mut model = model(FRAMES, 0, &Config::ALL);
     model.consume(&s.words).unwrap();
     let outcome = model.finish();
     for c in &outcome.configs {
@@ -159,7 +193,7 @@ proptest! {
                 Event::Insns(n),
             ]);
         }
-        let mut model = model(FRAMES, &Config::ALL);
+        let mut model = model(FRAMES, 0, &Config::ALL);
         model.consume(&s.words).unwrap();
         let o = model.finish();
         for c in &o.configs {

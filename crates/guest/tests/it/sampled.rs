@@ -1,0 +1,84 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! Sampled runs: what is counted between windows is what a whole run counts.
+
+use bifold_guest::{GuestSpec, Region, Timing, Windows};
+use bifold_trace::{CommandExit, Event, decode};
+
+use crate::support::{compile, qemu_missing, run, spec};
+
+/// Processes that fault, write and end, and a loop between them. Faults come in the middle of blocks.
+const FORKS: &str = r#"
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/wait.h>
+#include <unistd.h>
+int main(void)
+{
+    static volatile unsigned sum;
+    for (int i = 0; i < 12; i++) {
+        pid_t child = fork();
+        if (child == 0) {
+            char *p = mmap(0, 1 << 20, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+            for (int j = 0; j < 1 << 20; j += 4096)
+                p[j] = (char)(i + p[(j * 7 + 4096) & ((1 << 20) - 1)]);
+            memset(p + 5, i, 70000);
+            _exit(0);
+        }
+        for (int j = 0; j < 40000; j++)
+            sum += j ^ sum << 1;
+        waitpid(child, 0, 0);
+    }
+    return 0;
+}
+"#;
+
+/// Events that are counted in all parts, each with the instructions before it.
+fn counted(words: &[u64]) -> Vec<(u64, String)> {
+    let (mut at, mut instructions, mut out) = (0, 0, Vec::new());
+    while at < words.len() {
+        let (event, n) = decode(&words[at..], at).unwrap();
+        at += n;
+        match event {
+            Event::Insns(n) => instructions += n,
+            Event::Load(_)
+            | Event::LoadDependent(_)
+            | Event::LoadBeforeChain(_)
+            | Event::Store(_)
+            | Event::StoreOther(_)
+            | Event::Fetch(_)
+            | Event::Check { .. }
+            | Event::Gap(_) => {}
+            // It has the number of accesses.
+            Event::Stats(s) => assert_eq!(s.instructions, instructions),
+            other => out.push((instructions, format!("{other:?}"))),
+        }
+    }
+    out
+}
+
+#[test]
+fn a_sampled_run_counts_instructions_and_events_as_a_whole_run_does() {
+    if qemu_missing() {
+        return;
+    }
+    let forks = compile("forks", FORKS);
+    let sample = |windows: Option<Windows>| {
+        let region = Region { sample: windows, ..Region::default() };
+        let s = GuestSpec { timing: Timing::Exact, region, ..spec(&[forks.to_str().unwrap()]) };
+        let (report, words) = run(&s).unwrap();
+        assert!(report.complete && report.exit == CommandExit::Code(0));
+        assert_eq!(report.stats.cr3_mismatches + report.stats.table_mismatches, 0);
+        (report.stats.instructions, counted(&words), words.len())
+    };
+    let (instructions, all, length) = sample(None);
+    assert!(all.len() > 2000, "{}", all.len());
+    // Many windows, and none: the rest of the run is a gap.
+    for (window, period) in [(20_000, 400_000), (1000, 10_000_000)] {
+        let (sum, sampled, words) =
+            sample(Some(Windows { window, warm_up: window, period, seed: 1, doubles: 0 }));
+        assert!(words < length * 3 / 4, "{words} of {length} words");
+        assert_eq!(sum, instructions, "{window}:{period}");
+        let differ = all.iter().zip(&sampled).find(|(a, b)| a != b);
+        assert!(differ.is_none() && all.len() == sampled.len(), "{window}:{period}: {differ:?}");
+    }
+}
