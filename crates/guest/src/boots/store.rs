@@ -315,7 +315,7 @@ mod tests {
     }
 
     #[test]
-    fn a_damaged_boot_is_refused_with_a_reason_and_removed() {
+    fn a_damaged_boot_is_refused_with_a_reason() {
         let dir = tempfile::tempdir().unwrap();
         let (store, key) = (store(dir.path()), Key::of("a"));
         let at = store.dir.join(key.name());
@@ -324,7 +324,7 @@ mod tests {
                 File::options().write(true).open(at.join(MEMORY)).unwrap().write_all_at(b"x", 9).unwrap()
             }),
             ("damaged", &|| fs::write(at.join(STATE), "stats").unwrap()),
-            ("bytes", &|| File::options().write(true).open(at.join(MEMORY)).unwrap().set_len(9).unwrap()),
+            ("files", &|| File::options().write(true).open(at.join(MEMORY)).unwrap().set_len(9).unwrap()),
             ("description", &|| fs::write(at.join(ABOUT), "bifold-boot 0\n").unwrap()),
         ];
         for (reason, damage) in damages {
