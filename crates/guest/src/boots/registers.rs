@@ -25,15 +25,20 @@ pub(crate) fn stopped_at(text: &str) -> Option<u64> {
     u64::from_str_radix(number, 16).ok().filter(|_| in_user_mode.next().is_none())
 }
 
-/// The guest's clock in ns in a state of a machine whose clock counts instructions: QEMU's `vmstate_icount_timers`, a
-/// subsection with its name, a version, and two numbers whose sum is the clock.
-pub(crate) fn clock_of(state: &[u8]) -> Option<u64> {
+/// Sets the guest's clock in a state of a machine whose clock counts instructions to `ns`: QEMU's `vmstate_icount_timers`,
+/// a subsection with its name, a version, and two numbers whose sum is the clock, the second one the instructions.
+/// Returns what the clock was; `None` if the state has no such part, or two.
+pub(crate) fn set_clock(state: &mut [u8], ns: u64) -> Option<u64> {
     const NAME: &[u8] = b"\x05\x0ctimer/icount\0\0\0\x01";
     let mut found = state.windows(NAME.len()).enumerate().filter(|(_, w)| *w == NAME);
     let at = found.next()?.0 + NAME.len();
+    if found.next().is_some() {
+        return None;
+    }
     let number = |at: usize| Some(u64::from_be_bytes(state.get(at..at + 8)?.try_into().ok()?));
-    let clock = number(at)?.checked_add(number(at + 8)?)?;
-    found.next().is_none().then_some(clock)
+    let (bias, instructions) = (number(at)?, number(at + 8)?);
+    state[at..at + 8].copy_from_slice(&ns.checked_sub(instructions)?.to_be_bytes());
+    bias.checked_add(instructions)
 }
 
 fn one(text: &str) -> Option<Registers> {
@@ -61,14 +66,20 @@ mod tests {
     }
 
     #[test]
-    fn the_clock_is_read_once_and_whole() {
+    fn the_clock_is_set_where_there_is_one() {
         let section =
             [&b"\x05\x0ctimer/icount\0\0\0\x01"[..], &5_u64.to_be_bytes(), &7_u64.to_be_bytes()].concat();
-        let state = [&b"QEVM"[..], &section, b"rest"].concat();
-        assert_eq!(clock_of(&state), Some(12));
-        assert_eq!(clock_of(&state[..state.len() - 8]), None);
-        assert_eq!(clock_of(&[&state[..], &section].concat()), None);
-        assert_eq!(clock_of(b"QEVM"), None);
+        let mut state = [&b"QEVM"[..], &section, b"rest"].concat();
+        assert_eq!(
+            (set_clock(&mut state, 10), set_clock(&mut state, 20), set_clock(&mut state, 20)),
+            (Some(12), Some(10), Some(20))
+        );
+        // Earlier than the instructions take.
+        assert_eq!((set_clock(&mut state, 6), set_clock(&mut state, 20)), (None, Some(20)));
+        let end = state.len() - 8;
+        assert_eq!(set_clock(&mut state[..end], 20), None);
+        assert_eq!(set_clock(&mut [&state[..], &section].concat(), 20), None);
+        assert_eq!(set_clock(&mut b"QEVM".to_vec(), 20), None);
     }
 
     #[test]

@@ -10,6 +10,7 @@
 use std::fs::File;
 use std::io::{self, Read as _, Seek as _, Write as _};
 use std::os::fd::AsFd as _;
+use std::os::unix::fs::FileExt as _;
 use std::os::unix::net::UnixStream;
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -21,7 +22,7 @@ use serde_json::{Value, json};
 use super::command::{self, Engine, Inherited, Stage};
 use super::pace::Boot;
 use super::run::{BOOT_SECONDS, Emulator, tail};
-use crate::boots::{Booted, Found, Key, KeyParts, Store, clock_of, parse_registers, stopped_at};
+use crate::boots::{Booted, Found, Key, KeyParts, Store, parse_registers, set_clock, stopped_at};
 use crate::error::GuestError;
 use crate::initramfs;
 use crate::kernel::Kernel;
@@ -33,10 +34,10 @@ use crate::spec::GuestSpec;
 const PATIENCE: Duration = Duration::from_secs(30);
 /// Time between two questions.
 const PAUSE: Duration = Duration::from_millis(5);
-/// Number of boots after which a machine whose clock goes on while it is stopped is given up.
-const TRIES: u32 = 8;
-/// Between reading the counter and stopping, init executes six instructions, of 1 ns each.
-const LATE_NS: u64 = 100;
+/// What init executes between reading the counter and stopping, 1 ns each. QEMU stops a machine in two steps on two threads.
+/// Between them a machine whose clock counts instructions may look idle, and QEMU then moves the clock to the next timer
+/// (`icount_start_warp_timer`), depending on the host's load. The saved clock is therefore set to the stop.
+const STOP_NS: u64 = 6;
 /// QEMU's word for a machine whose guest has written to the pvpanic device.
 const STOPPED: &str = "guest-panicked";
 
@@ -117,19 +118,7 @@ impl<'a> Boots<'a> {
 
     /// Boots, and keeps the boot.
     pub(super) fn boot(&self, stop: &AtomicBool, note: &mut dyn FnMut(&str)) -> Result<Booted, GuestError> {
-        let mut tries = 1..=TRIES;
-        let booted = loop {
-            let last = tries.next() == Some(TRIES);
-            match boot(self.parts, &self.initrd, stop) {
-                Ok(booted) => break booted,
-                Err(Unbooted::For(e)) => return Err(e),
-                Err(Unbooted::Late) if !last => {}
-                Err(Unbooted::Late) => {
-                    let text = format!("the clock of a stopped machine went on in {TRIES} boots");
-                    return Err(GuestError::Guest(text));
-                }
-            }
-        };
+        let booted = boot(self.parts, &self.initrd, stop)?;
         if let Some(store) = &self.store {
             if let Err(why) = store.keep(&self.key, &booted) {
                 note(&format!("the guest's boot was not kept: {why}"));
@@ -139,7 +128,7 @@ impl<'a> Boots<'a> {
     }
 }
 
-fn boot(parts: Parts, initrd: &File, stop: &AtomicBool) -> Result<Booted, Unbooted> {
+fn boot(parts: Parts, initrd: &File, stop: &AtomicBool) -> Result<Booted, GuestError> {
     let Parts { spec, qemu, kernel } = parts;
     let ram = memfd("bifold-ram", spec.memory_mib << 20)?;
     let pair = || UnixStream::pair().map_err(GuestError::os("socketpair"));
@@ -164,19 +153,17 @@ fn boot(parts: Parts, initrd: &File, stop: &AtomicBool) -> Result<Booted, Unboot
     let mut machine = Booting { child, control, said: String::new(), console, log };
     let text = match machine.stopped(&qmp, &state, stop) {
         Ok(text) => text,
-        Err(Stopped::For(e)) => return Err(e.into()),
-        Err(Stopped::Qmp(e)) => return Err(machine.died(&e).into()),
+        Err(Stopped::For(e)) => return Err(e),
+        Err(Stopped::Qmp(e)) => return Err(machine.died(&e)),
     };
     let unknown = |what: &str| GuestError::Guest(format!("QEMU {}: {what} not understood", qemu.version));
     let registers = parse_registers(&text, spec.vcpus).ok_or_else(|| unknown("registers are"))?;
+    let then = stopped_at(&text).ok_or_else(|| unknown("registers are"))?;
     let mut bytes = Vec::new();
-    let problem = GuestError::os("reading the machine's state");
-    state.rewind().and_then(|()| state.read_to_end(&mut bytes)).map_err(problem)?;
-    let (then, now) = (stopped_at(&text), clock_of(&bytes));
-    let (then, now) = then.zip(now).ok_or_else(|| unknown("the machine's clock is"))?;
-    if now.wrapping_sub(then) > LATE_NS {
-        return Err(Unbooted::Late);
-    }
+    let known = state.rewind().and_then(|()| state.read_to_end(&mut bytes));
+    known.map_err(GuestError::os("reading the machine's state"))?;
+    set_clock(&mut bytes, then + STOP_NS).ok_or_else(|| unknown("the machine's clock is"))?;
+    state.write_all_at(&bytes, 0).map_err(GuestError::os("writing the machine's state"))?;
     state.rewind().map_err(GuestError::os("reading the machine's state"))?;
     Ok(Booted { ram, state, registers })
 }
@@ -189,22 +176,6 @@ struct Booting {
     said: String,
     console: File,
     log: File,
-}
-
-/// Why there is no booted machine.
-enum Unbooted {
-    For(GuestError),
-    /// The machine's clock went on after its guest had stopped the machine. QEMU stops a machine in two steps on two
-    /// threads. Between them a machine whose clock counts instructions may look idle, and QEMU then moves the clock to the
-    /// next timer (`icount_start_warp_timer`). Whether that happens depends on the host's load, so such a boot differs
-    /// from others.
-    Late,
-}
-
-impl From<GuestError> for Unbooted {
-    fn from(e: GuestError) -> Unbooted {
-        Unbooted::For(e)
-    }
 }
 
 /// Why a machine did not come to its stop.
