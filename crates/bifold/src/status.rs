@@ -83,7 +83,7 @@ impl From<Status> for ExitCode {
             Status::OfCommand(CommandExit::Signal(s)) => (SIGNAL + s) as u8,
             // The kernel ended it with SIGKILL.
             Status::OfCommand(CommandExit::OutOfMemory) => (SIGNAL + SIGKILL) as u8,
-            Status::OfCommand(CommandExit::AfterRegion) => 0,
+            Status::OfCommand(CommandExit::AfterRegion | CommandExit::AccurateEnough) => 0,
             Status::OfCommand(CommandExit::TimedOut) => TIMED_OUT,
             Status::OfCommand(CommandExit::Interrupted) => (SIGNAL + SIGINT) as u8,
         };

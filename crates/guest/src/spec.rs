@@ -4,6 +4,8 @@
 
 use std::ffi::OsString;
 use std::path::PathBuf;
+use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
 use std::time::Duration;
 
 use bifold_trace::Windows;
@@ -119,6 +121,8 @@ pub struct GuestSpec {
     /// The folder of kept boots ([`crate::boots`]) from which the run begins if it can; `None` boots for this run and
     /// keeps nothing.
     pub kept_boots: Option<PathBuf>,
+    /// Set by the consumer of the events when it has seen enough: the command then ends.
+    pub enough: Option<Arc<AtomicBool>>,
 }
 
 impl GuestSpec {
@@ -147,6 +151,7 @@ impl GuestSpec {
             stacks: false,
             region: Region::default(),
             kept_boots: None,
+            enough: None,
         }
     }
 }

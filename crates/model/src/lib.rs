@@ -54,7 +54,7 @@ pub use estimate::{CONFIDENCE, Mean};
 pub use exit_log::Exit;
 pub use host::Frames;
 pub use kvm::KvmVersion;
-pub use model::{Decide, Model, Options, SwitchedOutcome, Switching};
+pub use model::{Decide, Model, Options, SoFar, SwitchedOutcome, Switching};
 pub use outcome::{ConfigOutcome, Estimate, Outcome, Sampling};
 pub use placement::{Placed, PlacedCycles, PlacedFacts, Placement, PlacementOptions, Split, TableNode};
 pub use profile::{

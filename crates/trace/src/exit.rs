@@ -19,6 +19,8 @@ pub enum CommandExit {
     Interrupted,
     /// The command was ended because the region to be recorded had ended.
     AfterRegion,
+    /// The command was ended because the windows of a sampled run had given the wanted accuracy.
+    AccurateEnough,
 }
 
 impl CommandExit {
@@ -46,6 +48,7 @@ impl CommandExit {
             CommandExit::TimedOut => "stopped at the time limit".into(),
             CommandExit::Interrupted => "stopped by the user".into(),
             CommandExit::AfterRegion => "the command was ended after the region".into(),
+            CommandExit::AccurateEnough => "the command was ended at the wanted accuracy".into(),
         }
     }
 }

@@ -88,7 +88,7 @@ fn hint(exit: CommandExit, mib: Option<u64>, short: Option<&str>) -> Option<Stri
                 .into(),
         ),
         (CommandExit::OutOfMemory, _) => Some(format!("the guest's memory was too small for the command: {more}")),
-        (CommandExit::Code(0) | CommandExit::AfterRegion | CommandExit::TimedOut | CommandExit::Interrupted, _) => None,
+        (CommandExit::Code(0) | CommandExit::AfterRegion | CommandExit::AccurateEnough | CommandExit::TimedOut | CommandExit::Interrupted, _) => None,
         (_, Some(words)) => Some(format!("the command lacked memory (`{words}`): {more}")),
         // A shell gives the status 128 plus the signal of its child.
         (CommandExit::Signal(SIGKILL) | CommandExit::Code(137), None) => Some(format!(

@@ -10,6 +10,7 @@ use bifold_model::Profile;
 use clap::{Args, ValueEnum};
 use std::ffi::OsString;
 use std::path::PathBuf;
+use std::sync::Arc;
 use std::time::Duration;
 
 /// Default memory of a guest, MiB.
@@ -183,6 +184,7 @@ impl GuestArgs {
             timeout: self.timeout.map(Duration::from_secs_f64),
             check_every: self.check_every.unwrap_or(CHECK_EVERY),
             keep: self.keep.is_some(),
+            enough: self.region.until.map(|_| Arc::default()),
             kept_boots: if self.fresh_boot { None } else { boots::folder().ok() },
             region: self.region.region(profile.cpu.frequency_hz as f64 / profile.cpu.base_cpi, seed),
             ..GuestSpec::new(command)

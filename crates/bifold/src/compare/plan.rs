@@ -281,10 +281,11 @@ fn plan(common: CommonArgs, verb: Source, record: Option<PathBuf>) -> anyhow::Re
     let CommonArgs { program, show, model, placement, policies, guest } = common;
     let profile = model.profile()?;
     let sample = guest.region.windows(model.seed);
-    let keep = guest.keep.clone();
+    let (keep, until) = (guest.keep.clone(), guest.region.until);
     let source = source(verb, program, guest, &profile, model.seed)?;
     let placed = placement.options(&source.header())?;
-    let run = run::Plan { record, placed, ..events(source, profile, sample, &model, policies, &show)? };
+    let run =
+        run::Plan { record, placed, until, ..events(source, profile, sample, &model, policies, &show)? };
     only_whole_runs(&placement, &run)?;
     if !show.show.is_empty() && show.format != Format::Table {
         let problem = "is for `--format table`: the other formats have all parts";

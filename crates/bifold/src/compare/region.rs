@@ -51,6 +51,13 @@ pub struct RegionArgs {
     #[arg(long, value_name = "WINDOW:PERIOD", num_args = 0..=1, require_equals = true,
           default_missing_value = SAMPLE, value_parser = parse_windows)]
     pub sample: Option<Windows>,
+
+    /// With --sample, end the command when every overhead is known to P percent of itself: 5%
+    ///
+    /// That is half the width of its 95 % interval, and at least 30 windows are waited for. The table then says that
+    /// the command was ended, and Bifold's exit status is 0. The figures are those of the part that ran.
+    #[arg(long, value_name = "P%", requires = "sample", value_parser = parse_percent)]
+    pub until: Option<f64>,
 }
 
 /// The value of `--sample` alone.
@@ -95,14 +102,24 @@ impl RegionArgs {
     }
 
     /// These options by name, and whether each is given.
-    pub fn given(&self) -> [(bool, &'static str); 4] {
+    pub fn given(&self) -> [(bool, &'static str); 5] {
         [
+            (self.until.is_some(), "--until"),
             (self.skip.is_some(), "--skip"),
             (self.length.is_some(), "--for"),
             (self.from_marker, "--from-marker"),
             (self.from_function.is_some(), "--from-function"),
         ]
     }
+}
+
+/// Percent, with or without the sign.
+fn parse_percent(text: &str) -> Result<f64, String> {
+    let number = text.strip_suffix('%').unwrap_or(text).trim().parse::<f64>();
+    number
+        .ok()
+        .filter(|p| (0.1..=100.0).contains(p))
+        .ok_or_else(|| "give percent from 0.1 to 100, as 5%".into())
 }
 
 /// Instructions with a decimal suffix.
@@ -177,6 +194,17 @@ mod tests {
     }
 
     #[test]
+    fn an_accuracy_is_percent() {
+        assert_eq!(
+            (parse_percent("5%"), parse_percent("0.5 %"), parse_percent("10")),
+            (Ok(5.0), Ok(0.5), Ok(10.0))
+        );
+        for bad in ["", "%", "0", "101%", "-1", "nan", "5%%"] {
+            assert!(parse_percent(bad).is_err(), "{bad}");
+        }
+    }
+
+    #[test]
     fn seconds_become_instructions_of_the_ideal_run() {
         let args = RegionArgs {
             skip: Some(Span::Seconds(0.5)),
@@ -184,6 +212,7 @@ mod tests {
             from_marker: false,
             from_function: Some("work".into()),
             sample: None,
+            until: None,
         };
         let region = args.region(5e9, 1);
         assert_eq!((region.skip, region.length), (2_500_000_000, Some(9)));

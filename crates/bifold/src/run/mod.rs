@@ -22,7 +22,7 @@ use bifold_policy::replay_check::OnLine;
 use bifold_report::{Comparison, Meta, Partial, Places};
 use bifold_trace::file::Writer;
 use bifold_trace::{CommandExit, Thin, Windows};
-use source::{EventSource, Feed, Length};
+use source::{EventSource, Feed, Length, Until};
 use std::fs::File;
 use std::io::IsTerminal as _;
 use std::path::PathBuf;
@@ -59,6 +59,8 @@ pub struct Plan {
     pub sample: Option<Windows>,
     /// Windows to which a whole run's events are thinned.
     pub thin: Option<Windows>,
+    /// Half-width of every configuration's interval, in percent of its overhead, at which a sampled run ends.
+    pub until: Option<f64>,
     /// The placements for which local and remote references are counted; none without them.
     pub placed: Option<PlacementOptions>,
     /// The notes to print on stderr.
@@ -118,6 +120,7 @@ impl Plan {
             places: None,
             sample,
             thin: None,
+            until: None,
             placed: None,
             notes,
         })
@@ -187,6 +190,7 @@ pub fn carry_out(plan: &mut Plan, part: &str, stop: &AtomicBool) -> anyhow::Resu
         phase,
         length,
         notes: plan.notes.notes,
+        until: plan.until.zip(plan.source.enough()).map(|(percent, enough)| Until::new(percent, enough)),
     };
     let mut ending = plan.source.run(&mut feed, stop);
     feed.progress.end();
@@ -261,7 +265,13 @@ impl Carried {
 /// The exit status of a run: that of a command that ran now, or else that of the checks.
 pub fn status(live: bool, comparison: &Comparison) -> Status {
     match comparison.meta.exit {
-        Some(exit) if live && exit != CommandExit::Code(0) && exit != CommandExit::AfterRegion => {
+        Some(exit)
+            if live
+                && !matches!(
+                    exit,
+                    CommandExit::Code(0) | CommandExit::AfterRegion | CommandExit::AccurateEnough
+                ) =>
+        {
             Status::OfCommand(exit)
         }
         _ if comparison.meta.partial == Some(Partial::Interrupted) => {

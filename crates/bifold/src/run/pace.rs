@@ -17,7 +17,7 @@ pub const MODEL: &str = "model";
 pub const REPORT: &str = "report";
 
 /// How far a phase is.
-#[derive(Debug, Clone, Copy, PartialEq)]
+#[derive(Debug, Clone, PartialEq)]
 pub struct Pace {
     /// The phase.
     pub phase: &'static str,
@@ -27,12 +27,15 @@ pub struct Pace {
     pub instructions: u64,
     /// What is done of it, from 0 to 1; none if its length is unknown.
     pub done: Option<f64>,
+    /// For a sampled run with intervals: the configuration whose overhead is known worst, and its interval's half-width in
+    /// percent of the overhead.
+    pub accuracy: Option<(String, f64)>,
 }
 
 impl Pace {
     /// The words of the line. The hint comes last, because the terminal's width may cut it off.
     pub fn words(&self) -> String {
-        let Pace { phase, seconds, instructions, done } = *self;
+        let Pace { phase, seconds, instructions, done, ref accuracy } = *self;
         if instructions == 0 {
             return format!("{phase}: {}", duration(seconds));
         }
@@ -47,6 +50,9 @@ impl Pace {
                 words += &left(seconds, done);
             }
         }
+        if let Some((config, percent)) = accuracy {
+            words += &format!(", {config} ± {:.0} %", percent.ceil());
+        }
         words + " (Ctrl-C: figures so far)"
     }
 }
@@ -56,7 +62,7 @@ mod tests {
     use super::*;
 
     fn line(seconds: f64, instructions: u64, done: Option<f64>) -> String {
-        Pace { phase: RUN, seconds, instructions, done }.words()
+        Pace { phase: RUN, seconds, instructions, done, accuracy: None }.words()
     }
 
     #[test]
@@ -76,6 +82,14 @@ mod tests {
         ] {
             assert_eq!(line(seconds, instructions, done), format!("{words}{hint}"));
         }
+    }
+
+    #[test]
+    fn a_sampled_run_says_how_well_the_worst_overhead_is_known() {
+        let accuracy = Some(("shadow-4k".to_owned(), 7.2));
+        let line =
+            Pace { phase: RUN, seconds: 9.0, instructions: 3_600_000_000, done: None, accuracy }.words();
+        assert_eq!(line, "run: 3,600 M instructions, 400 M/s, 9 s, shadow-4k ± 8 % (Ctrl-C: figures so far)");
     }
 
     #[test]

@@ -98,6 +98,35 @@ fn a_region_is_what_lies_between_its_ends() {
 }
 
 #[test]
+fn a_command_ends_at_the_wanted_accuracy() {
+    if no_guest_here() {
+        return;
+    }
+    let dir = tempfile::tempdir().unwrap();
+    // Ends by itself after hours only, and at the time limit with another kind of exit.
+    let options = "record -o u.bifold -q --format json -m 256 --sample=20k:400k --until 80% --configs nested-4k --timeout 400";
+    let mut c = command(options.split_whitespace());
+    c.args(["--", "sh", "-c", "while :; do /bin/true; done"]).current_dir(dir.path());
+    let live = json(&ran(c));
+    assert_eq!(live["exit"]["kind"], "accurate_enough");
+    assert!(live["outcome"]["sampling"]["windows"].as_u64().unwrap() >= 30);
+    let of = &live["outcome"]["configs"][0];
+    let half = of["estimate"]["half_width_cycles"].as_f64().unwrap();
+    let total = &of["total"];
+    let extra: f64 = ["walk_cycles", "vmm_cycles"].iter().map(|k| total[k].as_f64().unwrap()).sum();
+    // Some windows more came before the command had ended.
+    assert!(half < 1.2 * extra, "{half} {extra}");
+    let again = json(&bifold_in(dir.path(), "compare -q u.bifold --format json --configs nested-4k"));
+    for same in ["outcome", "exit"] {
+        assert_eq!(live[same], again[same], "{same}");
+    }
+    let e = bifold_in(dir.path(), "compare --until 5% -- true").refused();
+    assert!(e.contains("--sample"), "{e}");
+    let e = bifold_in(dir.path(), "compare --generate t:10 --sample=1k:100k --until 5%").refused();
+    assert!(e.contains("--until"), "{e}");
+}
+
+#[test]
 fn a_region_that_is_never_reached_is_an_error_that_says_why() {
     if no_guest_here() {
         return;

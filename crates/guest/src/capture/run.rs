@@ -336,6 +336,8 @@ impl Session<'_> {
         }
         let ending = if self.region_ended {
             CommandExit::AfterRegion
+        } else if self.spec.enough.as_ref().is_some_and(|e| e.load(Ordering::Relaxed)) {
+            CommandExit::AccurateEnough
         } else if stop.load(Ordering::Relaxed) {
             CommandExit::Interrupted
         } else if self.spec.timeout.is_some_and(|t| started.elapsed() >= t) && !self.init.ended {

@@ -35,6 +35,7 @@ use sampled::Sampled;
 use switched::Switched;
 use xxhash_rust::xxh3::Xxh3;
 
+pub use sampled::SoFar;
 pub use switched::{Decide, SwitchedOutcome, Switching};
 
 /// Options of a run of the model, beside the profile.

@@ -21,7 +21,7 @@ use crate::outcome::{Estimate, Sampling};
 use crate::profile::Profile;
 use crate::regime::Regime;
 use crate::timeline::{Shared, counts};
-use crate::{Outcome, Sample};
+use crate::{Config, Outcome, Sample};
 use bifold_mmu::{Gpa, Gva, Side};
 use bifold_trace::event::gap;
 use bifold_trace::{DecodeError, Event, decode};
@@ -101,7 +101,40 @@ impl Counted {
     }
 }
 
+/// How well a sampled run is known so far.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct SoFar {
+    /// The configuration whose overhead is known worst.
+    pub config: Config,
+    /// Half the width of its 95 % interval, in percent of its overhead. Infinite if there is no overhead yet.
+    pub percent: f64,
+}
+
 impl Model {
+    /// Windows of a sampled stream so far; 0 for a whole one.
+    pub fn windows(&self) -> u64 {
+        self.sampled.as_ref().and_then(|s| s.windows.first()).map_or(0, |w| w.len() as u64)
+    }
+
+    /// How well a sampled run is known so far; `None` for a whole stream and with fewer than 3 windows.
+    pub fn so_far(&self) -> Option<SoFar> {
+        let s = self.sampled.as_ref().filter(|s| s.weighted > 0)?;
+        let shared = self.shared();
+        let known = |(i, regime): (usize, &Regime)| {
+            let end = Counted::now(i, regime, shared);
+            let rest = (end.all.instructions - s.instructions[gap::HEAD as usize]) as f64;
+            let (total, _) = whole(&end, &s.head[i], &s.measured[i], rest / s.weighted as f64, &self.profile);
+            let half = Mean::per_instruction(&s.windows[i]).half_width? * rest;
+            let percent = 100.0 * half / total.extra_cycles() as f64;
+            Some(SoFar {
+                config: regime.config,
+                percent: if percent.is_nan() { f64::INFINITY } else { percent },
+            })
+        };
+        let all: Option<Vec<SoFar>> = self.regimes.iter().enumerate().map(known).collect();
+        all?.into_iter().max_by(|a, b| a.percent.total_cmp(&b.percent))
+    }
+
     /// Is the stream between windows?
     #[inline]
     pub(super) fn in_gap(&self) -> bool {

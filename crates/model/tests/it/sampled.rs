@@ -2,8 +2,8 @@
 //! Sampled streams beside the whole ones that they were thinned from.
 
 use crate::stream::{FRAMES, NATIVE, Stream};
-use bifold_model::{Config, Model, Options, Outcome, Paging, Profile, Sample};
-use bifold_trace::event::gap;
+use bifold_model::{Config, ConfigOutcome, Model, Options, Outcome, Paging, Profile, Sample};
+use bifold_trace::event::{gap, head, kind};
 use bifold_trace::{Event, Generator, Thin, Windows};
 use proptest::prelude::*;
 
@@ -119,6 +119,31 @@ fn a_run_that_is_all_head_is_exact() {
         let e = c.estimate.unwrap();
         assert_eq!((e.half_width_cycles, e.exact_cycles), (Some(0.0), total.extra_cycles()));
     }
+}
+
+#[test]
+fn what_is_known_so_far_is_what_the_outcome_says_of_the_worst_configuration() {
+    let windows = Windows { window: 5_000, warm_up: 10_000, period: 50_000, seed: 3, doubles: 0 };
+    let g = Generator::parse("fork-storm:10").unwrap();
+    let (mut thin, mut model) = (Thin::new(windows), model(g.guest_frames(), 0, &Config::ALL));
+    assert_eq!((model.windows(), model.so_far()), (0, None));
+    g.run(&mut |words| {
+        let mut thinned = Vec::new();
+        thin.take(words, &mut thinned)?;
+        model.consume(&thinned)
+    })
+    .unwrap();
+    // A window that has not ended is none.
+    model.consume(&[head(kind::GAP, gap::WARM_UP)]).unwrap();
+    let (n, so_far) = (model.windows(), model.so_far().unwrap());
+    let outcome = model.finish();
+    assert!(n > 10 && n == outcome.sampling.unwrap().windows);
+    let percent = |c: &ConfigOutcome| {
+        100.0 * c.estimate.unwrap().half_width_cycles.unwrap() / c.total.extra_cycles() as f64
+    };
+    let worst = outcome.configs.iter().max_by(|a, b| percent(a).total_cmp(&percent(b))).unwrap();
+    assert_eq!(so_far.config, worst.config);
+    assert!((so_far.percent - percent(worst)).abs() < 1e-9, "{} {}", so_far.percent, percent(worst));
 }
 
 #[test]

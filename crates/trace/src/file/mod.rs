@@ -107,6 +107,9 @@ pub struct Trailer {
     /// Whether the command was ended because the region to be recorded had ended.
     #[serde(default)]
     pub region_ended: bool,
+    /// Whether the command was ended because the windows of a sampled run had given the wanted accuracy.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub accurate_enough: bool,
     /// The capture's own counters and checks; `None` without a guest.
     pub stats: Option<Stats>,
     /// Release of the guest kernel, if it became known by running the guest.

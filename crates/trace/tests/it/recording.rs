@@ -19,6 +19,7 @@ fn header() -> Header {
 fn trailer() -> Trailer {
     Trailer {
         region_ended: true,
+        accurate_enough: true,
         clock: Some(Clock {
             guest_ns: Some(2_000_000),
             wall_seconds: 0.5,

@@ -7,6 +7,8 @@ use anyhow::Context as _;
 use bifold_attribute::Attribution;
 use bifold_model::Model;
 use bifold_trace::{Thin, file};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Instant;
 
 /// Takes whole events, in order.
@@ -30,6 +32,39 @@ pub struct Feed {
     pub length: Length,
     /// Whether stderr gets notes.
     pub notes: bool,
+    /// When the run ends for its accuracy, with `--until`.
+    pub until: Option<Until>,
+}
+
+/// The accuracy at which a sampled run ends.
+pub struct Until {
+    percent: f64,
+    enough: Arc<AtomicBool>,
+    /// Windows at the last check.
+    windows: u64,
+}
+
+impl Until {
+    /// Fewer windows say too little of how far they spread.
+    const WINDOWS: u64 = 30;
+
+    /// Sets `enough` when every interval's half-width is at most `percent` of its overhead.
+    pub fn new(percent: f64, enough: Arc<AtomicBool>) -> Until {
+        // With --runs, the run before has set the flag.
+        enough.store(false, Ordering::Relaxed);
+        Until { percent, enough, windows: 0 }
+    }
+
+    fn check(&mut self, model: &Model) {
+        let windows = model.windows();
+        if windows == self.windows || windows < Self::WINDOWS {
+            return;
+        }
+        self.windows = windows;
+        if model.so_far().is_some_and(|s| s.percent <= self.percent) {
+            self.enough.store(true, Ordering::Relaxed);
+        }
+    }
 }
 
 /// The length of a phase.
@@ -66,6 +101,9 @@ impl Feed {
                 self.unwritten = Some(e);
             }
         }
+        if let Some(until) = &mut self.until {
+            until.check(&self.model);
+        }
         self.show();
         Ok(())
     }
@@ -87,7 +125,8 @@ impl Feed {
                 Length::Accesses(n) => Some(model.accesses() as f64 / n as f64),
                 Length::Done(part) => Some(part),
             };
-            Pace { phase, seconds, instructions, done }.words()
+            let accuracy = model.so_far().map(|s| (s.config.name(), s.percent));
+            Pace { phase, seconds, instructions, done, accuracy }.words()
         });
     }
 }

@@ -10,6 +10,7 @@ use bifold_trace::CommandExit;
 use bifold_trace::file::{Header, Source};
 use std::cell::Cell;
 use std::io::Write as _;
+use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 
 /// A guest and its command. The command's output goes to stderr when the guest has ended.
@@ -97,6 +98,10 @@ impl EventSource for Guest {
 
     fn live(&self) -> bool {
         true
+    }
+
+    fn enough(&self) -> Option<Arc<AtomicBool>> {
+        self.0.enough.clone()
     }
 }
 

@@ -10,7 +10,7 @@ mod guest;
 mod recording;
 mod stdin;
 
-pub use feed::{Feed, Length};
+pub use feed::{Feed, Length, Until};
 pub use guest::Guest;
 pub use recording::Recording;
 
@@ -19,6 +19,7 @@ use bifold_report::{Input, Partial};
 use bifold_trace::file::{Header, Trailer};
 use bifold_trace::{CommandExit, Stats};
 use std::fs::File;
+use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 
 /// A source of a run's events.
@@ -41,6 +42,11 @@ pub trait EventSource {
     /// Prepares the source once, before output files are created.
     fn prepare(&mut self) -> anyhow::Result<()> {
         Ok(())
+    }
+
+    /// What to set to end a command that runs now, when its estimate is accurate enough.
+    fn enough(&self) -> Option<Arc<AtomicBool>> {
+        None
     }
 
     /// Whether the events are of a command that runs now. Then the command's exit status is passed on, and
@@ -104,6 +110,7 @@ pub fn trailer(ending: &Ending) -> Trailer {
         },
         partial: ending.partial.is_some(),
         region_ended: ending.exit == Some(CommandExit::AfterRegion),
+        accurate_enough: ending.exit == Some(CommandExit::AccurateEnough),
         stats: ending.stats,
         kernel_version: ending.kernel_version.clone(),
         qemu_version: ending.qemu_version.clone(),

@@ -61,7 +61,8 @@ impl EventSource for Recording {
                 .signal
                 .map(CommandExit::Signal)
                 .or(trailer.exit.map(CommandExit::Code))
-                .or(trailer.region_ended.then_some(CommandExit::AfterRegion)),
+                .or(trailer.region_ended.then_some(CommandExit::AfterRegion))
+                .or(trailer.accurate_enough.then_some(CommandExit::AccurateEnough)),
             partial: trailer.partial.then_some(Partial::Recording),
             stats: trailer.stats,
             kernel_version: trailer.kernel_version,
