@@ -12,7 +12,7 @@
  * is then an ordinary event.
  *
  * Arguments: ring=FD,ram=FD,bytes=N,below4g=N,vcpus=N,check=N,kpti=0|1,boot=0|1,files=0|1,
- * where=0|1, stacks=0|1, for each vCPU I of a machine that has booted already cr3_I=N,cr4_I=N,idt_I=N,
+ * where=0|1, stacks=0|1, for a machine of one vCPU that has booted already cr3=N,cr4=N,idt=N,
  * and for a region (region.c) begin=0|1|2,skip=N,length=N,window=N,warm_up=N,period=N,head=N,doubles=N,
  * seed=N,function=OFFSET,function_bytes=N,f0=WORD,...,f7=WORD
  */
@@ -86,11 +86,9 @@ static void on_vcpu_init(qemu_plugin_id_t id, unsigned int index)
         die("no room for another vCPU");
     v->cpu = current_cpu;
     v->index = index;
-    if (index < MAX_BOOTED) {
-        v->cr3 = opt.booted[index].cr3;
-        v->cr4 = opt.booted[index].cr4;
-        v->idt = opt.booted[index].idt;
-    }
+    v->cr3 = opt.cr3;
+    v->cr4 = opt.cr4;
+    v->idt = opt.idt;
     for (unsigned i = 0; i < regs->len; i++)
         for (unsigned r = 0; r < R_COUNT; r++)
             if (!v->reg[r] && !strcmp(d[i].name, names[r]))
@@ -215,8 +213,7 @@ static uint64_t *option(const char *name, size_t len)
         "ring",  "ram",      "bytes",     "below4g", "vcpus",  "check",   "kpti",
         "boot",  "files", "where", "stacks", "begin",    "skip",      "length",  "window", "warm_up", "period",
         "head", "doubles", "seed",  "function", "function_bytes", "f0",      "f1",     "f2",      "f3",
-        "f4",    "f5",       "f6",        "f7",      "cr3_0",  "cr4_0",   "idt_0", "cr3_1", "cr4_1",  "idt_1",
-        "cr3_2", "cr4_2",    "idt_2",     "cr3_3",   "cr4_3",  "idt_3",
+        "f4",    "f5",       "f6",        "f7",      "cr3",    "cr4",     "idt",
     };
     static uint64_t values[sizeof names / sizeof names[0]];
 
@@ -254,6 +251,9 @@ QEMU_EXPORT int qemu_plugin_install(qemu_plugin_id_t id, const qemu_info_t *info
         .files = value_of("files"),
         .where = value_of("where"),
         .stacks = value_of("stacks"),
+        .cr3 = value_of("cr3"),
+        .cr4 = value_of("cr4"),
+        .idt = value_of("idt"),
         .begin = (unsigned)value_of("begin"),
         .skip = value_of("skip"),
         .length = value_of("length"),
@@ -268,12 +268,6 @@ QEMU_EXPORT int qemu_plugin_install(qemu_plugin_id_t id, const qemu_info_t *info
     };
     for (char i = 0; i < 8; i++)
         opt.function[(int)i] = value_of((const char[]){'f', (char)('0' + i), 0});
-    for (char i = 0; i < MAX_BOOTED; i++) {
-        char name[] = {0, 0, 0, '_', (char)('0' + i), 0};
-        opt.booted[(int)i].cr3 = value_of(memcpy(name, "cr3", 3));
-        opt.booted[(int)i].cr4 = value_of(memcpy(name, "cr4", 3));
-        opt.booted[(int)i].idt = value_of(memcpy(name, "idt", 3));
-    }
     if (opt.function_bytes > sizeof opt.function || (opt.period && opt.window > opt.period))
         die("a region that cannot be");
     api_version = info->version.cur;

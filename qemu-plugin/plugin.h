@@ -28,8 +28,6 @@
 #define PTE_ADDR UINT64_C(0x000ffffffffff000)
 
 #define MAX_VCPUS 8
-/* vCPUs of a guest that a command runs in. */
-#define MAX_BOOTED 4
 /* Number of cached translations per vCPU. 4096 take 32 KB of tags. */
 #define CACHE_PAGES 4096
 /* Number of cached translations of code pages per vCPU. */
@@ -108,8 +106,8 @@ struct options {
     /* Sampling, in instructions. Without a period everything is recorded. The period
      * doubles each time after `doubles` periods, if that is not 0. */
     uint64_t window, warm_up, period, head, doubles, sample_seed;
-    /* The registers with which vCPUs go on after a boot that this process has not run. */
-    struct { uint64_t cr3, cr4, idt; } booted[MAX_BOOTED];
+    /* The registers with which the vCPU goes on after a boot that this process has not run, or 0. */
+    uint64_t cr3, cr4, idt;
 };
 extern struct options opt;
 extern int api_version;

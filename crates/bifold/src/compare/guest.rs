@@ -77,7 +77,7 @@ pub struct GuestArgs {
     ///
     /// By default, the state of a guest that has booted is kept (`bifold cache list`), and runs with the same
     /// kernel, QEMU and options of the guest begin there. Both ways give the same figures to the bit. Guests with
-    /// --fast or --root initramfs boot in every run.
+    /// --fast, --vcpus or --root initramfs boot in every run.
     #[arg(long)]
     pub fresh_boot: bool,
 

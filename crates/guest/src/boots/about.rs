@@ -13,7 +13,7 @@ const FORMAT: &str = "bifold-boot 1";
 pub(crate) struct About {
     /// The guest in words.
     pub(crate) guest: String,
-    pub(crate) registers: Vec<Registers>,
+    pub(crate) registers: Registers,
     /// Length in bytes and checksum of the memory, holes included.
     pub(crate) memory: (u64, u64),
     /// The same of the state.
@@ -23,9 +23,8 @@ pub(crate) struct About {
 impl About {
     pub(crate) fn text(&self) -> String {
         let mut out = format!("{FORMAT}\nguest {}\n", self.guest);
-        for r in &self.registers {
-            out += &format!("vcpu {:x} {:x} {:x}\n", r.cr3, r.cr4, r.idt);
-        }
+        let r = self.registers;
+        out += &format!("vcpu {:x} {:x} {:x}\n", r.cr3, r.cr4, r.idt);
         for (name, (bytes, sum)) in [("memory", self.memory), ("state", self.state)] {
             out += &format!("{name} {bytes:x} {sum:x}\n");
         }
@@ -42,7 +41,7 @@ impl About {
         }
         let mut about = About {
             guest: lines.next()?.strip_prefix("guest ")?.to_owned(),
-            registers: Vec::new(),
+            registers: Registers { cr3: 0, cr4: 0, idt: 0 },
             memory: (0, 0),
             state: (0, 0),
         };
@@ -51,7 +50,7 @@ impl About {
             let name = words.next()?;
             let numbers: Option<Vec<u64>> = words.map(|w| u64::from_str_radix(w, 16).ok()).collect();
             match (name, &numbers?[..]) {
-                ("vcpu", &[cr3, cr4, idt]) => about.registers.push(Registers { cr3, cr4, idt }),
+                ("vcpu", &[cr3, cr4, idt]) => about.registers = Registers { cr3, cr4, idt },
                 ("memory", &[bytes, sum]) => about.memory = (bytes, sum),
                 ("state", &[bytes, sum]) => about.state = (bytes, sum),
                 _ => return None,
@@ -67,15 +66,14 @@ mod tests {
 
     #[test]
     fn the_text_is_read_back_and_a_cut_text_is_not() {
-        let registers =
-            vec![Registers { cr3: 1, cr4: 2, idt: u64::MAX }, Registers { cr3: 3, cr4: 4, idt: 5 }];
-        let about = About { guest: "Linux 6.1, 2 vCPUs".into(), registers, memory: (9, 8), state: (7, 6) };
+        let registers = Registers { cr3: 3, cr4: 4, idt: u64::MAX };
+        let about = About { guest: "Linux 6.1, 512 MiB".into(), registers, memory: (9, 8), state: (7, 6) };
         let text = about.text();
         assert_eq!(About::parse(&text), Some(about));
         for cut in 0..text.len() {
             assert_eq!(About::parse(&text[..cut]), None, "{}", &text[..cut]);
         }
-        for (from, to) in [("boot 1", "boot 2"), ("vcpu 3 4 5\n", ""), ("memory 9", "memory 8")] {
+        for (from, to) in [("boot 1", "boot 2"), ("vcpu 3", "vcpu 5"), ("memory 9", "memory 8")] {
             assert_eq!(About::parse(&text.replace(from, to)), None, "{from}");
         }
     }

@@ -40,14 +40,7 @@ impl Key {
         }
         // Init and the modules.
         lines.push(format!("initramfs {:032x}", xxh3_128(initramfs)));
-        let plural = |n: u32, what: &str| format!("{n} {what}{}", if n == 1 { "" } else { "s" });
-        let guest = format!(
-            "Linux {kernel_version}, {} MiB, {}{}, QEMU {}",
-            spec.memory_mib,
-            plural(spec.vcpus, "vCPU"),
-            if spec.nodes > 1 { format!(" in {}", plural(spec.nodes, "node")) } else { String::new() },
-            qemu.version,
-        );
+        let guest = format!("Linux {kernel_version}, {} MiB, QEMU {}", spec.memory_mib, qemu.version);
         Ok(Key { guest, lines })
     }
 

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! Kept boots: the state of guests that have booted and wait for their command, on disk.
 //!
-//! A guest over the host's root with exact timing boots without its command: kernel, modules and init are all that it has
+//! A guest of one vCPU over the host's root with exact timing boots without its command: kernel, modules and init are all that it has
 //! read. Its state then depends on the [`Key`] alone and is kept, so that the next run with the same key begins there. The
 //! command, its environment and its standard input come afterwards and are never kept.
 //!
@@ -9,7 +9,7 @@
 //!
 //! | file | content |
 //! |---|---|
-//! | `about` | lines of text: the key in words, the vCPUs' registers, lengths and checksums |
+//! | `about` | lines of text: the key in words, the vCPU's registers, lengths and checksums |
 //! | `memory` | the guest's memory, with holes where it was never touched |
 //! | `state` | the devices' and vCPUs' state, as QEMU's `migrate` writes it |
 //!
@@ -25,7 +25,7 @@ mod store;
 
 use about::About;
 pub(crate) use key::{Key, Parts as KeyParts};
-pub(crate) use registers::{Registers, parse as parse_registers, set_clock, stopped_at};
+pub(crate) use registers::{Registers, parse as parse_registers, set_clock};
 pub(crate) use store::{Found, Store};
 
 use std::fs::File;
@@ -45,14 +45,13 @@ pub(crate) struct Booted {
     pub(crate) ram: OwnedFd,
     /// What QEMU wrote of devices and vCPUs.
     pub(crate) state: File,
-    /// Of each vCPU.
-    pub(crate) registers: Vec<Registers>,
+    pub(crate) registers: Registers,
 }
 
 /// A kept boot.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct KeptBoot {
-    /// The guest in words: `Linux 6.1.0-49-amd64, 2048 MiB, 1 vCPU, QEMU 10.0.2`.
+    /// The guest in words: `Linux 6.1.0-49-amd64, 2048 MiB, QEMU 10.0.2`.
     pub guest: String,
     /// Bytes on disk.
     pub bytes: u64,

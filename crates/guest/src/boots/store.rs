@@ -135,7 +135,7 @@ impl Store {
         let ram = File::from(booted.ram.try_clone()?);
         let about = About {
             guest: key.guest.clone(),
-            registers: booted.registers.clone(),
+            registers: booted.registers,
             memory: copy(&ram, &File::create_new(new.join(MEMORY))?)?,
             state: copy(&booted.state, &File::create_new(new.join(STATE))?)?,
         };
@@ -261,7 +261,7 @@ mod tests {
         let (ram, state) = (file(8 << 20), file(0));
         ram.write_all_at(&vec![byte; 1 << 20], 1 << 20).unwrap();
         state.write_all_at(b"state", 0).unwrap();
-        Booted { ram: ram.into(), state, registers: vec![Registers { cr3: 1, cr4: 2, idt: 3 }] }
+        Booted { ram: ram.into(), state, registers: Registers { cr3: 1, cr4: 2, idt: 3 } }
     }
 
     /// The byte of a boot that was found.
@@ -273,7 +273,7 @@ mod tests {
                 assert_eq!(ram.metadata().unwrap().len(), 8 << 20);
                 ram.read_exact_at(&mut byte, (2 << 20) - 1).unwrap();
                 b.state.read_to_string(&mut state).unwrap();
-                assert_eq!((state.as_str(), b.registers[0].idt), ("state", 3));
+                assert_eq!((state.as_str(), b.registers.idt), ("state", 3));
                 Ok(byte[0])
             }
             Found::Nothing => Err(None),

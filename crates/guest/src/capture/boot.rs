@@ -22,7 +22,7 @@ use serde_json::{Value, json};
 use super::command::{self, Engine, Inherited, Stage};
 use super::pace::Boot;
 use super::run::{BOOT_SECONDS, Emulator, tail};
-use crate::boots::{Booted, Found, Key, KeyParts, Store, parse_registers, set_clock, stopped_at};
+use crate::boots::{Booted, Found, Key, KeyParts, Store, parse_registers, set_clock};
 use crate::error::GuestError;
 use crate::initramfs;
 use crate::kernel::Kernel;
@@ -157,15 +157,14 @@ fn boot(parts: Parts, initrd: &File, stop: &AtomicBool) -> Result<Booted, GuestE
         Err(Stopped::Qmp(e)) => return Err(machine.died(&e)),
     };
     let unknown = |what: &str| GuestError::Guest(format!("QEMU {}: {what} not understood", qemu.version));
-    let registers = parse_registers(&text, spec.vcpus).ok_or_else(|| unknown("registers are"))?;
-    let then = stopped_at(&text).ok_or_else(|| unknown("registers are"))?;
+    let stopped = parse_registers(&text).ok_or_else(|| unknown("registers are"))?;
     let mut bytes = Vec::new();
     let known = state.rewind().and_then(|()| state.read_to_end(&mut bytes));
     known.map_err(GuestError::os("reading the machine's state"))?;
-    set_clock(&mut bytes, then + STOP_NS).ok_or_else(|| unknown("the machine's clock is"))?;
+    set_clock(&mut bytes, stopped.counter + STOP_NS).ok_or_else(|| unknown("the machine's clock is"))?;
     state.write_all_at(&bytes, 0).map_err(GuestError::os("writing the machine's state"))?;
     state.rewind().map_err(GuestError::os("reading the machine's state"))?;
-    Ok(Booted { ram, state, registers })
+    Ok(Booted { ram, state, registers: stopped.registers })
 }
 
 /// A machine that boots.

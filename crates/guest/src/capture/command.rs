@@ -66,8 +66,8 @@ pub(super) enum Stage<'a> {
         config: BorrowedFd<'a>,
         /// The command's standard input.
         stdin: BorrowedFd<'a>,
-        /// Of each vCPU when the boot stopped.
-        registers: &'a [Registers],
+        /// Those of the vCPU when the boot stopped.
+        registers: Registers,
     },
 }
 
@@ -126,10 +126,7 @@ impl<'a> Stage<'a> {
     /// The plugin's arguments, each after a comma.
     fn plugin_arguments(&self) -> String {
         let Stage::Resumed { registers, .. } = self else { return String::new() };
-        let one = |(i, r): (usize, &Registers)| {
-            format!(",cr3_{i}={:#x},cr4_{i}={:#x},idt_{i}={:#x}", r.cr3, r.cr4, r.idt)
-        };
-        registers.iter().enumerate().map(one).collect()
+        format!(",cr3={:#x},cr4={:#x},idt={:#x}", registers.cr3, registers.cr4, registers.idt)
     }
 }
 

@@ -37,8 +37,8 @@ pub struct Written {
 /// How the guest came to the point at which it starts the command.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum BootKind {
-    /// It booted with its command. So do guests without the host's root or with fast timing, recorded boots, guests under
-    /// KVM, and commands with much standard input.
+    /// It booted with its command. So do guests without the host's root, with fast timing or with several vCPUs, recorded
+    /// boots, guests under KVM, and commands with much standard input.
     Whole,
     /// It booted for this run, was saved, and went on from the saved state.
     Saved,
