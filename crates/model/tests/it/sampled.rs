@@ -133,7 +133,7 @@ fn what_is_known_so_far_is_what_the_outcome_says_of_the_worst_configuration() {
         model.consume(&thinned)
     })
     .unwrap();
-    // A window that has not ended is none.
+    // A window that has not ended does not count.
     model.consume(&[head(kind::GAP, gap::WARM_UP)]).unwrap();
     let (n, so_far) = (model.windows(), model.so_far().unwrap());
     let outcome = model.finish();
