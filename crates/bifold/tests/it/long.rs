@@ -122,7 +122,7 @@ fn a_command_ends_at_the_wanted_accuracy() {
     }
     let e = bifold_in(dir.path(), "compare --until 5% -- true").refused();
     assert!(e.contains("--sample"), "{e}");
-    let e = bifold_in(dir.path(), "compare --generate t:10 --sample=1k:100k --until 5%").refused();
+    let e = bifold_in(dir.path(), "compare --generate t:10 --sample=10k:1M --until 5%").refused();
     assert!(e.contains("--until"), "{e}");
 }
 
