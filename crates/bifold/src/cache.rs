@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! `bifold cache`: the kept boots of guests.
 
-use crate::console::print;
+use crate::console::{duration, print};
 use crate::status::{self, Status};
 use crate::words;
 use bifold_guest::boots::{self, KeptBoot, MOST_BYTES};
@@ -82,19 +82,11 @@ fn table(all: &[KeptBoot], now: SystemTime) -> String {
         let _ = writeln!(out, "{:>9}  {:>13}  guest", "on disk", "last used");
     }
     for boot in all {
-        let seconds = now.duration_since(boot.used).map_or(0, |d| d.as_secs());
-        let _ = writeln!(out, "{:>9}  {:>13}  {}", mib(boot.bytes), ago(seconds), boot.guest);
+        let seconds = now.duration_since(boot.used).map_or(0.0, |d| d.as_secs_f64());
+        let used = format!("{} ago", duration(seconds));
+        let _ = writeln!(out, "{:>9}  {:>13}  {}", mib(boot.bytes), used, boot.guest);
     }
     out + &format!("{} of at most {}\n", total(all), mib(MOST_BYTES))
-}
-
-fn ago(seconds: u64) -> String {
-    match seconds {
-        0..120 => format!("{seconds} s ago"),
-        120..7_200 => format!("{} min ago", seconds / 60),
-        7_200..172_800 => format!("{} h ago", seconds / 3_600),
-        _ => format!("{} days ago", seconds / 86_400),
-    }
 }
 
 fn json(all: &[KeptBoot]) -> anyhow::Result<String> {
@@ -127,7 +119,7 @@ mod tests {
         let all = [boot("Linux 6.1, 2048 MiB", 93 << 20, 5), boot("Linux 6.1, 512 MiB", 1, 300_000)];
         assert_eq!(
             table(&all, now),
-            "  on disk      last used  guest\n   93 MiB        5 s ago  Linux 6.1, 2048 MiB\n    1 MiB     3 days ago  \
+            "  on disk      last used  guest\n   93 MiB        5 s ago  Linux 6.1, 2048 MiB\n    1 MiB       83 h ago  \
              Linux 6.1, 512 MiB\n2 kept boots, 94 MiB of at most 2048 MiB\n"
         );
         assert_eq!(table(&[], now), "0 kept boots, 0 MiB of at most 2048 MiB\n");

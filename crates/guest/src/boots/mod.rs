@@ -29,7 +29,6 @@ pub(crate) use registers::{Registers, parse as parse_registers, set_clock};
 pub(crate) use store::{Found, Store};
 
 use std::fs::File;
-use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
 use std::time::SystemTime;
 
@@ -42,7 +41,7 @@ pub const MOST_BYTES: u64 = 2 << 30;
 /// A guest that has booted and waits for its command.
 pub(crate) struct Booted {
     /// The guest's memory. The machine that goes on from here writes to it.
-    pub(crate) ram: OwnedFd,
+    pub(crate) ram: File,
     /// What QEMU wrote of devices and vCPUs.
     pub(crate) state: File,
     pub(crate) registers: Registers,

@@ -130,7 +130,7 @@ impl<'a> Boots<'a> {
 
 fn boot(parts: Parts, initrd: &File, stop: &AtomicBool) -> Result<Booted, GuestError> {
     let Parts { spec, qemu, kernel } = parts;
-    let ram = memfd("bifold-ram", spec.memory_mib << 20)?;
+    let ram = File::from(memfd("bifold-ram", spec.memory_mib << 20)?);
     let pair = || UnixStream::pair().map_err(GuestError::os("socketpair"));
     let ((control, its_control), (qmp, its_qmp)) = (pair()?, pair()?);
     control.set_nonblocking(true).map_err(GuestError::os("socketpair"))?;

@@ -18,7 +18,7 @@ use bifold_trace::{Clock, CommandExit, Event, Stats, decode};
 
 use super::pace::{Boot, ThreadTime, vcpu_thread};
 use super::start::{Parts, Started, start};
-use super::{BootKind, CaptureProgress, CaptureReport, Sink, Written, places, plugin};
+use super::{CaptureProgress, CaptureReport, Sink, Written, places, plugin};
 use crate::error::GuestError;
 use crate::memfd::memfd;
 use crate::spec::{GuestSpec, HostPage, Root, guest_frames};
@@ -160,7 +160,7 @@ pub(crate) fn capture(
         had: [None; 2],
     };
     session.follow(stop, progress, sink)?;
-    if session.guest.boot == BootKind::Kept && !session.init.started && !stop.load(Ordering::Relaxed) {
+    if !session.init.started && !stop.load(Ordering::Relaxed) {
         // No later run would fare better.
         session.guest.forget(&mut |text| progress(CaptureProgress::Note(text)));
     }

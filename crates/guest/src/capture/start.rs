@@ -3,7 +3,7 @@
 
 use std::fs::{self, File};
 use std::io::{ErrorKind, Write as _};
-use std::os::fd::{AsFd as _, OwnedFd};
+use std::os::fd::{AsFd as _, BorrowedFd};
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::AtomicBool;
@@ -56,7 +56,7 @@ impl Started {
 }
 
 /// Standard input of which more goes into the initramfs, in bytes. A guest that goes on after a boot reads its input byte by byte
-/// from a port, some 10 MB a second.
+/// from a port, some 9 MB a second (by hand, STDIN= of examples/count.rs).
 const MOST_STDIN: usize = 64 << 20;
 
 /// Whether the guest boots without its command. With fast timing, a boot measures the host's clock and depends on the host's load.
@@ -108,7 +108,7 @@ pub(super) fn start(
     progress(CaptureProgress::Stage("booting the guest"));
     let initrd = file_of("bifold-initrd", &initramfs::initramfs(spec, kernel, parts.program)?)?;
     let ram = memfd("bifold-ram", spec.memory_mib << 20)?;
-    launch(parts, &ram, Stage::Whole { initrd: initrd.as_fd() })
+    launch(parts, ram.as_fd(), Stage::Whole { initrd: initrd.as_fd() })
 }
 
 /// A file in memory with these bytes.
@@ -145,7 +145,7 @@ fn resumed(parts: Parts, booted: Booted) -> Result<Started, Unresumed> {
         stdin: stdin.as_fd(),
         registers: booted.registers,
     };
-    let mut started = launch(parts, &booted.ram, stage)?;
+    let mut started = launch(parts, booted.ram.as_fd(), stage)?;
     drop(its_qmp);
     boot::resume(&qmp, &booted.state).map_err(|e| {
         let why = if e.kind() == ErrorKind::UnexpectedEof { "QEMU has ended".into() } else { e.to_string() };
@@ -154,7 +154,7 @@ fn resumed(parts: Parts, booted: Booted) -> Result<Started, Unresumed> {
     Ok(started)
 }
 
-fn launch(parts: Parts, ram: &OwnedFd, stage: Stage) -> Result<Started, GuestError> {
+fn launch(parts: Parts, ram: BorrowedFd, stage: Stage) -> Result<Started, GuestError> {
     let Parts { spec, kind, qemu, kernel, plugin, region, .. } = parts;
     let ring = Ring::new()?;
     let files = Files::new()?;
@@ -174,10 +174,7 @@ fn launch(parts: Parts, ram: &OwnedFd, stage: Stage) -> Result<Started, GuestErr
     let log = files.log.try_clone().map_err(GuestError::os("dup"))?.into();
     let engine = match kind {
         RunKind::Kvm(page) => Engine::Kvm(page),
-        _ => Engine::Tcg {
-            ram: ram.as_fd(),
-            plugin: plugin.map(|path| Plugin { path, ring: ring.fd(), region }),
-        },
+        _ => Engine::Tcg { ram, plugin: plugin.map(|path| Plugin { path, ring: ring.fd(), region }) },
     };
     let child = Emulator(command::spawn(qemu, engine, kernel, spec, &inherited, log)?);
     Ok(Started { child, control, ring, files, boot: BootKind::Whole, kept: None })
