@@ -29,6 +29,7 @@ struct tally {
 struct tally *tally;
 
 static struct qemu_plugin_scoreboard *score;
+static bool expected; /* the gap's first block sees GAP_INSNS instructions */
 static tb_exec_inline_t exec_inline;
 static tb_exec_cond_cb_t exec_cond;
 
@@ -44,17 +45,42 @@ static void look_up(void)
         score = new(sizeof *tally);
 }
 
-void gap_begin(void)
+/* Whether user blocks of gaps have no calls. */
+bool gap_is_inline(void)
 {
     static bool looked;
 
     if (!looked && n_vcpus == 1 && !opt.where)
         look_up();
     looked = true;
-    if (!score)
+    return score != NULL;
+}
+
+static struct tally *element(void)
+{
+    return ((scoreboard_find_t)dlsym(RTLD_DEFAULT, "qemu_plugin_scoreboard_find"))(score, 0);
+}
+
+/* Makes the first block of the gap that is about to begin call the plugin. */
+void gap_expect(void)
+{
+    *element() = (struct tally){GAP_INSNS, 0};
+    expected = true;
+}
+
+void gap_begin(void)
+{
+    struct tally *t;
+
+    if (!gap_is_inline())
         return;
-    tally = ((scoreboard_find_t)dlsym(RTLD_DEFAULT, "qemu_plugin_scoreboard_find"))(score, 0);
-    *tally = (struct tally){0, (uintptr_t)hot.block};
+    t = element();
+    /* Where the block that is expected is a user's, it has been added. */
+    if (!expected || !t->block)
+        *t = (struct tally){GAP_INSNS, (uintptr_t)hot.block};
+    t->insns -= GAP_INSNS;
+    expected = false;
+    tally = t;
 }
 
 void gap_end(void)
@@ -142,6 +168,8 @@ COLD static void gap_block_slow(const struct block *b)
 /* Adds to what user blocks add to, so that checks come as often. */
 static inline void gap_enter(const struct block *b)
 {
+    if (!tally && region_leaving)
+        region_entered();
     if (!tally) {
         enter(b);
         return;
@@ -170,6 +198,8 @@ static void on_gap_rep(unsigned vcpu, void *u)
 
 static void on_gap_entry(unsigned vcpu, void *u)
 {
+    if (region_leaving)
+        region_entered();
     if (tally)
         gap_fold();
     entry_block(vcpu, u, false, on_gap_kernel);
@@ -188,7 +218,10 @@ HOT static void on_gap_user(unsigned vcpu, void *u)
 static void on_gap_check(unsigned vcpu, void *u)
 {
     (void)vcpu, (void)u;
-    gap_count();
+    if (region_leaving)
+        region_entered();
+    else
+        gap_count();
 }
 
 static void watch_gap(struct qemu_plugin_insn *insn, const struct decoded *d)
@@ -209,7 +242,7 @@ void on_gap_block(qemu_plugin_id_t id, struct qemu_plugin_tb *tb)
     bool kernel = b->start >> 63, rep = b->rep && b->n == 1;
 
     (void)id;
-    if (tally && !kernel && !rep) {
+    if (score && !kernel && !rep) {
         exec_inline(tb, INLINE_ADD_U64, (qemu_plugin_u64){score, offsetof(struct tally, insns)}, b->n);
         exec_inline(tb, INLINE_STORE_U64, (qemu_plugin_u64){score, offsetof(struct tally, block)},
                     (uintptr_t)b);

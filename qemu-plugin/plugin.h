@@ -179,9 +179,17 @@ tb_trans_cb_t region_recording(void);
 bool region_missed(void);
 void region_marker(uint32_t code);
 void region_watch(struct qemu_plugin_insn *insn);
+extern bool region_leaving; /* the other kind of callbacks takes over with the next block */
+void region_entered(void);
+
+/* sides.c */
+bool sides_open(void);
+void sides_change(bool unchained);
 
 /* gap.c */
 extern struct tally *tally; /* not NULL in a gap whose user blocks have no calls */
+bool gap_is_inline(void);
+void gap_expect(void);
 void gap_begin(void);
 void gap_end(void);
 void gap_fold(void);

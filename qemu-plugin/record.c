@@ -285,6 +285,12 @@ COLD static void block_slow(const struct block *b)
 
     if (!recording)
         return;
+    if (region_leaving) {
+        hot.insns -= b->n;
+        region_entered();
+        hot.insns += b->n;
+        hot.block = b;
+    }
     page = code_page(b);
     hot.told = NULL; /* it may run at another address than before */
     if (page != hot.fetch_page)
@@ -321,11 +327,15 @@ HOT static void on_block2(unsigned vcpu, void *u)
 
 static void on_rep_block(unsigned vcpu, void *u)
 {
+    if (region_leaving)
+        region_entered();
     rep_block(vcpu, u, on_block);
 }
 
 static void on_entry(unsigned vcpu, void *u)
 {
+    if (region_leaving)
+        region_entered();
     entry_block(vcpu, u, true, on_block2);
 }
 

@@ -18,8 +18,11 @@
  * fetches of user code. The kernel's accesses are recorded once per page and
  * generation (see forget_translations()), which also finds stores to page tables,
  * so that the consumer knows which pages were touched. User code cannot store to a
- * page table, so in a gap its accesses have no callback. A reset of the plugin
- * changes between the two kinds of callbacks (gap.c has those of gaps).
+ * page table, so in a gap its accesses have no callback. gap.c has the callbacks of gaps.
+ *
+ * A reset of the plugin begins the first gap. Later changes between gap and window are
+ * changes between two translations of the code, where QEMU allows that (sides.c). Such
+ * a change is asked for, and is carried out by the first callback of the other kind.
  */
 #include <stdlib.h>
 #include <string.h>
@@ -33,6 +36,7 @@
 #define WARM_UP_INSNS 50000000
 
 uint64_t region_next = UINT64_MAX;
+bool region_leaving;
 
 static enum { WHOLE, HEAD, GAP, WARM_UP, MEASURE } part;
 static bool before;             /* the command runs, and its region has not begun */
@@ -43,6 +47,8 @@ static uint64_t ends = UINT64_MAX;    /* the region's end, in recorded instructi
 static uint64_t period_begins, measure_begins;
 static uint64_t period, drawn; /* the next period's length, and the number of windows drawn */
 static uint64_t dice;
+static bool in_gap; /* translated blocks get the callbacks of gaps */
+static bool sides;  /* both kinds of translations are there */
 
 /* Marsaglia's xorshift64*, which gives the same numbers on every platform. */
 static uint64_t random_below(uint64_t n)
@@ -96,8 +102,17 @@ static bool at_function(const struct qemu_plugin_insn *insn)
     return code && !memcmp(code, opt.function, n < opt.function_bytes ? n : opt.function_bytes);
 }
 
+static void on_block_of_part(qemu_plugin_id_t id, struct qemu_plugin_tb *tb)
+{
+    if (in_gap)
+        on_gap_block(id, tb);
+    else
+        on_recorded_block(id, tb);
+}
+
 static void enter_gap(void)
 {
+    in_gap = true;
     enter_part(GAP, BF_GAP_BEGIN);
     gap_begin();
     await(warm_up_begins());
@@ -105,8 +120,9 @@ static void enter_gap(void)
     ring_set_limit();
 }
 
-static void after_gap(qemu_plugin_id_t id)
+static void leave_gap(void)
 {
+    in_gap = false;
     enter_part(WARM_UP, BF_GAP_WARM_UP);
     gap_end();
     await(measure_begins);
@@ -116,13 +132,43 @@ static void after_gap(qemu_plugin_id_t id)
     if (opt.check_every)
         next_check = hot.p + opt.check_every;
     ring_set_limit();
-    qemu_plugin_register_vcpu_tb_trans_cb(id, on_recorded_block);
 }
 
-static void after_window(qemu_plugin_id_t id)
+static void after_reset(qemu_plugin_id_t id)
 {
-    enter_gap();
-    qemu_plugin_register_vcpu_tb_trans_cb(id, on_gap_block);
+    if (part == GAP)
+        leave_gap();
+    else
+        enter_gap();
+    qemu_plugin_register_vcpu_tb_trans_cb(id, on_block_of_part);
+}
+
+/* Begins or ends a gap. Most of a run that only skips instructions comes after its one gap, and is
+ * faster with blocks that jump to each other. */
+static void change(void)
+{
+    if (!sides || before) {
+        sides = opt.period && !before && gap_is_inline() && sides_open();
+        qemu_plugin_reset(plugin_id, after_reset);
+        return;
+    }
+    region_leaving = true;
+    in_gap = !in_gap;
+    sides_change(!in_gap);
+    /* The next block takes its slow path. */
+    hot.block_page = UINT64_MAX;
+    if (in_gap)
+        gap_expect();
+}
+
+/* Called by the first callback of the other kind. */
+void region_entered(void)
+{
+    region_leaving = false;
+    if (in_gap)
+        enter_gap();
+    else
+        leave_gap();
 }
 
 static void begin(void)
@@ -160,7 +206,7 @@ static void place_reached(void)
     if (!opt.skip)
         begin();
     else if (warm_up_begins() > origin)
-        qemu_plugin_reset(plugin_id, after_window);
+        change();
     else
         await(measure_begins);
 }
@@ -205,25 +251,23 @@ tb_trans_cb_t region_recording(void)
 {
     armed = opt.begin != BEGIN_COMMAND;
     before = armed || opt.skip;
+    measure_begins = armed ? UINT64_MAX : opt.skip;
     if (!before) {
         begin();
-        return on_recorded_block;
-    }
-    measure_begins = armed ? UINT64_MAX : opt.skip;
-    if (!armed && warm_up_begins() > 0) {
+    } else if (!armed && warm_up_begins() > 0) {
         enter_gap();
-        return on_gap_block;
+    } else {
+        enter_part(WARM_UP, BF_GAP_WARM_UP);
+        await(measure_begins);
     }
-    enter_part(WARM_UP, BF_GAP_WARM_UP);
-    await(measure_begins);
-    return on_recorded_block;
+    return on_block_of_part;
 }
 
 /* Ends the head or a window and begins the gap or warm-up before the next window. */
 static void await_window(void)
 {
     if (warm_up_begins() > stats[ST_INSNS]) {
-        qemu_plugin_reset(plugin_id, after_window);
+        change();
         return;
     }
     enter_part(WARM_UP, BF_GAP_WARM_UP);
@@ -243,7 +287,7 @@ void region_due(void)
     case WHOLE:
         break;
     case GAP:
-        qemu_plugin_reset(plugin_id, after_gap);
+        change();
         break;
     case WARM_UP:
         if (before) {
