@@ -34,6 +34,8 @@
  * last-level cache of 32 MB has 500,000 lines, which 10 misses in 1,000 instructions
  * fill. */
 #define WARM_UP_INSNS 50000000
+/* Where periods double, a warm-up is at least a period divided by this (crates/trace/src/thin.rs). */
+#define WARM_UPS 32
 
 uint64_t region_next = UINT64_MAX;
 bool region_leaving;
@@ -46,6 +48,7 @@ static uint64_t ends = UINT64_MAX;    /* the region's end, in recorded instructi
 /* Recorded instructions. Before the region the second one is its begin. */
 static uint64_t period_begins, measure_begins;
 static uint64_t period, drawn; /* the next period's length, and the number of windows drawn */
+static uint64_t warm_up; /* before the window that comes next */
 static uint64_t dice;
 static bool in_gap; /* translated blocks get the callbacks of gaps */
 static bool sides;  /* both kinds of translations are there */
@@ -64,13 +67,14 @@ static void draw(void)
 {
     measure_begins = period_begins + random_below(period - opt.window + 1);
     period_begins += period;
+    warm_up = opt.doubles && period / WARM_UPS > opt.warm_up ? period / WARM_UPS : opt.warm_up;
     if (opt.doubles && ++drawn % opt.doubles == 0)
         period *= 2;
 }
 
 static uint64_t warm_up_begins(void)
 {
-    uint64_t n = before ? WARM_UP_INSNS : opt.warm_up;
+    uint64_t n = before ? WARM_UP_INSNS : warm_up;
 
     return measure_begins > n ? measure_begins - n : 0;
 }

@@ -13,6 +13,9 @@ use std::collections::HashSet;
 
 /// The head of a sampled stream is a period divided by this, or, where periods double, multiplied by it.
 const HEADS: u64 = 10;
+/// Where periods double, a warm-up is at least a period divided by this. Long gaps leave more out of date, and the warm-ups of a
+/// long run still take one thirty-second of its instructions.
+const WARM_UPS: u64 = 32;
 
 /// The windows of a sample, in instructions: every `period` has one window, after a warm-up, at a place
 /// drawn from `seed`.
@@ -20,7 +23,8 @@ const HEADS: u64 = 10;
 pub struct Windows {
     /// Length of a window, the part that is measured.
     pub window: u64,
-    /// Length of the warm-up before a window, in which caches fill again.
+    /// Length of the warm-up before a window, in which caches fill again. Where periods double, the warm-up becomes longer
+    /// with them.
     pub warm_up: u64,
     /// Length of a period.
     pub period: u64,
@@ -45,6 +49,18 @@ impl Windows {
     pub fn head(&self) -> u64 {
         if self.doubles == 0 { self.period / HEADS } else { self.period * HEADS }
     }
+
+    /// Length of the warm-up before the window of a period of this length.
+    fn warm_up_of(&self, period: u64) -> u64 {
+        if self.doubles == 0 { self.warm_up } else { self.warm_up.max(period / WARM_UPS) }
+    }
+}
+
+/// A window's place, in instructions.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+struct Place {
+    warm_up_begins: u64,
+    measure_begins: u64,
 }
 
 /// Draws the places of windows, from a seed as the plugin does.
@@ -64,8 +80,8 @@ impl Places {
         Places { windows, dice, period: windows.period, period_begins: windows.head(), drawn: 0 }
     }
 
-    /// The instruction at which the next window begins.
-    fn draw(&mut self) -> u64 {
+    /// The place of the next window.
+    fn draw(&mut self) -> Place {
         // Marsaglia's xorshift64*.
         self.dice ^= self.dice >> 12;
         self.dice ^= self.dice << 25;
@@ -73,13 +89,14 @@ impl Places {
         let (Windows { window, doubles, .. }, period) = (self.windows, self.period);
         let random = u128::from(self.dice.wrapping_mul(0x2545_f491_4f6c_dd1d));
         let at = (random * u128::from(period.saturating_sub(window).saturating_add(1))) >> 64;
-        let begins = self.period_begins.saturating_add(at as u64);
+        let measure_begins = self.period_begins.saturating_add(at as u64);
+        let warm_up_begins = measure_begins.saturating_sub(self.windows.warm_up_of(period));
         self.period_begins = self.period_begins.saturating_add(period);
         self.drawn += 1;
         if doubles > 0 && self.drawn % doubles == 0 {
             self.period = self.period.saturating_mul(2);
         }
-        begins
+        Place { warm_up_begins, measure_begins }
     }
 }
 
@@ -90,7 +107,8 @@ pub struct Thin {
     /// `None` until the command starts.
     part: Option<u64>,
     instructions: u64,
-    measure_begins: u64,
+    /// Of the window that is measured or comes next.
+    place: Place,
     /// Kernel pages accessed in this gap since translations were last changed.
     loaded: HashSet<u64>,
     stored: HashSet<u64>,
@@ -108,7 +126,7 @@ impl Thin {
             places: Places::new(windows),
             part: None,
             instructions: 0,
-            measure_begins: 0,
+            place: Place::default(),
             loaded: HashSet::new(),
             stored: HashSet::new(),
             fetched: HashSet::new(),
@@ -158,12 +176,8 @@ impl Thin {
     }
 
     fn begin(&mut self, out: &mut Vec<u64>) {
-        self.measure_begins = self.places.draw();
+        self.place = self.places.draw();
         self.enter(gap::HEAD, out);
-    }
-
-    fn warm_up_begins(&self) -> u64 {
-        self.measure_begins.saturating_sub(self.places.windows.warm_up)
     }
 
     fn enter(&mut self, part: u64, out: &mut Vec<u64>) {
@@ -179,14 +193,14 @@ impl Thin {
     /// Enters the next part when enough instructions have passed.
     fn advance(&mut self, out: &mut Vec<u64>) {
         match self.part {
-            Some(gap::BEGIN) if self.instructions >= self.warm_up_begins() => self.enter(gap::WARM_UP, out),
-            Some(gap::WARM_UP) if self.instructions >= self.measure_begins => {
-                self.measure_begins = self.instructions;
+            Some(gap::BEGIN) if self.instructions >= self.place.warm_up_begins => self.enter(gap::WARM_UP, out),
+            Some(gap::WARM_UP) if self.instructions >= self.place.measure_begins => {
+                self.place.measure_begins = self.instructions;
                 self.enter(gap::MEASURE, out);
             }
             Some(gap::HEAD) if self.instructions >= self.places.windows.head() => self.await_window(out),
-            Some(gap::MEASURE) if self.instructions >= self.measure_begins + self.places.windows.window => {
-                self.measure_begins = self.places.draw();
+            Some(gap::MEASURE) if self.instructions >= self.place.measure_begins + self.places.windows.window => {
+                self.place = self.places.draw();
                 self.await_window(out);
             }
             _ => {}
@@ -194,7 +208,7 @@ impl Thin {
     }
 
     fn await_window(&mut self, out: &mut Vec<u64>) {
-        let late = self.warm_up_begins() <= self.instructions;
+        let late = self.place.warm_up_begins <= self.instructions;
         self.enter(if late { gap::WARM_UP } else { gap::BEGIN }, out);
     }
 
@@ -365,8 +379,10 @@ mod tests {
         let mut places = Places::new(Windows { doubles: 3, ..W });
         let mut begins = 5_000_000;
         for i in 0..30 {
-            let (at, period) = (places.draw(), W.period << (i / 3));
+            let period = W.period << (i / 3);
+            let Place { warm_up_begins, measure_begins: at } = places.draw();
             assert!(at >= begins && at + W.window <= begins + period, "{i}: {at}");
+            assert_eq!(at - warm_up_begins, W.warm_up.max(period / 32), "{i}");
             begins += period;
         }
         let json = serde_json::to_string(&W).unwrap();
@@ -386,7 +402,7 @@ mod tests {
             let period = window + more;
             let mut places = Places::new(Windows { window, warm_up: 7, period, seed, doubles: 0 });
             for i in 0..50 {
-                let at = places.draw();
+                let at = places.draw().measure_begins;
                 prop_assert!(at >= period / HEADS + i * period && at + window <= period / HEADS + (i + 1) * period);
             }
         }
