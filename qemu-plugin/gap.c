@@ -64,6 +64,8 @@ static struct tally *element(void)
 /* Makes the first block of the gap that is about to begin call the plugin. */
 void gap_expect(void)
 {
+    if (!gap_is_inline())
+        return;
     *element() = (struct tally){GAP_INSNS, 0};
     expected = true;
 }
@@ -210,6 +212,8 @@ HOT static void on_gap_user(unsigned vcpu, void *u)
     const struct block *b = u;
 
     (void)vcpu;
+    if (unlikely(region_leaving))
+        region_entered();
     enter(b);
     if (unlikely(hot.insns >= GAP_INSNS))
         gap_count();

@@ -152,7 +152,7 @@ static void after_reset(qemu_plugin_id_t id)
 static void change(void)
 {
     if (!sides || before) {
-        sides = opt.period && !before && gap_is_inline() && sides_open();
+        sides = opt.period && !before && sides_open();
         qemu_plugin_reset(plugin_id, after_reset);
         return;
     }
