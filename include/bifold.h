@@ -1,7 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 OR MIT */
 /*
  * Markers for `bifold compare --from-marker -- CMD`: only what a program does
- * between bifold_begin() and bifold_end() is recorded. Each executes one CPUID
+ * between bifold_begin() and bifold_end() counts. A program may have many such
+ * pairs: each is a region with figures of its own. bifold_begin() within a region
+ * and bifold_end() outside of one do nothing. Each marker executes one CPUID
  * instruction of a leaf that no processor has: outside a guest of Bifold's the
  * instruction changes nothing and takes about 100 cycles (1,500 in a virtual
  * machine). Rust programs have the same in the crate bifold-marker.

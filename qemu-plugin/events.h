@@ -56,6 +56,7 @@
 #define BF_GAP_MEASURE 2
 #define BF_GAP_HEAD 3
 #define BF_GAP_REGION 4
+#define BF_GAP_REGION_END 5
 
 /*
  * The marker instruction: an 8-byte NOP (0F 1F 84 00 disp32) with this

@@ -13,7 +13,7 @@
  *
  * Arguments: ring=FD,ram=FD,bytes=N,below4g=N,vcpus=N,check=N,kpti=0|1,boot=0|1,files=0|1,
  * where=0|1, stacks=0|1, for a machine of one vCPU that has booted already cr3=N,cr4=N,idt=N,
- * and for a region (region.c) begin=0|1|2,skip=N,length=N,window=N,warm_up=N,period=N,head=N,doubles=N,
+ * and for a region (region.c) begin=0|1|2,regions=N,skip=N,length=N,window=N,warm_up=N,period=N,head=N,doubles=N,
  * seed=N,function=OFFSET,function_bytes=N,f0=WORD,...,f7=WORD
  */
 #include <stdarg.h>
@@ -211,7 +211,7 @@ static uint64_t *option(const char *name, size_t len)
 {
     static const char *const names[] = {
         "ring",  "ram",      "bytes",     "below4g", "vcpus",  "check",   "kpti",
-        "boot",  "files", "where", "stacks", "begin",    "skip",      "length",  "window", "warm_up", "period",
+        "boot",  "files", "where", "stacks", "begin", "regions", "skip",      "length",  "window", "warm_up", "period",
         "head", "doubles", "seed",  "function", "function_bytes", "f0",      "f1",     "f2",      "f3",
         "f4",    "f5",       "f6",        "f7",      "cr3",    "cr4",     "idt",
     };
@@ -255,6 +255,7 @@ QEMU_EXPORT int qemu_plugin_install(qemu_plugin_id_t id, const qemu_info_t *info
         .cr4 = value_of("cr4"),
         .idt = value_of("idt"),
         .begin = (unsigned)value_of("begin"),
+        .regions = value_of("regions"),
         .skip = value_of("skip"),
         .length = value_of("length"),
         .function_offset = value_of("function") & PAGE_MASK,

@@ -98,9 +98,10 @@ struct options {
     bool where; /* record running blocks and the guest's perf events */
     bool stacks; /* with `where`: record calls and returns of user code */
     /* The region (region.c): kind of beginning, skipped instructions, and length in
-     * instructions (0 = no end). */
+     * instructions (0 = no end). With markers, the command ends after so many regions
+     * (0 = after none). */
     enum { BEGIN_COMMAND, BEGIN_MARKER, BEGIN_FUNCTION } begin;
-    uint64_t skip, length;
+    uint64_t regions, skip, length;
     /* The function's offset within its page, and its first bytes. */
     uint64_t function_offset, function_bytes, function[8];
     /* Sampling, in instructions. Without a period everything is recorded. The period

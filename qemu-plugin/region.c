@@ -10,6 +10,11 @@
  * instructions are a gap (see below) but for the last ones, which are a warm-up.
  * The region ends after a number of instructions or at the program's second marker.
  *
+ * A program with markers may have many regions. Between two of them the stream has every
+ * access, as before the first. The command ends with a region only if so many were
+ * asked for. A marker that begins a region within one, or ends one outside of it, does
+ * nothing.
+ *
  * Sampling (after SMARTS, Wunderlich et al., ISCA 2003) divides the recording into
  * periods of instructions and records the accesses of one window in each period, at
  * a random place. The warm-up before each window is recorded too, and a head before
@@ -41,8 +46,10 @@ uint64_t region_next = UINT64_MAX;
 bool region_leaving;
 
 static enum { WHOLE, HEAD, GAP, WARM_UP, MEASURE } part;
-static bool before;             /* the command runs, and its region has not begun */
+static bool before;             /* the command runs, and its (next) region has not begun */
 static bool armed;              /* nor was the marker or function reached */
+static uint64_t regions;        /* begun */
+static uint64_t region_ticks, region_interrupts; /* in all regions that have ended */
 static uint64_t origin;         /* recorded instructions there */
 static uint64_t ends = UINT64_MAX;    /* the region's end, in recorded instructions */
 /* Recorded instructions. Before the region the second one is its begin. */
@@ -183,7 +190,9 @@ static void begin(void)
     now = stats[ST_INSNS];
     if (before)
         emit1(BF_KIND_GAP, BF_GAP_REGION);
-    ticks = interrupts = 0;
+    ticks = region_ticks;
+    interrupts = region_interrupts;
+    regions++;
     before = false;
     part = WHOLE;
     if (opt.length)
@@ -198,6 +207,21 @@ static void begin(void)
     draw();
     enter_part(HEAD, BF_GAP_HEAD);
     await(now + opt.head);
+}
+
+/* The region's end. The command runs on for the program's next marker, or ends. */
+static void end(void)
+{
+    if (opt.begin != BEGIN_MARKER || regions == opt.regions) {
+        stop_recording(BF_MARKER_REGION_END);
+        return;
+    }
+    enter_part(WARM_UP, BF_GAP_REGION_END);
+    region_ticks = ticks;
+    region_interrupts = interrupts;
+    before = armed = true;
+    measure_begins = ends = UINT64_MAX;
+    await(UINT64_MAX);
 }
 
 /* The marker or the function. */
@@ -235,7 +259,7 @@ void region_marker(uint32_t code)
     if (code == BF_MARKER_WINDOW_BEGIN && armed)
         place_reached();
     else if (code == BF_MARKER_WINDOW_END && !before)
-        stop_recording(BF_MARKER_REGION_END);
+        end();
 }
 
 /* Called when the command ends. Whether its region never began; the stream's number
@@ -244,6 +268,11 @@ bool region_missed(void)
 {
     if (!before)
         return false;
+    if (regions) {
+        ticks = region_ticks;
+        interrupts = region_interrupts;
+        return false;
+    }
     flush_insns();
     stats[ST_INSNS] = armed ? 0 : stats[ST_INSNS] - origin;
     return true;
@@ -284,7 +313,7 @@ void region_due(void)
     flush_insns();
     region_next = UINT64_MAX;
     if (stats[ST_INSNS] >= ends) {
-        stop_recording(BF_MARKER_REGION_END);
+        end();
         return;
     }
     switch (part) {

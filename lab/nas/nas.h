@@ -44,7 +44,7 @@ void check(struct run *run, const char *what, double got, double published, doub
 void check_count(struct run *run, const char *what, long got, long published);
 
 /* The region that is timed, and that `bifold compare --from-marker` records: behind a kernel's set-up, before its final
- * verification. All ranks call both, once. Under --from-marker the program ends with the region. */
+ * verification. All ranks call both, once. Under --regions 1 the program ends with the region. */
 void region_begin(struct run *run);
 void region_end(struct run *run);
 

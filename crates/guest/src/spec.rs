@@ -161,9 +161,13 @@ impl GuestSpec {
 pub struct Region {
     /// Where the region begins.
     pub begin: Begin,
+    /// With [`Begin::Marker`], the command ends after so many regions. `None`: after none, so that every pair of markers is
+    /// a region. Skipping and sampling are for 1 only.
+    pub regions: Option<u64>,
     /// Guest instructions that are skipped after `begin`.
     pub skip: u64,
-    /// Length in instructions. The command ends with the region. `None`: up to the command's end.
+    /// Length in instructions; of regions between markers, the longest. The command ends with the region, but for regions
+    /// between markers. `None`: up to the command's end.
     pub length: Option<u64>,
     /// Windows, if accesses are recorded in windows only.
     pub sample: Option<Windows>,
@@ -175,7 +179,7 @@ pub enum Begin {
     /// At the command's start.
     #[default]
     Command,
-    /// Where the program executes `bifold_begin()` of `include/bifold.h`. The region ends at `bifold_end()`.
+    /// Wherever the program executes `bifold_begin()` of `include/bifold.h`. A region ends at `bifold_end()`.
     Marker,
     /// Where this function of the program is first entered.
     Function(String),
@@ -217,6 +221,9 @@ pub(crate) fn check(spec: &GuestSpec) -> Result<(), GuestError> {
     let windows_fit = |w: Windows| w.window > 0 && w.window <= w.period && w.period < 1 << 50;
     if spec.region.sample.is_some_and(|w| !windows_fit(w)) {
         return refuse("the windows of a sample must fit into their period".into());
+    }
+    if !spec.region.fits() {
+        return refuse("only one region can be sampled, or have a part skipped".into());
     }
     if spec.record == Record::Boot && spec.vcpus != 1 {
         return refuse(format!("a boot is recorded on 1 vCPU, not on {}", spec.vcpus));

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! Markers for `bifold compare --from-marker -- CMD`: only what a program does between
-//! [`bifold_begin`] and [`bifold_end`] is recorded.
+//! [`bifold_begin`] and [`bifold_end`] counts. A program may have many such pairs: each is a region
+//! with figures of its own.
 //!
 //! Each marker executes one CPUID instruction of a leaf that no processor has. Outside a guest
 //! of Bifold's the instruction changes nothing and takes about 100 cycles (1,500 in a virtual
@@ -29,12 +30,13 @@ fn mark(code: u32) {
     let _ = code;
 }
 
-/// The recording begins here. Further calls do nothing.
+/// A region begins here. Within a region the call does nothing.
 pub fn bifold_begin() {
     mark(0x100);
 }
 
-/// The recording ends here, and so does the command. Without [`bifold_begin`] the call does nothing.
+/// The region ends here, and the command goes on, unless `--regions` has asked for so many. Outside of a region the call
+/// does nothing.
 pub fn bifold_end() {
     mark(0x200);
 }

@@ -140,7 +140,7 @@ impl Running {
 pub enum Charge<'a> {
     /// A cost: one per configuration, in the order of [`Options::configs`](crate::Options::configs).
     Cost(Place, &'a [Costs]),
-    /// The region to be measured begins: the costs before it do not count.
+    /// The first region to be measured begins: the costs before it do not count. Between regions there are no costs.
     Restart,
     /// The kernel was entered. Stands before the first charge to kernel code, or the first log, since user
     /// code ran on the vCPU.
@@ -198,6 +198,8 @@ pub(crate) struct Charges {
     seen: Vec<Seen>,
     /// Whether calls and returns are items.
     calls: bool,
+    /// Between two regions, nothing is charged. Logs, calls and returns go on.
+    paused: bool,
 }
 
 /// Exits of all reasons: [`Sample::all_exits`] without its names, for the access path.
@@ -241,6 +243,7 @@ impl Charges {
             bytes: Vec::new(),
             seen: vec![Seen::default(); regimes.len()],
             calls,
+            paused: false,
         };
         let nowhere = Place { vcpu: 0, code: Gva(0), data: None, size: None };
         charges.charge(regimes, None, nowhere, true, &mut Running::new());
@@ -258,6 +261,9 @@ impl Charges {
         all: bool,
         running: &mut Running,
     ) {
+        if self.paused {
+            return;
+        }
         let first = self.costs.len();
         let mut any = false;
         for (i, (regime, seen)) in regimes.iter().zip(&mut self.seen).enumerate() {
@@ -295,6 +301,9 @@ impl Charges {
         place: impl FnOnce(Gva) -> Place,
         running: &mut Running,
     ) {
+        if self.paused {
+            return;
+        }
         let first = self.costs.len();
         let mut any = false;
         for (waits, seen) in caches.data_waits().zip(&mut self.seen) {
@@ -328,10 +337,17 @@ impl Charges {
         }
     }
 
-    /// The counters were set to 0.
+    /// The counters were set to 0 at a region's begin. What was charged so far counts only if it is of another region.
     pub(crate) fn restart(&mut self) {
         self.seen.fill(Seen::default());
-        self.items.push(Item::Restart);
+        if !std::mem::take(&mut self.paused) {
+            self.items.push(Item::Restart);
+        }
+    }
+
+    /// A region has ended.
+    pub(crate) fn pause(&mut self) {
+        self.paused = true;
     }
 
     fn clear(&mut self) {

@@ -54,12 +54,14 @@ pub struct ExitLog {
     seen: Sample,
     /// Guest instructions so far.
     pub instructions: u64,
+    /// Between two regions, nothing is logged.
+    paused: bool,
 }
 
 impl ExitLog {
     /// An empty log of what `config` counts beyond `now`.
     pub fn new(config: Config, now: &Sample, instructions: u64) -> Self {
-        ExitLog { config, exits: Vec::new(), seen: *now, instructions }
+        ExitLog { config, exits: Vec::new(), seen: *now, instructions, paused: false }
     }
 
     /// Logs what was counted since the last call.
@@ -69,9 +71,23 @@ impl ExitLog {
         let ExitLog { config, instructions, .. } = *self;
         for ((reason, n), (_, before)) in now.exits().zip(self.seen.exits()) {
             let exit = Exit { config, reason, gva, gpa, write, fetch, present, instructions };
-            self.exits.extend((before..n).map(|_| exit));
+            let logged = if self.paused { before } else { n };
+            self.exits.extend((before..logged).map(|_| exit));
         }
         self.seen = *now;
+    }
+
+    /// A region has ended.
+    pub fn pause(&mut self) {
+        self.paused = true;
+    }
+
+    /// The counters were set to 0 at a region's begin. Exits that were not taken stay only if they are of another region.
+    pub fn restart(&mut self) {
+        if !std::mem::take(&mut self.paused) {
+            self.exits.clear();
+        }
+        (self.seen, self.instructions) = (Sample::default(), 0);
     }
 
     /// Takes what was logged.

@@ -54,8 +54,8 @@ pub use estimate::{CONFIDENCE, Mean};
 pub use exit_log::Exit;
 pub use host::Frames;
 pub use kvm::KvmVersion;
-pub use model::{Decide, Model, Options, SoFar, SwitchedOutcome, Switching};
-pub use outcome::{ConfigOutcome, Estimate, Outcome, Sampling};
+pub use model::{Decide, MOST_REGIONS, Model, Options, SoFar, SwitchedOutcome, Switching};
+pub use outcome::{ConfigOutcome, Estimate, Outcome, RegionOutcome, RegionTotal, Regions, Sampling};
 pub use placement::{Placed, PlacedCycles, PlacedFacts, Placement, PlacementOptions, Split, TableNode};
 pub use profile::{
     CacheLevel, Content, Cost, ExitCosts, KEYS, Key, Profile, ProfileError, TableOrigin, TagKind, Unmeasured,

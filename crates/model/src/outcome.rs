@@ -55,13 +55,55 @@ pub struct Outcome {
     pub walk_mismatches: u64,
     /// Accesses that the replayed guest tables did not translate (0 unless the capture has a hole).
     pub untranslated: u64,
-    /// Instructions of the program before the region whose counts these are. None for a whole program, and for a region
+    /// Instructions of the program before the (first) region whose counts these are. None for a whole program, and for a region
     /// whose stream begins with it, and so with a cold VM.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub before_region: Option<u64>,
+    /// The regions one by one, if there was more than one. The other figures are those of all together.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub regions: Option<Regions>,
     /// The parts of a sampled stream; totals are then estimates. None if the stream is whole.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub sampling: Option<Sampling>,
+}
+
+/// The regions of a run that had several.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct Regions {
+    /// How many there were.
+    pub count: u64,
+    /// Instructions between them, which are in no count.
+    pub between_instructions: u64,
+    /// The first [`MOST_REGIONS`](crate::MOST_REGIONS), in the order of time.
+    pub rows: Vec<RegionOutcome>,
+}
+
+impl Regions {
+    /// Regions that are part of the totals alone. Then the outcome has no timeline either: its one interval is the total.
+    pub fn left_out(&self) -> u64 {
+        self.count - self.rows.len() as u64
+    }
+}
+
+/// One region.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct RegionOutcome {
+    /// Its number, counted from 1.
+    pub number: u64,
+    /// Instructions of the program since the end of the region before, or for the first since the start.
+    pub before_instructions: u64,
+    /// The region's counts, in the order of [`Outcome::configs`].
+    pub configs: Vec<RegionTotal>,
+}
+
+/// A region's counts in one configuration.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct RegionTotal {
+    /// The configuration.
+    #[serde(flatten)]
+    pub config: Config,
+    /// The counts.
+    pub total: Sample,
 }
 
 /// One configuration's results.
@@ -120,6 +162,11 @@ pub struct Estimate {
 }
 
 impl Outcome {
+    /// Whether the intervals are a timeline: those of a sampled run, and of one of too many regions, are not.
+    pub fn has_timeline(&self) -> bool {
+        self.sampling.is_none() && self.regions.as_ref().is_none_or(|r| r.left_out() == 0)
+    }
+
     /// Cycles of the ideal run: instructions times the base CPI, and the waits for data that the core
     /// does not hide.
     pub fn ideal_cycles(&self) -> f64 {

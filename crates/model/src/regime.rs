@@ -8,14 +8,14 @@
 use crate::access::{Flush, Miss, Steady};
 use crate::ages::Reuse;
 use crate::counts::Counts;
-use crate::exit_log::{Access, ExitLog};
+use crate::exit_log::Access;
 use crate::guest::GuestTables;
 use crate::host::{HostMemory, Taking};
 use crate::memory::{Memory, References};
 use crate::page::{Made, Page};
 use crate::paging::{Cr4Write, PagingMode, Setup, Tables, Vm, Walker, each_mode};
 use crate::profile::ExitCosts;
-use crate::{Config, Paging, Profile, Sample};
+use crate::{Config, Paging, Profile};
 use bifold_mmu::{Entry, Gpa, Gva, Hpa, WalkCache};
 use std::ops::Range;
 
@@ -153,10 +153,11 @@ impl Regime {
         if asked == Flush::None && exited { Flush::Vcpu(vcpu as u16) } else { asked }
     }
 
-    /// Sets the counts to 0. Tables and caches stay, and exits that were logged and not taken are dropped.
+    /// Sets the counts to 0. Tables and caches stay.
     pub fn reset_counts(&mut self) {
-        let new_log = |_| Box::new(ExitLog::new(self.config, &Sample::default(), 0));
-        self.counts = Counts { log: self.counts.log.take().map(new_log), ..Counts::default() };
+        let mut log = self.counts.log.take();
+        log.iter_mut().for_each(|log| log.restart());
+        self.counts = Counts { log, ..Counts::default() };
         self.exits_seen = 0;
     }
 

@@ -3,30 +3,46 @@
 //! configuration.
 //!
 //! Time is that of the ideal run: instructions of all vCPUs times the base CPI, and what they wait
-//! for data. So every configuration is cut at the same places of the guest's work.
+//! for data. So every configuration is cut at the same places of the guest's work. Time between regions is left out, and a
+//! region's end cuts an interval.
 
 use crate::ages::Reuse;
 use crate::cache::Caches;
 use crate::regime::Regime;
-use crate::{ConfigOutcome, Profile, Sample};
+use crate::{Profile, Sample};
 
 /// Intervals of every configuration so far.
 #[derive(Debug)]
 pub struct Timeline {
     interval: u64,
     next: u64,
+    /// Ideal cycles of the regions that have ended. Those of the one that runs start at 0.
+    ended: u64,
     starts: Vec<u64>,
     per_config: Vec<PerConfig>,
+    /// No more intervals are kept.
+    left_out: bool,
 }
 
 #[derive(Debug, Default)]
 struct PerConfig {
-    /// Counts up to the last cut.
+    /// Counts of the region that runs, up to the last cut.
     last: Sample,
-    intervals: Vec<Sample>,
-    reuse: Vec<Vec<Reuse>>,
     cold_exits: u64,
     cold_cycles: u64,
+    intervals: Vec<Sample>,
+    reuse: Vec<Vec<Reuse>>,
+}
+
+/// Why an interval ends.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Cut {
+    /// It has its length.
+    Due,
+    /// So does its region, and another may follow.
+    Region,
+    /// So does the run.
+    Run,
 }
 
 /// What the samples of all configurations are computed from, beside the configurations.
@@ -73,8 +89,10 @@ impl Timeline {
         Timeline {
             interval,
             next: interval,
+            ended: 0,
             starts: vec![0],
             per_config: (0..configs).map(|_| PerConfig::default()).collect(),
+            left_out: false,
         }
     }
 
@@ -84,8 +102,21 @@ impl Timeline {
         ideal_cycles >= self.next
     }
 
-    /// Ends the current interval at `ideal_cycles`.
-    pub(crate) fn cut(&mut self, ideal_cycles: u64, regimes: &mut [Regime], shared: Shared<'_>) {
+    /// From now on, no intervals are kept, and those kept so far are dropped.
+    pub(crate) fn leave_out(&mut self) {
+        self.left_out = true;
+        self.next = u64::MAX;
+        self.starts = vec![0];
+        self.per_config.iter_mut().for_each(|p| *p = PerConfig::default());
+    }
+
+    /// Are there no intervals?
+    pub(crate) fn is_left_out(&self) -> bool {
+        self.left_out
+    }
+
+    /// Ends the current interval at `ideal_cycles` of the region that runs.
+    pub(crate) fn cut(&mut self, ideal_cycles: u64, why: Cut, regimes: &mut [Regime], shared: Shared<'_>) {
         let profile = shared.profile;
         for (i, (regime, p)) in regimes.iter_mut().zip(&mut self.per_config).enumerate() {
             let now = counts(i, regime, shared);
@@ -100,29 +131,44 @@ impl Timeline {
             p.cold_cycles += sample.cold_cycles;
             p.intervals.push(sample);
             p.last = now;
-            regime.begin_interval();
+            // What is used between two regions is as old as the interval before: the next begins with its region.
+            if why != Cut::Region {
+                regime.begin_interval();
+            }
         }
-        self.starts.push(ideal_cycles);
+        self.starts.push(self.ended + ideal_cycles);
         while self.next <= ideal_cycles {
             self.next += self.interval;
         }
     }
 
-    /// The results; the last interval must have been cut. Drops the start of an interval that never ran.
-    pub fn finish(self, regimes: &[Regime]) -> (Vec<u64>, Vec<ConfigOutcome>) {
+    /// The region that ran has ended, and was cut, at its ideal cycle `ideal_cycles`: every configuration's counts in it.
+    pub(crate) fn end_region(
+        &mut self,
+        ideal_cycles: u64,
+        regimes: &[Regime],
+        shared: Shared<'_>,
+    ) -> Vec<Sample> {
+        if self.left_out {
+            let regimes = regimes.iter().take(self.per_config.len()).enumerate();
+            return regimes.map(|(i, regime)| counts(i, regime, shared)).collect();
+        }
+        self.ended += ideal_cycles;
+        self.next = self.interval;
+        let total = |p: &mut PerConfig| {
+            let (cold_exits, cold_cycles) = (p.cold_exits, p.cold_cycles);
+            (p.cold_exits, p.cold_cycles) = (0, 0);
+            Sample { cold_exits, cold_cycles, ..std::mem::take(&mut p.last) }
+        };
+        self.per_config.iter_mut().map(total).collect()
+    }
+
+    /// The starts of all intervals, and every configuration's intervals with their reuse; none if they are left out. The
+    /// last interval must have been cut. Drops the start of an interval that never ran.
+    pub fn finish(self) -> (Vec<u64>, Vec<(Vec<Sample>, Vec<Vec<Reuse>>)>) {
         let mut starts = self.starts;
         starts.pop();
-        let configs = regimes.iter().zip(self.per_config).map(|(r, p)| ConfigOutcome {
-            config: r.config,
-            total: Sample { cold_exits: p.cold_exits, cold_cycles: p.cold_cycles, ..p.last },
-            intervals: p.intervals,
-            reuse: p.reuse,
-            refs: r.counts.refs.by_step(),
-            estimate: None,
-            cache_error: None,
-            placed: Vec::new(),
-        });
-        (starts, configs.collect())
+        (starts, self.per_config.into_iter().map(|p| (p.intervals, p.reuse)).collect())
     }
 
     /// Nominal length of an interval, in ideal cycles.

@@ -10,7 +10,7 @@ use crate::flames::flames;
 use crate::page::{self, PageTable};
 use crate::template::{STYLE, environment, scripts};
 use crate::text::{decimals, fixed, grouped, number, page_words, seconds};
-use crate::{Comparison, Figures, RenderError, caches, clock, placement, policies, verdict};
+use crate::{Comparison, Figures, RenderError, caches, clock, placement, policies, regions, verdict};
 use bifold_mmu::PageSize;
 use bifold_model::{Paging, Sample};
 use bifold_policy::evaluate::Evaluation;
@@ -121,6 +121,7 @@ pub(crate) fn render(c: &Comparison, spread: Option<&[PageTable]>) -> Result<Str
         failed => grouped(failed),
         untranslated => grouped(o.untranslated),
         wrong => failed > 0,
+        regions => regions::page_table(c).map(|t| page::tables(&[t])).transpose()?,
         placed => placement::page_table(c).map(|t| page::tables(&[t])).transpose()?,
         places => c.places.as_ref().map(|p| p.section()),
         flames => c.places.as_ref().map(flames).transpose()?.flatten(),

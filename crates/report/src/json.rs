@@ -6,7 +6,7 @@
 //! parse `outcome` as the model's type, and no field can be forgotten here.
 
 use crate::policies::checks_json;
-use crate::{Comparison, Figures, RenderError, clock, verdict};
+use crate::{Comparison, Figures, RenderError, clock, regions, verdict};
 use bifold_model::{Config, Sample};
 use bifold_policy::evaluate::Evaluation;
 use serde::Serialize;
@@ -133,6 +133,9 @@ fn outcome(c: &Comparison) -> Result<Value, RenderError> {
         named.append(v.as_object_mut().expect("a configuration's outcome is an object"));
         named.insert("figures".into(), serde_json::to_value(Figures::of(&c.outcome, o))?);
         *v = Value::Object(named);
+    }
+    if let Some(regions) = value.get_mut("regions") {
+        regions::name(c, regions);
     }
     Ok(value)
 }

@@ -50,6 +50,7 @@ mod page;
 mod placement;
 mod places;
 mod policies;
+mod regions;
 mod render;
 mod rows;
 mod runs;

@@ -5,12 +5,15 @@
 
 use crate::text::{decimals, fixed, grouped, number, seconds};
 use crate::text_table::{labelled, table};
-use crate::{Comparison, Figures, Show, caches, clock, placement, policies, sampled, terminal, verdict};
+use crate::{
+    Comparison, Figures, Show, caches, clock, placement, policies, regions, sampled, terminal, verdict,
+};
 use bifold_model::Sample;
 use std::fmt::Write as _;
 
 pub(crate) fn render(c: &Comparison, show: Show) -> String {
     let mut parts = vec![head(c), costs(c)];
+    parts.extend(regions::table(c));
     parts.extend(sampled::table(c));
     if show.exits {
         parts.extend(exits(c));
@@ -48,7 +51,15 @@ pub(crate) fn head(c: &Comparison) -> String {
     let mut lines = vec![("ran", c.meta.what())];
     if let Some(g) = &c.meta.guest {
         lines.push(("guest", g.describe()));
-        let before = o.before_region.map(|n| format!(" ({} instructions came before)", grouped(n)));
+        let before = o.before_region.map(|n| match &o.regions {
+            None => format!(" ({} instructions came before)", grouped(n)),
+            Some(r) => format!(
+                " ({} regions; {} instructions came before the first, {} between them)",
+                grouped(r.count),
+                grouped(n),
+                grouped(r.between_instructions)
+            ),
+        });
         lines.extend(g.region.as_ref().map(|r| ("region", format!("{r}{}", before.unwrap_or_default()))));
     }
     lines.push((

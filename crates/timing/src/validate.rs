@@ -304,7 +304,9 @@ fn predict(model: &Model, built: &Built, p: &Program, args: &Args, work: &Path) 
         let memory = p.memory.to_string();
         let mut options = vec!["--configs", "nested", "--thp", thp, "--memory", &memory];
         options.extend(args.fast.then_some("--fast"));
-        options.extend(p.has_markers().then_some("--from-marker"));
+        if p.has_markers() {
+            options.extend(["--from-marker", "--regions", "1"]);
+        }
         let options: Vec<String> = options.into_iter().map(Into::into).collect();
         let prediction = model.compare(&options, built.command(p), &keep)?;
         say(&format!("captured {} with --thp {thp} in {:.0} s", p.name, begin.elapsed().as_secs_f64()));

@@ -46,7 +46,7 @@ mod thin;
 pub use clock::Clock;
 pub use event::{DecodeError, Event, Stats, decode};
 pub use exit::CommandExit;
-pub use file::{FileError, Header, Reader, Source, Trailer, Writer, region_begins_later};
+pub use file::{FileError, Header, Reader, Source, Trailer, Writer, region_begins_later, several_regions};
 pub use generate::{GenerateError, Generator};
 pub use nodes::{Frames, GuestNode, MOST_NODES};
 pub use thin::{Thin, Windows};

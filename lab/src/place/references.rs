@@ -147,7 +147,7 @@ fn capture(part: &Part, nodes: bool, work: &Path) -> Result<Vec<Row>> {
     let nas = world::kernels()?.canonicalize().context("target/nas/nas")?;
     let command = program.command(&nas.to_string_lossy(), CLASS);
     let mut compare = Command::new(beside("bifold")?);
-    compare.args("compare -q --format jsonl --from-marker --for".split(' '));
+    compare.args("compare -q --format jsonl --from-marker --regions 1 --for".split(' '));
     compare.args([MOST, "--vcpus", &VCPUS.to_string()]);
     compare.args(["--set", &format!("memory.remote_cycles={REMOTE_CYCLES}")]);
     if nodes {

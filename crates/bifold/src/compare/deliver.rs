@@ -6,6 +6,7 @@ use super::{keep, runs};
 use crate::console::{Delivery, create, create_for_data, note, stop_on_signals};
 use crate::run::{carry_out, policies, status};
 use crate::status::Status;
+use anyhow::anyhow;
 use bifold_guest::Written;
 use bifold_policy::Timeline;
 use bifold_report::{Comparison, Format};
@@ -32,7 +33,8 @@ pub fn run(mut plan: Plan) -> anyhow::Result<Status> {
     let own = plan.needs_timeline().then(|| carried.timeline(&plan.run));
     // As bytes first: the policies take the timeline itself.
     let bytes = own.as_ref().filter(|_| plan.timeline.is_some()).map(Timeline::to_bytes);
-    let policies = own.filter(|_| plan.needs_policies()).map(|own| policies::over(own, &plan.run));
+    let policies = own.filter(|_| plan.needs_policies()).map(|own| policies::over(&carried, own, &plan.run));
+    let no_timeline = carried.no_timeline();
     let comparison = Comparison { policies, ..carried.plain() };
     let text = match plan.format {
         Format::Table => comparison.render_table(plan.show),
@@ -42,7 +44,10 @@ pub fn run(mut plan: Plan) -> anyhow::Result<Status> {
     let notes = plan.run.notes.notes;
     let mut delivery = Delivery::new(notes);
     delivery.data(&text, output);
-    delivery.file("timeline", timeline, || Ok(bytes.unwrap_or_default()));
+    delivery.file("timeline", timeline, || match &no_timeline {
+        Some(why) => Err(anyhow!("--timeline needs a timeline, and {why}")),
+        None => Ok(bytes.unwrap_or_default()),
+    });
     delivery.file("stacks", folded, || Ok(stacks.unwrap_or_default().into_bytes()));
     delivery.file("report", report, || Ok(comparison.render_html()?.into_bytes()));
     let kept = match (archive, &plan.keep) {
@@ -57,6 +62,9 @@ pub fn run(mut plan: Plan) -> anyhow::Result<Status> {
     }
     delivery.done()?;
     kept?;
+    if let (Some(why), false) = (no_timeline, plan.run.on_line.is_empty()) {
+        return Err(anyhow!("--check needs a timeline, and {why}"));
+    }
     Ok(status(plan.run.source.live(), &comparison))
 }
 

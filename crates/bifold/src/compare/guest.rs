@@ -164,6 +164,10 @@ impl GuestArgs {
             let problem = format!("needs a CPU for each of {nodes} nodes: add --vcpus {nodes}");
             return Err(UsageError::conflict("--guest-nodes", problem).into());
         }
+        if let Some(option) = self.region.for_one_region() {
+            let problem = "is for one region, and --from-marker records all: add --regions 1";
+            return Err(UsageError::conflict(option, problem).into());
+        }
         // The command's standard input is read last, by `EventSource::prepare`, after all other checks.
         Ok(GuestSpec {
             cwd: std::env::current_dir().context("cannot find the current directory")?,

@@ -201,6 +201,11 @@ fn events(
         let problem = "cannot thin this recording: it is of a sampled run already";
         return Err(UsageError::conflict("--sample", problem).into());
     }
+    let region = plan.source.header().source.region;
+    if sample.is_some() && !plan.source.live() && bifold_trace::several_regions(region.as_deref()) {
+        let problem = "is for one region, and this recording may have several: record with --regions 1";
+        return Err(UsageError::conflict("--sample", problem).into());
+    }
     plan.thin = sample.filter(|_| !plan.source.live());
     plan.sample = sample.or(plan.sample);
     let needs_timeline = [(!plan.on_line.is_empty(), "--check"), (show.timeline.is_some(), "--timeline")];

@@ -11,7 +11,8 @@ use clap::Args;
 pub struct RegionArgs {
     /// Skip the first N instructions, or seconds with the suffix s: 500M, 2G, 1.5s
     ///
-    /// N counts from the start of the command, or from --from-marker or --from-function. Instructions are
+    /// N counts from the start of the command, or from --from-function, or from the marker where --from-marker has
+    /// `--regions 1`. Instructions are
     /// those of the whole guest, kernel included; suffixes k, M and G are decimal. Seconds are those of the
     /// ideal run, as in the table. What was skipped is not counted, and its memory, tables and caches are there.
     #[arg(long, value_name = "N", value_parser = parse_span)]
@@ -19,17 +20,25 @@ pub struct RegionArgs {
 
     /// Record N instructions or seconds (written as for --skip), then kill the command
     ///
-    /// Bifold's exit status is then 0.
+    /// Bifold's exit status is then 0. With --from-marker, a region ends after N at the latest, and the command goes
+    /// on, unless --regions ends it.
     #[arg(long = "for", value_name = "N", value_parser = parse_span)]
     pub length: Option<Span>,
 
-    /// Record only between the program's own markers
+    /// Count only what is between the program's own markers
     ///
-    /// Everything before is recorded as well, so that the region begins in a warm VM; only the region counts.
-    /// The program calls bifold_begin() and bifold_end() of include/bifold.h, or of the Rust crate
-    /// bifold-marker. At bifold_end() the command is killed, as with --for.
+    /// The program calls bifold_begin() and bifold_end() of include/bifold.h, or of the Rust crate bifold-marker.
+    /// Each such pair is a region. Everything before and between regions is recorded as well, so that a region
+    /// begins in a warm VM; only the regions count. The figures are of all regions together, and a second table has
+    /// a row for each. The command runs to its end.
     #[arg(long, conflicts_with = "from_function")]
     pub from_marker: bool,
+
+    /// With --from-marker, kill the command after N regions
+    ///
+    /// Bifold's exit status is then 0. With --sample or --skip, N has to be 1.
+    #[arg(long, value_name = "N", requires = "from_marker", value_parser = clap::value_parser!(u64).range(1..))]
+    pub regions: Option<u64>,
 
     /// Record from the first call of this function on
     ///
@@ -90,6 +99,7 @@ impl RegionArgs {
                 None if self.from_marker => Begin::Marker,
                 None => Begin::Command,
             },
+            regions: self.regions,
             skip: self.skip.map_or(0, |s| s.instructions(per_second)),
             length: self.length.map(|s| s.instructions(per_second).max(1)),
             sample: self.windows(seed),
@@ -101,13 +111,22 @@ impl RegionArgs {
         self.sample.map(|w| Windows { seed, ..w })
     }
 
+    /// The option that is for one region only, where the command may have several.
+    pub fn for_one_region(&self) -> Option<&'static str> {
+        let several = self.from_marker && self.regions != Some(1);
+        [(self.sample.is_some(), "--sample"), (self.skip.is_some(), "--skip")]
+            .into_iter()
+            .find_map(|(given, name)| (several && given).then_some(name))
+    }
+
     /// These options by name, and whether each is given.
-    pub fn given(&self) -> [(bool, &'static str); 5] {
+    pub fn given(&self) -> [(bool, &'static str); 6] {
         [
             (self.until.is_some(), "--until"),
             (self.skip.is_some(), "--skip"),
             (self.length.is_some(), "--for"),
             (self.from_marker, "--from-marker"),
+            (self.regions.is_some(), "--regions"),
             (self.from_function.is_some(), "--from-function"),
         ]
     }
@@ -210,6 +229,7 @@ mod tests {
             skip: Some(Span::Seconds(0.5)),
             length: Some(Span::Instructions(9)),
             from_marker: false,
+            regions: None,
             from_function: Some("work".into()),
             sample: None,
             until: None,

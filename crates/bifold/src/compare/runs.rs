@@ -85,6 +85,7 @@ fn interrupted_early(e: &anyhow::Error) -> bool {
 
 /// One run's comparison, with policies if they are shown.
 fn comparison(carried: Carried, plan: &Plan) -> Comparison {
-    let policies = plan.needs_policies().then(|| policies::over(carried.timeline(&plan.run), &plan.run));
+    let policies =
+        plan.needs_policies().then(|| policies::over(&carried, carried.timeline(&plan.run), &plan.run));
     Comparison { policies, ..carried.plain() }
 }

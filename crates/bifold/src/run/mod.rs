@@ -16,10 +16,12 @@ use crate::console::{Progress, note, note_file};
 use crate::status::Status;
 use bifold_attribute::{Attribution, View};
 use bifold_guest::{GuestError, Written};
-use bifold_model::{CacheMode, Config, Frames, Model, Options, Outcome, PlacementOptions, Profile};
+use bifold_model::{
+    CacheMode, Config, Frames, MOST_REGIONS, Model, Options, Outcome, PlacementOptions, Profile,
+};
 use bifold_policy::Timeline;
 use bifold_policy::replay_check::OnLine;
-use bifold_report::{Comparison, Meta, Partial, Places};
+use bifold_report::{Comparison, Meta, Partial, Places, grouped};
 use bifold_trace::file::Writer;
 use bifold_trace::{CommandExit, Thin, Windows};
 use source::{EventSource, Feed, Length, Until};
@@ -250,6 +252,15 @@ impl Carried {
     /// The run without policies.
     pub fn plain(self) -> Comparison {
         Comparison { meta: self.meta, outcome: self.outcome, policies: None, places: self.places }
+    }
+
+    /// Why the run has no timeline; none if it has one.
+    pub fn no_timeline(&self) -> Option<String> {
+        if self.outcome.sampling.is_some() {
+            return Some("a sampled run has none".into());
+        }
+        let none = !self.outcome.has_timeline();
+        none.then(|| format!("a run of more than {} regions has none", grouped(MOST_REGIONS as u64)))
     }
 
     /// The run's own timeline.

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! Policies over the run's own timeline: what the run would have cost with switches of the mode.
 
-use super::Plan;
+use super::{Carried, Plan};
 use bifold_policy::{Estimator, Named, Scale, Timeline, VmKind, evaluate, replay_check};
 use bifold_report::RunPolicies;
 
@@ -19,11 +19,13 @@ pub fn too_short(intervals: usize) -> anyhow::Error {
 
 /// Replays every built-in policy over a run's own timeline, in the VM that `bifold policy` assumes by
 /// default.
-pub fn over(timeline: Timeline, plan: &Plan) -> RunPolicies {
+pub fn over(carried: &Carried, timeline: Timeline, plan: &Plan) -> RunPolicies {
     let checks = replay_check::checks(&timeline);
     let n = timeline.intervals();
+    if let Some(why) = carried.no_timeline() {
+        return RunPolicies { evaluation: Err(format!("they need a timeline, and {why}")), checks };
+    }
     let evaluation = match timeline.pages.first() {
-        _ if plan.sample.is_some() => Err("they need a timeline, and a sampled run has none".to_string()),
         None => Err("they need shadow and nested of one page size among --configs".to_string()),
         Some(_) if n < FEWEST_INTERVALS => Err(too_short(n).to_string()),
         Some(pair) => {

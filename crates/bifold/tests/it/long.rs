@@ -34,9 +34,45 @@ int main(void)
 }
 "#;
 
+/// A program that works in three regions, the second longer than the others, with work and markers without effect
+/// between them. It ends within the third.
+const REGIONS: &str = r#"
+#include "bifold.h"
+static volatile char memory[1 << 20];
+static long work(long n)
+{
+    long s = 0;
+    for (long i = 0; i < n; i++)
+        s += memory[i * 4096 & ((1 << 20) - 1)]++;
+    return s;
+}
+int main(void)
+{
+    long s = work(1000000);
+    bifold_end();
+    bifold_begin();
+    s += work(1000000);
+    bifold_end();
+    bifold_end();
+    s += work(2000000);
+    bifold_begin();
+    bifold_begin();
+    s += work(3000000);
+    bifold_end();
+    s += work(1000000);
+    bifold_begin();
+    s += work(1000000);
+    return s == 42;
+}
+"#;
+
 fn compiled(dir: &Path) {
+    compiled_of(dir, PROGRAM);
+}
+
+fn compiled_of(dir: &Path, program: &str) {
     let include = concat!(env!("CARGO_MANIFEST_DIR"), "/../../include");
-    std::fs::write(dir.join("p.c"), PROGRAM).unwrap();
+    std::fs::write(dir.join("p.c"), program).unwrap();
     let mut cc = Command::new("cc");
     cc.args(["-O1", "-fno-builtin", "-I", include, "-o", "p", "p.c"]).current_dir(dir);
     assert!(cc.status().unwrap().success());
@@ -65,7 +101,7 @@ fn a_region_is_what_lies_between_its_ends() {
     }
     let dir = tempfile::tempdir().unwrap();
     compiled(dir.path());
-    let marked = json(&guest(dir.path(), "record -o m.bifold --format json --from-marker", "./p"));
+    let marked = json(&guest(dir.path(), "record -o m.bifold --format json --from-marker --regions 1", "./p"));
     // One call of `work`, its faults and some timer interrupts: no 21 calls.
     assert!((4_000_000..40_000_000).contains(&instructions(&marked)), "{}", instructions(&marked));
     assert_eq!(marked["exit"]["kind"], "after_region");
@@ -95,6 +131,87 @@ fn a_region_is_what_lies_between_its_ends() {
     let (rest, skipped) = (instructions(&rest), instructions(&skipped));
     assert!((80_000_000..800_000_000).contains(&rest), "{rest}");
     assert!(skipped + 40_000_000 < rest && skipped > 20_000_000, "{skipped} {rest}");
+}
+
+/// Number of every region, its instructions, and those before it.
+fn regions(v: &Value) -> Vec<[u64; 3]> {
+    let of = |r: &Value| {
+        let number = |v: &Value| v.as_u64().unwrap();
+        let total = &r["configs"][0]["total"]["instructions"];
+        [&r["number"], total, &r["before_instructions"]].map(number)
+    };
+    v["outcome"]["regions"]["rows"].as_array().map_or(Vec::new(), |rows| rows.iter().map(of).collect())
+}
+
+#[test]
+fn every_pair_of_markers_is_a_region_and_the_command_ends_only_if_asked() {
+    if no_guest_here() {
+        return;
+    }
+    let dir = tempfile::tempdir().unwrap();
+    compiled_of(dir.path(), REGIONS);
+    // Exact timing on one vCPU, so that runs are equal.
+    let run = |options: &str| {
+        let options = format!("{options} -q --root initramfs -m 256 --format json");
+        let mut c = command(options.split_whitespace());
+        c.args(["--", "./p"]).current_dir(dir.path());
+        json(&ran(c))
+    };
+    let all = run("record -o r.bifold --from-marker --where");
+    assert_eq!((&all["exit"]["kind"], &all["exit"]["value"]), (&Value::from("code"), &Value::from(0)));
+    assert_eq!(all["guest"]["region"], "each from bifold_begin() to bifold_end()");
+    assert_eq!(all["checks"]["failed"], 0);
+    let rows = regions(&all);
+    let [[1, first, before], [2, second, between], [3, third, _]] = rows[..] else { panic!("{rows:?}") };
+    // A pass of the loop has 5 to 12 instructions.
+    assert!((4_000_000..20_000_000).contains(&first), "{rows:?}");
+    assert!(second > 2 * first && second < 4 * first && third > first / 2 && third < 2 * first, "{rows:?}");
+    assert!(before > first / 2 && between > first && between < 3 * first, "{rows:?}");
+    assert_eq!(instructions(&all), first + second + third);
+    // The first region touches what was touched before it: no page of its own has to be backed again.
+    for row in all["outcome"]["regions"]["rows"].as_array().unwrap() {
+        assert!(row["configs"][1]["total"]["frames_backed"].as_u64().unwrap() < 300, "{row}");
+    }
+    // All costs that `--where` charges are of regions.
+    let charged: u64 = ["rows", "others"]
+        .iter()
+        .flat_map(|k| all["where"][k].as_array().cloned().unwrap_or_else(|| vec![all["where"][k].clone()]))
+        .map(|row| row["costs"][0]["tlb_misses"].as_u64().unwrap_or(0))
+        .sum();
+    let total = &all["outcome"]["configs"][0]["total"];
+    let misses: u64 = ["4k", "2m", "1g"].iter().map(|s| total[format!("tlb_misses_{s}")].as_u64().unwrap()).sum();
+    assert_eq!(charged, misses);
+    let again = json(&bifold_in(dir.path(), "compare -q r.bifold --format json"));
+    for same in ["outcome", "exit", "checks", "guest"] {
+        assert_eq!(all[same], again[same], "{same}");
+    }
+    let table = bifold_in(dir.path(), "compare -q r.bifold").quietly();
+    assert!(table.contains("(3 regions; ") && table.contains("\nregion "), "{table}");
+
+    // The same first region, whether the command ends with it or goes on.
+    let one = run("record -o one.bifold --from-marker --regions 1 --where");
+    assert_eq!(one["exit"]["kind"], "after_region");
+    assert!(one["outcome"]["regions"].is_null());
+    for (of, alone) in all["outcome"]["regions"]["rows"][0]["configs"]
+        .as_array()
+        .unwrap()
+        .iter()
+        .zip(one["outcome"]["configs"].as_array().unwrap())
+    {
+        assert_eq!((&of["name"], &of["total"]), (&alone["name"], &alone["total"]));
+    }
+    let two = run("compare --from-marker --regions 2");
+    assert_eq!(two["exit"]["kind"], "after_region");
+    assert_eq!(two["guest"]["region"], "the first 2 from bifold_begin() to bifold_end()");
+    assert_eq!(regions(&two).len(), 2);
+    // Every region has its length at most, and the command goes on.
+    let short = run("compare --from-marker --for 2M");
+    assert_eq!(short["exit"]["kind"], "code");
+    let lengths: Vec<u64> = regions(&short).iter().map(|r| r[1]).collect();
+    assert!(lengths.len() == 3 && lengths.iter().all(|n| (2_000_000..2_010_000).contains(n)), "{lengths:?}");
+
+    let refused = bifold_in(dir.path(), "compare -q r.bifold --sample").refused();
+    assert!(refused.contains("--sample is for one region, and this recording may have several"), "{refused}");
 }
 
 #[test]
@@ -195,6 +312,11 @@ fn regions_are_for_guests_and_windows_fit_their_periods() {
         ("compare --sample=1M:2M -- true", "8 times as long as a window"),
         ("compare --skip 5x -- true", "not a number of instructions or seconds"),
         ("compare --from-marker --from-function main -- true", "cannot be used with"),
+        ("compare --regions 2 -- true", "--from-marker"),
+        ("compare --from-marker --regions 0 -- true", "0 is not in"),
+        ("compare --generate t:1k --from-marker", "--from-marker is about a guest"),
+        ("compare --from-marker --sample -- true", "--sample is for one region, and --from-marker records all"),
+        ("compare --from-marker --regions 2 --skip 5M -- true", "--skip is for one region"),
         ("compare --sample --check dsp -- true", "--check needs a timeline"),
     ] {
         let text = bifold(options).refused();

@@ -17,6 +17,16 @@ use crate::error::GuestError;
 use crate::spec::{Begin, Region};
 
 impl Region {
+    /// Whether the command may have more regions than one.
+    pub fn several(&self) -> bool {
+        self.begin == Begin::Marker && self.regions != Some(1)
+    }
+
+    /// Whether the plugin can record it: what is sampled or skipped is of one region.
+    pub(crate) fn fits(&self) -> bool {
+        !self.several() || (self.sample.is_none() && self.skip == 0)
+    }
+
     /// The place that the command did not reach, for a message.
     pub(crate) fn missed(&self, program: &Path, instructions: u64) -> String {
         let place = match &self.begin {
@@ -47,6 +57,7 @@ impl Region {
                 let _ = write!(out, ",{name}={n}");
             }
         };
+        put("regions", self.regions.unwrap_or(0));
         put("skip", self.skip);
         put("length", self.length.unwrap_or(0));
         if let Some(w) = self.sample {
@@ -184,10 +195,10 @@ mod tests {
         let of = |r: Region| r.arguments(Path::new("/nowhere")).unwrap();
         assert_eq!(of(Region::default()), "");
         let sample = Some(Windows { window: 4, warm_up: 2, period: 20, seed: 1, doubles: 3 });
-        let region = Region { begin: Begin::Marker, skip: 5, length: Some(7), sample };
+        let region = Region { begin: Begin::Marker, regions: Some(1), skip: 5, length: Some(7), sample };
         assert_eq!(
             of(region),
-            ",skip=5,length=7,window=4,warm_up=2,period=20,head=200,doubles=3,seed=1,begin=1"
+            ",regions=1,skip=5,length=7,window=4,warm_up=2,period=20,head=200,doubles=3,seed=1,begin=1"
         );
     }
 }

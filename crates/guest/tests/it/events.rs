@@ -68,6 +68,7 @@ fn the_c_header_has_the_numbers_of_the_rust_definition() {
         ("GAP_MEASURE", gap::MEASURE),
         ("GAP_HEAD", gap::HEAD),
         ("GAP_REGION", gap::REGION),
+        ("GAP_REGION_END", gap::REGION_END),
     ];
     let mut header = header();
     for (name, number) in expected {

@@ -27,16 +27,47 @@ pub struct CacheError {
     pub half_width_extra_cycles: f64,
 }
 
+/// What the errors follow from. Those of several regions add up, because a line stands for the same others in all of them.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct Estimates {
+    /// Of the ideal run, and of each configuration: by class, see [`Stalls::class_estimates`](super::Stalls::class_estimates).
+    ideal: Vec<f64>,
+    configs: Vec<Vec<f64>>,
+    /// Of each configuration: see [`Stalls::mean_error`](super::Stalls::mean_error).
+    means: Vec<f64>,
+}
+
+impl Estimates {
+    /// Adds those of another region.
+    pub fn add(&mut self, other: Estimates) {
+        if self.configs.is_empty() {
+            *self = other;
+            return;
+        }
+        let sum = |all: &mut [f64], more: &[f64]| all.iter_mut().zip(more).for_each(|(a, b)| *a += b);
+        sum(&mut self.ideal, &other.ideal);
+        self.configs.iter_mut().zip(&other.configs).for_each(|(a, b)| sum(a, b));
+        self.means.iter_mut().zip(&other.means).for_each(|(a, b)| *a = a.hypot(*b));
+    }
+}
+
 impl Caches {
+    /// What the errors of the counts since they were last set to 0 follow from.
+    pub fn estimates(&self) -> Estimates {
+        Estimates {
+            ideal: self.ideal.stalls.class_estimates(),
+            configs: self.configs.iter().map(|c| c.stalls.class_estimates()).collect(),
+            means: self.configs.iter().map(|c| c.stalls.mean_error()).collect(),
+        }
+    }
+
     /// The error of configuration `config`, whose overhead is this share of the ideal run's cycles.
-    pub fn error(&self, config: usize, overhead: f64) -> CacheError {
-        let stalls = &self.configs[config].stalls;
-        let all = stalls.class_estimates();
-        let ideal = self.ideal.stalls.class_estimates();
-        let residuals: Vec<f64> = all.iter().zip(&ideal).map(|(a, i)| a - (1.0 + overhead) * i).collect();
-        let means = NORMAL * stalls.mean_error();
+    pub fn error(&self, estimates: &Estimates, config: usize, overhead: f64) -> CacheError {
+        let (all, ideal) = (&estimates.configs[config], &estimates.ideal);
+        let residuals: Vec<f64> = all.iter().zip(ideal).map(|(a, i)| a - (1.0 + overhead) * i).collect();
+        let means = NORMAL * estimates.means[config];
         let of = |estimates: &[f64]| half_width(&self.classes, estimates).hypot(means);
-        CacheError { half_width_cycles: of(&all), half_width_extra_cycles: of(&residuals) }
+        CacheError { half_width_cycles: of(all), half_width_extra_cycles: of(&residuals) }
     }
 }
 

@@ -28,6 +28,7 @@ use bifold_mmu::{Gpa, Gva, Hpa, PageSize};
 pub use classes::CacheMode;
 use classes::Classes;
 pub use error::CacheError;
+pub(crate) use error::Estimates;
 pub use frames::Draws;
 use frames::Layout;
 use hierarchy::{DataCaches, MOST_LEVELS};

@@ -7,6 +7,7 @@ use super::groups::places;
 use crate::charge::Place;
 use crate::memory::Uncached;
 use crate::paging::Cr4Write;
+use crate::timeline::Cut;
 use bifold_mmu::{Gpa, Gva, Side};
 use bifold_trace::Event;
 use bifold_trace::event::{gap, log_bytes};
@@ -38,8 +39,8 @@ impl Model {
                 }
                 let ideal = self.ideal_cycles();
                 // A sampled stream has no timeline: its intervals would hold windows by chance.
-                if self.timeline.due(ideal) && self.sampled.is_none() {
-                    self.cut(ideal, false);
+                if self.timeline.due(ideal) && self.sampled.is_none() && !self.between_regions() {
+                    self.cut(ideal, Cut::Due);
                 }
             }
             Event::Vcpu(n) => self.current = (n as usize).min(self.vcpus.len() - 1),
@@ -88,6 +89,7 @@ impl Model {
             Event::Resident { gfn, frames } => self.resident.push((gfn, frames)),
             Event::Marker(_) | Event::Stats(_) | Event::Ticks { .. } => {}
             Event::Gap(gap::REGION) => self.begin_region(),
+            Event::Gap(gap::REGION_END) => self.end_region(),
             Event::Gap(code) => self.gap(code),
             Event::Log { stream, number, bytes, data } => {
                 if let Some(charges) = &mut self.charges {

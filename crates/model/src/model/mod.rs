@@ -25,16 +25,18 @@ use crate::paging::Setup;
 use crate::pcid::Spaces;
 use crate::placement::{PlacementOptions, Places};
 use crate::regime::Regime;
-use crate::timeline::{Shared, Timeline, counts};
-use crate::{Config, Exit, Outcome, Profile, Sample};
+use crate::timeline::{Cut, Shared, Timeline, counts};
+use crate::{Config, ConfigOutcome, Exit, Outcome, Profile, Sample};
 use bifold_mmu::format::X86_64_4_LEVEL;
 use bifold_mmu::{Filter, Format, Gpa, Side, Tlb};
 use groups::{Group, Kind, places};
 use observe::Observers;
+use region::Ended;
 use sampled::Sampled;
 use switched::Switched;
 use xxhash_rust::xxh3::Xxh3;
 
+pub use region::MOST_REGIONS;
 pub use sampled::SoFar;
 pub use switched::{Decide, SwitchedOutcome, Switching};
 
@@ -145,8 +147,10 @@ pub struct Model {
     switched: Vec<Switched>,
     /// Where the stream is sampled, or its region has not begun.
     sampled: Option<Box<Sampled>>,
-    /// Instructions before the region that began within the stream.
+    /// Instructions before the region that began first within the stream.
     before_region: Option<u64>,
+    /// The regions that have ended.
+    ended: Ended,
     has_code: bool,
     common: Sample,
     timeline: Timeline,
@@ -207,6 +211,7 @@ impl Model {
             switched: Vec::new(),
             sampled: None,
             before_region: None,
+            ended: Ended::default(),
             pcid,
             common: Sample::default(),
             hash: Xxh3::new(),
@@ -295,12 +300,18 @@ impl Model {
     /// events. After it, a configuration's charges so far sum to its [`Model::totals`]. To be
     /// called after every [`Model::consume`]: charges take memory until they are taken.
     pub fn take_charges(&mut self, sink: &mut dyn FnMut(Charge<'_>)) {
-        // What no access and no instruction brought; the model knows of nothing such.
+        self.charge_rest();
+        if let Some(charges) = &mut self.charges {
+            charges.take(sink);
+        }
+    }
+
+    /// Charges what no access and no instruction brought; the model knows of nothing such.
+    fn charge_rest(&mut self) {
         let v = &mut self.vcpus[self.current];
         let rest = Place { vcpu: v.index, code: v.running.code, data: None, size: None };
         if let Some(charges) = &mut self.charges {
             charges.charge(&self.regimes, self.observers.caches.as_deref(), rest, true, &mut v.running);
-            charges.take(sink);
         }
     }
 
@@ -309,7 +320,7 @@ impl Model {
         (self.common.instructions as f64 * self.profile.cpu.base_cpi) as u64 + waits
     }
 
-    fn cut(&mut self, ideal: u64, last: bool) {
+    fn cut(&mut self, ideal: u64, why: Cut) {
         for group in &mut self.groups {
             for (tlb, v) in group.tlbs.iter_mut().zip(&self.vcpus) {
                 for (page, holders) in tlb.pages() {
@@ -321,35 +332,45 @@ impl Model {
         }
         let caches = self.observers.caches.as_deref();
         let shared = Shared { common: &self.common, profile: &self.profile, caches };
-        self.timeline.cut(ideal, &mut self.regimes, shared);
-        self.cut_switched(last);
+        self.timeline.cut(ideal, why, &mut self.regimes, shared);
+        self.cut_switched(why);
     }
 
     /// Ends the run.
     pub fn finish(mut self) -> Outcome {
-        let ideal = self.ideal_cycles();
-        let sampled = self.end_sampled();
-        self.cut(ideal, true);
+        let sampled = self.end_sampled().filter(|_| self.ended.is_first());
+        if !self.between_regions() {
+            self.put_by(Cut::Run);
+        }
         let interval_cycles = self.timeline.interval();
-        let (interval_starts, mut configs) = self.timeline.finish(&self.regimes);
-        let Observers { caches, places } = &mut self.observers;
-        if let Some(caches) = caches {
-            for (i, c) in configs.iter_mut().enumerate() {
-                let overhead =
-                    c.total.extra_cycles() as f64 / c.total.ideal_cycles(self.profile.cpu.base_cpi).max(1.0);
-                c.cache_error = Some(caches.error(i, overhead));
+        let left_out = self.timeline.is_left_out();
+        let (interval_starts, timelines) = self.timeline.finish();
+        let Observers { caches, places } = &self.observers;
+        let base_cpi = self.profile.cpu.base_cpi;
+        let mut ended = self.ended;
+        let sums = std::mem::take(&mut ended.sum).into_iter().zip(timelines).zip(&self.regimes).enumerate();
+        let configs = sums.map(|(i, ((sum, (intervals, reuse)), regime))| {
+            let mut total = sum.total;
+            if left_out {
+                (total.cold_exits, total.cold_cycles) = (0, 0);
             }
-        }
-        if let Some(places) = places {
-            places.finish(caches.is_some());
-            for (i, (c, regime)) in configs.iter_mut().zip(&self.regimes).enumerate() {
-                c.placed = places.counts(i, regime.config.mode, &regime.counts.refs, &self.profile);
+            let overhead = total.extra_cycles() as f64 / total.ideal_cycles(base_cpi).max(1.0);
+            ConfigOutcome {
+                config: regime.config,
+                total,
+                intervals: if left_out { vec![total] } else { intervals },
+                reuse,
+                refs: sum.refs,
+                estimate: None,
+                cache_error: caches.as_ref().map(|c| c.error(&ended.estimates, i, overhead)),
+                placed: sum.placed,
             }
-        }
+        });
+        let configs = configs.collect();
         let mut outcome = Outcome {
             profile: self.profile.name.clone(),
             frequency_hz: self.profile.cpu.frequency_hz,
-            base_cpi: self.profile.cpu.base_cpi,
+            base_cpi,
             caches: caches.as_ref().map(|c| c.facts()),
             placed: places.as_ref().map(|p| p.facts(&self.profile)),
             seed: self.options.seed,
@@ -362,11 +383,12 @@ impl Model {
             interval_cycles,
             configs,
             switched: self.switched.into_iter().map(Switched::outcome).collect(),
-            interval_starts,
+            interval_starts: if left_out { vec![0] } else { interval_starts },
             walk_checks: self.walk_checks,
             walk_mismatches: self.walk_mismatches,
             untranslated: self.untranslated,
             before_region: self.before_region,
+            regions: ended.regions(),
             sampling: None,
         };
         if let Some(sampled) = sampled {

@@ -12,7 +12,7 @@ use super::setup;
 use super::{Model, Options};
 use crate::access::Flush;
 use crate::regime::Regime;
-use crate::timeline::{Shared, counts};
+use crate::timeline::{Cut, Shared, counts};
 use crate::{Paging, Sample};
 use bifold_mmu::PageSize;
 use serde::{Deserialize, Serialize};
@@ -54,11 +54,13 @@ pub(super) struct Switched {
     last: Sample,
     modes: Vec<Paging>,
     intervals: Vec<Sample>,
+    /// The mode of the next region, which was decided at the end of the last one.
+    awaited: Option<Paging>,
 }
 
 impl Switched {
-    /// The interval ends: its sample, and the decision if the run goes on.
-    fn cut(&mut self, regime: &mut Regime, shared: Shared<'_>, last: bool) -> Paging {
+    /// The interval ends: its sample, and the mode from now on.
+    fn cut(&mut self, regime: &mut Regime, shared: Shared<'_>, why: Cut) -> Paging {
         let now = counts(self.regime, regime, shared);
         let sample = now.since(&self.last);
         self.last = now;
@@ -66,15 +68,29 @@ impl Switched {
         let number = self.intervals.len();
         self.modes.push(mode);
         self.intervals.push(sample);
-        regime.begin_interval();
-        if last { mode } else { (self.decide)(number, &sample, mode) }
+        match why {
+            Cut::Due => {
+                regime.begin_interval();
+                (self.decide)(number, &sample, mode)
+            }
+            Cut::Region => {
+                self.awaited = Some((self.decide)(number, &sample, mode));
+                mode
+            }
+            Cut::Run => mode,
+        }
     }
 
-    /// The measured part of the run begins.
+    /// The first region begins.
     pub(super) fn restart(&mut self) {
         self.last = Sample::default();
         self.modes.clear();
         self.intervals.clear();
+    }
+
+    /// Another region begins.
+    pub(super) fn resume(&mut self) {
+        self.last = Sample::default();
     }
 
     pub(super) fn outcome(self) -> SwitchedOutcome {
@@ -102,18 +118,29 @@ impl Model {
             last: Sample::default(),
             modes: Vec::new(),
             intervals: Vec::new(),
+            awaited: None,
         });
     }
 
     /// The interval of every switching VM ends, and those that are to switch do.
-    pub(super) fn cut_switched(&mut self, last: bool) {
+    pub(super) fn cut_switched(&mut self, why: Cut) {
+        self.switch(|s, regime, shared| s.cut(regime, shared, why));
+    }
+
+    /// A region begins: what was decided at the end of the last one is done, so that its cost is this region's.
+    pub(super) fn switch_awaited(&mut self) {
+        self.switch(|s, regime, _| s.awaited.take().unwrap_or(regime.config.mode));
+    }
+
+    /// Brings every switching VM into its mode of `to`.
+    fn switch(&mut self, to: impl Fn(&mut Switched, &mut Regime, Shared<'_>) -> Paging) {
         let setup = setup(&self.guest, &self.profile, &self.options, false);
         let caches = self.observers.caches.as_deref();
         let shared = Shared { common: &self.common, profile: &self.profile, caches };
         let mut flushes = Vec::new();
         for s in &mut self.switched {
             let regime = &mut self.regimes[s.regime];
-            let to = s.cut(regime, shared, last);
+            let to = to(s, regime, shared);
             if to != regime.config.mode && regime.switch(to, s.switching.keep_nested, &setup) {
                 flushes.resize(self.regimes.len(), Flush::None);
                 flushes[s.regime] = Flush::All;

@@ -63,6 +63,17 @@ impl Placed {
         self.guest_tables.with(self.host_tables)
     }
 
+    /// Adds the counts of another region in the same placement.
+    pub(crate) fn add(&mut self, other: &Placed) {
+        self.guest_tables = self.guest_tables.with(other.guest_tables);
+        self.host_tables = self.host_tables.with(other.host_tables);
+        self.data = self.data.with(other.data);
+        if let (Some(cycles), Some(more)) = (&mut self.cycles, other.cycles) {
+            cycles.walk += more.walk;
+            cycles.data += more.data;
+        }
+    }
+
     /// All references.
     pub fn all(&self) -> Split {
         self.walks().with(self.data)

@@ -16,6 +16,7 @@ mod reclaim;
 mod reference;
 mod references;
 mod region;
+mod regions;
 mod sampled;
 mod steady;
 mod stream;

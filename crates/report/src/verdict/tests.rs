@@ -55,6 +55,7 @@ fn run(rows: &[(&str, u64, Sample)], hardware: Profile) -> Comparison {
             walk_mismatches: 0,
             untranslated: 0,
             before_region: None,
+            regions: None,
             switched: Vec::new(),
         },
         meta: Meta {

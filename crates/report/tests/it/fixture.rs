@@ -3,8 +3,8 @@
 
 use bifold_attribute::{Missing, Row, View, Where};
 use bifold_model::{
-    Config, ConfigOutcome, Costs, Outcome, Paging, Placed, PlacedCycles, PlacedFacts, Placement, Profile,
-    Sample, Split,
+    Config, ConfigOutcome, Costs, MOST_REGIONS, Outcome, Paging, Placed, PlacedCycles, PlacedFacts,
+    Placement, Profile, RegionOutcome, RegionTotal, Regions, Sample, Split,
 };
 use bifold_policy::evaluate::{self, Options, evaluate};
 use bifold_policy::replay_check::ReplayCheck;
@@ -149,6 +149,7 @@ pub fn comparison() -> Comparison {
             walk_mismatches: 0,
             untranslated: 0,
             before_region: None,
+            regions: None,
             switched: Vec::new(),
         },
         policies: None,
@@ -295,4 +296,25 @@ pub fn place(outcome: &mut Outcome) {
         };
         c.placed = vec![at(Placement::GuestNuma, 100), at(Placement::Smp, 9_000)];
     }
+}
+
+/// Makes so many regions of the outcome, whose counts sum to its own.
+pub fn several_regions(outcome: &mut Outcome, n: u64) {
+    let part = |total: &Sample, number: u64| {
+        // The first has what a division leaves over.
+        let of = |v: u64| v / n + if number == 1 { v % n } else { 0 };
+        Sample::from_values(total.values().map(of))
+    };
+    let rows = (1..=n.min(MOST_REGIONS as u64)).map(|number| RegionOutcome {
+        number,
+        before_instructions: 5 * number,
+        configs: outcome
+            .configs
+            .iter()
+            .map(|c| RegionTotal { config: c.config, total: part(&c.total, number) })
+            .collect(),
+    });
+    outcome.before_region = Some(5);
+    outcome.regions =
+        Some(Regions { count: n, between_instructions: 5 * n * (n + 1) / 2 - 5, rows: rows.collect() });
 }

@@ -3,7 +3,7 @@
 //!
 //! `INSTA_UPDATE=always` writes the tables of `docs/reference/formats.md` from the schemas.
 
-use crate::fixture::{comparison, place, places, policies};
+use crate::fixture::{comparison, place, places, policies, several_regions};
 use bifold_model::{CacheError, CacheFacts, Estimate, Mean, Sampling};
 use bifold_report::{Comparison, Format, Guest, Input, Partial, RunPolicies};
 use bifold_trace::CommandExit;
@@ -109,6 +109,8 @@ fn comparisons() -> Vec<Comparison> {
     sampled.outcome.caches = Some(CacheFacts { simulated_classes: 8, data_overlap: 8.0, walk_overlap: 2.0 });
     sampled.outcome.configs[0].cache_error =
         Some(CacheError { half_width_cycles: 9.5, half_width_extra_cycles: 2.5 });
+    let mut regions = comparison();
+    several_regions(&mut regions.outcome, 2);
     let mut attributed = comparison();
     attributed.places = Some(places(2000));
     let mut spread = comparison();
@@ -119,7 +121,7 @@ fn comparisons() -> Vec<Comparison> {
     (hardware.cpu.reorder_window, hardware.tlb[0].miss_cycles) = (Some(300), Some(7));
     place(&mut spread.outcome);
     spread.meta.guest.as_mut().unwrap().nodes = Some(2);
-    vec![comparison(), generated, recorded, without, sampled, attributed, spread]
+    vec![comparison(), generated, recorded, without, sampled, regions, attributed, spread]
 }
 
 #[test]

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! What each output says, and that the JSON is as its schema describes it.
 
-use crate::fixture::{comparison, place, places, policies};
+use crate::fixture::{comparison, place, places, policies, several_regions};
 use crate::html::with_caches;
 use bifold_attribute::View;
 use bifold_model::{Config, Outcome, Sample};
@@ -47,6 +47,48 @@ fn a_region_that_a_cold_vm_began_has_a_warning_and_no_verdict() {
     let warm = of("after 5 instructions", Some(5));
     assert!(!warm.contains("cold VM") && warm.contains("(5 instructions came before)"), "{warm}");
     assert!(!of("for 5 instructions", None).contains("cold VM"));
+}
+
+#[test]
+fn table_of_several_regions() {
+    let mut c = comparison();
+    c.meta.guest.as_mut().unwrap().region = Some("each from bifold_begin() to bifold_end()".into());
+    several_regions(&mut c.outcome, 3);
+    insta::assert_snapshot!(c.render(Format::Table).unwrap());
+    let html = c.render_html().unwrap();
+    assert!(html.contains("<h2>Regions</h2>") && html.contains("<th scope=\"row\">all</th>"));
+    assert!(!comparison().render_html().unwrap().contains("<h2>Regions</h2>"));
+}
+
+/// The rows of the table of regions, and the notes under it.
+fn regions_of(n: u64, worst: &[u64]) -> (Vec<String>, String) {
+    let mut c = comparison();
+    several_regions(&mut c.outcome, n);
+    for number in worst {
+        let rows = &mut c.outcome.regions.as_mut().unwrap().rows;
+        rows[*number as usize - 1].configs.iter_mut().for_each(|c| c.total.vmm_cycles += number << 30);
+    }
+    let table = c.render(Format::Table).unwrap();
+    let block = table[table.find("region ").unwrap()..].split("\n\n").next().unwrap();
+    let block = block[block.find("\n").unwrap()..].to_owned();
+    let first = |l: &str| l.split_whitespace().next().unwrap_or("").to_owned();
+    let rows = block.lines().skip(2).map(first).take_while(|word| word != "note").collect();
+    (rows, block.split_whitespace().collect::<Vec<_>>().join(" "))
+}
+
+#[test]
+fn of_many_regions_the_first_and_the_worst_have_a_row() {
+    let numbers = |n: &[u64]| n.iter().map(u64::to_string).chain(["all".into()]).collect::<Vec<_>>();
+    let (rows, text) = regions_of(20, &[]);
+    assert_eq!(rows, numbers(&(1..=20).collect::<Vec<_>>()));
+    assert!(!text.contains("left out"), "{text}");
+    let (rows, text) = regions_of(100, &[99, 3, 40, 41, 60, 77, 20]);
+    assert_eq!(rows, numbers(&[&(1..=12).collect::<Vec<_>>()[..], &[40, 41, 60, 77, 99]].concat()));
+    assert!(text.contains("83 regions are left out here") && text.ends_with("JSON has all"), "{text}");
+    let (rows, text) = regions_of(1234, &[]);
+    assert_eq!(rows.len(), 18);
+    assert!(text.contains("JSON has the first 1,000"), "{text}");
+    assert!(text.contains("234 regions behind region 1,000 are in the row of all only"), "{text}");
 }
 
 #[test]

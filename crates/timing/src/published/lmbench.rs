@@ -164,6 +164,8 @@ fn capture(args: &Args, program: &Path, which: &str) -> Result<(Extra, String)> 
     let one = |calls: u64| -> Result<Prediction> {
         let options = [
             "--from-marker",
+            "--regions",
+            "1",
             "--kpti",
             "on",
             "--thp",

@@ -54,7 +54,7 @@ pub mod marker {
 }
 
 /// Codes of [`Event::Gap`]: a sampled stream has a head, then gaps, warm-ups and windows by turns. The stream of a
-/// region has a gap, a warm-up or both before the region.
+/// region has a gap, a warm-up or both before the region; that of several regions goes on between them.
 pub mod gap {
     /// A gap begins: the stream has tables, faults, control registers, instructions and first touches by
     /// the kernel, and no other access.
@@ -69,6 +69,9 @@ pub mod gap {
     /// The region to be recorded begins: every access is in the stream. The events before it made the memory,
     /// tables, TLBs and caches that the region finds, and are not part of its counts.
     pub const REGION: u64 = 4;
+    /// The region ends, and the command goes on: every access is in the stream, and none is part of the counts. Another
+    /// [`REGION`] may follow. The region at whose end the recording stops has none.
+    pub const REGION_END: u64 = 5;
 }
 
 /// One thing a guest did.

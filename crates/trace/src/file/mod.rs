@@ -94,6 +94,11 @@ pub fn region_begins_later(region: Option<&str>) -> bool {
     region.is_some_and(|words| !words.starts_with("for "))
 }
 
+/// Whether a command, whose region has the words of [`Source::region`], may have more regions than one.
+pub fn several_regions(region: Option<&str>) -> bool {
+    region.is_some_and(|words| words.starts_with("each ") || words.starts_with("the first "))
+}
+
 /// The trailer: how a recording ended.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 pub struct Trailer {

@@ -111,7 +111,7 @@ fn follow(feed: &mut Feed, region: &Region) {
     let before = (waits || region.skip > 0) && feed.model.before_region().is_none();
     let length = match before {
         true => (!waits).then_some(region.skip),
-        false => region.length,
+        false => region.length.filter(|_| !region.several()),
     };
     feed.begin(if before { pace::SKIP } else { pace::RUN });
     feed.length = length.map_or(Length::Unknown, Length::Instructions);
@@ -183,14 +183,19 @@ fn region(region: &Region) -> Option<String> {
     let mut parts = Vec::new();
     match &region.begin {
         Begin::Command => {}
-        Begin::Marker => parts.push("from bifold_begin() to bifold_end()".to_owned()),
+        Begin::Marker => parts.push(match region.regions {
+            Some(1) => "from bifold_begin() to bifold_end()".to_owned(),
+            Some(n) => format!("the first {n} from bifold_begin() to bifold_end()"),
+            None => "each from bifold_begin() to bifold_end()".to_owned(),
+        }),
         Begin::Function(name) => parts.push(format!("from function {name} on")),
     }
     if region.skip > 0 {
         parts.push(format!("after {} instructions", grouped(region.skip)));
     }
     if let Some(n) = region.length {
-        parts.push(format!("for {} instructions", grouped(n)));
+        let most = if region.several() { " at most" } else { "" };
+        parts.push(format!("for {} instructions{most}", grouped(n)));
     }
     (!parts.is_empty()).then(|| parts.join(", "))
 }
@@ -206,6 +211,25 @@ mod tests {
         assert!(later(Region { skip: 5, length: Some(5), ..Region::default() }));
         assert!(later(Region { begin: Begin::Marker, ..Region::default() }));
         assert!(later(Region { begin: Begin::Function("for".into()), ..Region::default() }));
+    }
+
+    #[test]
+    fn a_header_says_whether_a_command_may_have_several_regions() {
+        let of = |begin, regions| Region { begin, regions, length: Some(5), ..Region::default() };
+        for (r, words) in [
+            (of(Begin::Marker, None), "each from bifold_begin() to bifold_end(), for 5 instructions at most"),
+            (
+                of(Begin::Marker, Some(2)),
+                "the first 2 from bifold_begin() to bifold_end(), for 5 instructions at most",
+            ),
+            (of(Begin::Marker, Some(1)), "from bifold_begin() to bifold_end(), for 5 instructions"),
+            (of(Begin::Function("each".into()), None), "from function each on, for 5 instructions"),
+            (of(Begin::Command, None), "for 5 instructions"),
+        ] {
+            let said = region(&r);
+            assert_eq!(said.as_deref(), Some(words));
+            assert_eq!(bifold_trace::several_regions(said.as_deref()), r.several(), "{words}");
+        }
     }
 
     #[test]
