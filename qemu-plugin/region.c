@@ -39,8 +39,10 @@
  * last-level cache of 32 MB has 500,000 lines, which 10 misses in 1,000 instructions
  * fill. */
 #define WARM_UP_INSNS 50000000
-/* Where periods double, a warm-up is at least a period divided by this (crates/trace/src/thin.rs). */
-#define WARM_UPS 32
+/* Where periods double, a warm-up is at least a period divided by this, and periods double so often
+ * at most (crates/trace/src/thin.rs). */
+#define WARM_UPS 20
+#define MOST_DOUBLINGS 3
 
 uint64_t region_next = UINT64_MAX;
 bool region_leaving;
@@ -75,7 +77,7 @@ static void draw(void)
     measure_begins = period_begins + random_below(period - opt.window + 1);
     period_begins += period;
     warm_up = opt.doubles && period / WARM_UPS > opt.warm_up ? period / WARM_UPS : opt.warm_up;
-    if (opt.doubles && ++drawn % opt.doubles == 0)
+    if (opt.doubles && ++drawn % opt.doubles == 0 && drawn / opt.doubles <= MOST_DOUBLINGS)
         period *= 2;
 }
 

@@ -30,7 +30,7 @@ pub fn attribution(data: &[u8]) {
             charged.add(&cost);
         }
     }
-    let costs = attribution.finish();
+    let costs = attribution.finish(1.0);
     assert_eq!(costs.totals(), [charged]);
     for view in View::ALL {
         let stacks = costs.folded(view, 0, Metric::Exits);

@@ -19,7 +19,7 @@
 //! let place = Place { vcpu: 0, code: Gva(0x40_0000), data: Some(Gva(0x60_0000)), size: None };
 //! let cost = Costs { tlb_misses: 3, walk_cycles: 90, ..Costs::default() };
 //! attribution.take(Charge::Cost(place, &[cost]));
-//! let costs = attribution.finish();
+//! let costs = attribution.finish(0.0);
 //! assert_eq!(costs.totals(), [cost]);
 //! assert_eq!(costs.ranked(View::Code, 0, Metric::TlbMisses).len(), 1);
 //! ```
@@ -118,6 +118,10 @@ pub struct Attribution {
     keys: Vec<Key>,
     /// Costs of each key in every configuration, key by key.
     costs: Vec<Costs>,
+    /// The same of windows, which stand for their periods.
+    windows: Vec<Costs>,
+    /// Keys and costs of the window that has not ended.
+    open: (Vec<u32>, Vec<Costs>),
 }
 
 impl Attribution {
@@ -134,28 +138,31 @@ impl Attribution {
             numbers: FxHashMap::default(),
             keys: Vec::new(),
             costs: Vec::new(),
+            windows: Vec::new(),
+            open: (Vec::new(), Vec::new()),
         }
     }
 
     /// Takes the next charge, in the order in which the model hands them over.
     pub fn take(&mut self, charge: Charge<'_>) {
         match charge {
-            Charge::Cost(place, costs) => {
-                let callers = self.list(place.vcpu);
-                let key = Key { callers, ..self.key(place) };
-                match self.cause(place, key) {
-                    None => self.add(key, costs),
-                    Some(cause) => {
-                        let callers = self.with_entered(place.vcpu, key.callers);
-                        self.add(Key { view: Some(View::Code), callers, ..key }, costs);
-                        self.add(cause, costs);
-                    }
+            Charge::Cost(place, costs) => self.charge(place, costs, Self::add),
+            Charge::Window(place, costs) => self.charge(place, costs, Self::add_to_window),
+            Charge::WindowEnd(times) => {
+                let n = self.configs.len();
+                let (keys, costs) = &mut self.open;
+                for (key, costs) in keys.drain(..).zip(costs.chunks(n.max(1))) {
+                    let sums = &mut self.windows[key as usize * n..];
+                    sums.iter_mut().zip(costs).for_each(|(sum, c)| sum.add(&c.times(times as f64)));
                 }
+                costs.clear();
             }
             Charge::Restart => {
                 self.numbers.clear();
                 self.keys.clear();
                 self.costs.clear();
+                self.windows.clear();
+                self.open = (Vec::new(), Vec::new());
             }
             Charge::Entry(entry) => {
                 let caller = self.caller(entry);
@@ -191,12 +198,33 @@ impl Attribution {
         }
     }
 
+    /// Passes the costs of a place and the keys that they belong to, one per view if the views differ.
+    fn charge(&mut self, place: Place, costs: &[Costs], add: fn(&mut Self, Key, &[Costs])) {
+        let callers = self.list(place.vcpu);
+        let key = Key { callers, ..self.key(place) };
+        match self.cause(place, key) {
+            None => add(self, key, costs),
+            Some(cause) => {
+                let callers = self.with_entered(place.vcpu, key.callers);
+                add(self, Key { view: Some(View::Code), callers, ..key }, costs);
+                add(self, cause, costs);
+            }
+        }
+    }
+
     /// Adds costs to those of a key.
     fn add(&mut self, key: Key, costs: &[Costs]) {
         let n = self.number(key) * self.configs.len();
         for (sum, cost) in self.costs[n..].iter_mut().zip(costs) {
             sum.add(cost);
         }
+    }
+
+    /// Adds costs to those of the window that has not ended.
+    fn add_to_window(&mut self, key: Key, costs: &[Costs]) {
+        let key = self.number(key) as u32;
+        self.open.0.push(key);
+        self.open.1.extend_from_slice(costs);
     }
 
     /// Index of a key's costs.
@@ -211,7 +239,9 @@ impl Attribution {
         let n = self.keys.len();
         self.numbers.insert(key, n as u32);
         self.keys.push(key);
-        self.costs.resize(self.costs.len() + self.configs.len(), Costs::default());
+        for costs in [&mut self.costs, &mut self.windows] {
+            costs.resize(costs.len() + self.configs.len(), Costs::default());
+        }
         n
     }
 

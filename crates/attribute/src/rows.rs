@@ -301,8 +301,12 @@ impl Names<'_> {
 }
 
 impl Attribution {
-    /// Looks up names of functions in the files of this machine, and sums costs by name.
-    pub fn finish(self) -> Where {
+    /// Looks up names of functions in the files of this machine, and sums costs by name. Costs of windows of a sampled stream count
+    /// `window_scale` times, see [`bifold_model::Model::window_scale`]; other streams have none.
+    pub fn finish(mut self, window_scale: f64) -> Where {
+        for (sum, window) in self.costs.iter_mut().zip(&self.windows) {
+            sum.add(&window.times(window_scale));
+        }
         let mut wanted: BTreeMap<FileId, BTreeSet<u64>> = BTreeMap::new();
         for code in self.keys.iter().map(|key| key.code).chain(self.stacks.all()) {
             if let Code::File(id, offset) = code {
@@ -400,7 +404,7 @@ mod tests {
 
     #[test]
     fn places_of_one_name_are_one_row_and_sum_to_all_that_was_charged() {
-        let w = attribution().finish();
+        let w = attribution().finish(0.0);
         assert_eq!(
             w.folded(View::Code, 0, Metric::TlbMisses),
             "prog:1;?;?;? 1000000\n\

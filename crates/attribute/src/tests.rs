@@ -94,7 +94,7 @@ impl Stream {
         model.consume(&self.0).unwrap();
         let mut attribution = Attribution::new(configs);
         model.take_charges(&mut |charge| attribution.take(charge));
-        let places = attribution.finish();
+        let places = attribution.finish(0.0);
         assert_eq!(places.totals(), [Costs::of(&model.totals()[0].1)]);
         let mut caused = Costs::default();
         places.rows(View::Cause).iter().for_each(|r| caused.add(&r.costs[0]));

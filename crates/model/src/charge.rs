@@ -7,6 +7,9 @@
 //!
 //! A charge is the growth of a configuration's counters since the charge before. So the charges sum
 //! to the totals, and the code that counts a cost need not know that charges exist.
+//!
+//! In a sampled stream, some costs are counted everywhere, and others in the head and in windows only, which stand for
+//! their periods. A window's charges of the second kind are items of their own.
 
 use crate::cache::Caches;
 use crate::memory::Refs;
@@ -43,6 +46,20 @@ impl Costs {
             exits: s.all_exits(),
             vmm_cycles: s.vmm_cycles,
             data_wait_cycles: s.data_wait_cycles(),
+        }
+    }
+
+    /// These costs, so many times.
+    #[must_use]
+    pub fn times(&self, factor: f64) -> Costs {
+        let of = |n: u64| (n as f64 * factor).round() as u64;
+        Costs {
+            tlb_misses: of(self.tlb_misses),
+            walk_cycles: of(self.walk_cycles),
+            walk_hidden_cycles: of(self.walk_hidden_cycles),
+            exits: of(self.exits),
+            vmm_cycles: of(self.vmm_cycles),
+            data_wait_cycles: (self.data_wait_cycles as f64 * factor).round() as i64,
         }
     }
 
@@ -140,6 +157,11 @@ impl Running {
 pub enum Charge<'a> {
     /// A cost: one per configuration, in the order of [`Options::configs`](crate::Options::configs).
     Cost(Place, &'a [Costs]),
+    /// A cost of a window, which stands for its period: see [`Charge::WindowEnd`].
+    Window(Place, &'a [Costs]),
+    /// A window has ended. The costs of its items count so many times, and in the end
+    /// [`Model::window_scale`](crate::Model::window_scale) times. A window that does not end does not count.
+    WindowEnd(u64),
     /// The first region to be measured begins: the costs before it do not count. Between regions there are no costs.
     Restart,
     /// The kernel was entered. Stands before the first charge to kernel code, or the first log, since user
@@ -168,6 +190,8 @@ pub enum Charge<'a> {
 #[derive(Debug)]
 enum Item {
     Cost(Place),
+    Window(Place),
+    WindowEnd(u64),
     Restart,
     Entry(Entry),
     Stack { vcpu: usize, slot: Gva, caller: Option<Gva> },
@@ -183,6 +207,20 @@ struct Seen {
     exits: u64,
     vmm: u64,
     data: i64,
+    /// Of user accesses in a sampled stream.
+    user_exits: u64,
+    user_vmm: u64,
+}
+
+/// The part of a stream, by what its charges count.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Part {
+    /// All.
+    Counted,
+    /// What is counted everywhere; the rest stands for its period.
+    Window,
+    /// What is counted everywhere.
+    Between,
 }
 
 /// Charges not yet taken.
@@ -200,6 +238,9 @@ pub(crate) struct Charges {
     calls: bool,
     /// Between two regions, nothing is charged. Logs, calls and returns go on.
     paused: bool,
+    part: Part,
+    /// What the last charge has of a window.
+    window: Vec<Costs>,
 }
 
 /// Exits of all reasons: [`Sample::all_exits`] without its names, for the access path.
@@ -244,6 +285,8 @@ impl Charges {
             seen: vec![Seen::default(); regimes.len()],
             calls,
             paused: false,
+            part: Part::Counted,
+            window: Vec::new(),
         };
         let nowhere = Place { vcpu: 0, code: Gva(0), data: None, size: None };
         charges.charge(regimes, None, nowhere, true, &mut Running::new());
@@ -265,7 +308,7 @@ impl Charges {
             return;
         }
         let first = self.costs.len();
-        let mut any = false;
+        let (mut any, mut any_window) = (false, false);
         for (i, (regime, seen)) in regimes.iter().zip(&mut self.seen).enumerate() {
             let s = &regime.counts.now;
             let (walk, hidden) = match caches {
@@ -278,8 +321,12 @@ impl Charges {
             let mut now = Seen { misses: s.tlb_misses(), walk, hidden, exits: exits(s), ..*seen };
             if all || now.exits != seen.exits {
                 now.vmm = self.profile.exit.cycles(s);
+                if let Some(tally) = &regime.counts.tally {
+                    now.user_exits = exits(&tally.user);
+                    now.user_vmm = self.profile.exit.cycles(&tally.user);
+                }
             }
-            let cost = Costs {
+            let mut cost = Costs {
                 tlb_misses: now.misses - seen.misses,
                 walk_cycles: now.walk - seen.walk,
                 walk_hidden_cycles: now.hidden - seen.hidden,
@@ -287,11 +334,32 @@ impl Charges {
                 vmm_cycles: now.vmm - seen.vmm,
                 data_wait_cycles: 0,
             };
+            if self.part != Part::Counted {
+                let exits = now.user_exits - seen.user_exits;
+                let vmm_cycles = now.user_vmm - seen.user_vmm;
+                let window = Costs { exits, vmm_cycles, ..cost };
+                cost = Costs {
+                    exits: cost.exits - exits,
+                    vmm_cycles: cost.vmm_cycles - vmm_cycles,
+                    ..Costs::default()
+                };
+                any_window |= window != Costs::default();
+                self.window.push(window);
+            }
             any |= cost != Costs::default();
             self.costs.push(cost);
             *seen = now;
         }
-        if any { self.put(place, running) } else { self.costs.truncate(first) }
+        if any {
+            self.put(Item::Cost(place), place, running)
+        } else {
+            self.costs.truncate(first)
+        }
+        if any_window && self.part == Part::Window {
+            self.costs.extend_from_slice(&self.window);
+            self.put(Item::Window(place), place, running);
+        }
+        self.window.clear();
     }
 
     /// Charges what an access to data waited, beyond the waits at the last call. `place` is its place by the block that runs.
@@ -311,15 +379,21 @@ impl Charges {
             any |= data_wait_cycles != 0;
             self.costs.push(Costs { data_wait_cycles, ..Costs::default() });
         }
-        if any { self.put(place(running.code), running) } else { self.costs.truncate(first) }
+        if !any || self.part == Part::Between {
+            self.costs.truncate(first);
+            return;
+        }
+        let place = place(running.code);
+        let item = if self.part == Part::Window { Item::Window(place) } else { Item::Cost(place) };
+        self.put(item, place, running);
     }
 
-    /// The costs that were pushed last are this place's.
-    fn put(&mut self, place: Place, running: &mut Running) {
+    /// The costs that were pushed last are this item's, which has this place.
+    fn put(&mut self, item: Item, place: Place, running: &mut Running) {
         if place.code.is_kernel() {
             self.items.extend(running.entry(place.vcpu, place.code).map(Item::Entry));
         }
-        self.items.push(Item::Cost(place));
+        self.items.push(item);
     }
 
     /// A part of the stream's log, whose place among the charges matters. The kernel writes logs, so the
@@ -340,9 +414,16 @@ impl Charges {
     /// The counters were set to 0 at a region's begin. What was charged so far counts only if it is of another region.
     pub(crate) fn restart(&mut self) {
         self.seen.fill(Seen::default());
+        self.part = Part::Counted;
         if !std::mem::take(&mut self.paused) {
             self.items.push(Item::Restart);
         }
+    }
+
+    /// Another part of a sampled stream begins. `ended`: of a window that ends with it, how often it counts.
+    pub(crate) fn enter(&mut self, part: Part, ended: Option<u64>) {
+        self.items.extend(ended.map(Item::WindowEnd));
+        self.part = part;
     }
 
     /// A region has ended.
@@ -366,6 +447,12 @@ impl Charges {
                     costs = rest;
                     sink(Charge::Cost(place, these));
                 }
+                Item::Window(place) => {
+                    let (these, rest) = costs.split_at(self.seen.len());
+                    costs = rest;
+                    sink(Charge::Window(place, these));
+                }
+                Item::WindowEnd(times) => sink(Charge::WindowEnd(times)),
                 Item::Restart => sink(Charge::Restart),
                 Item::Entry(entry) => sink(Charge::Entry(entry)),
                 Item::Stack { vcpu, slot, caller } => sink(Charge::Stack { vcpu, slot, caller }),

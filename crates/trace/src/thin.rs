@@ -13,9 +13,11 @@ use std::collections::HashSet;
 
 /// The head of a sampled stream is a period divided by this, or, where periods double, multiplied by it.
 const HEADS: u64 = 10;
-/// Where periods double, a warm-up is at least a period divided by this. Long gaps leave more out of date, and the warm-ups of a
-/// long run still take one thirty-second of its instructions.
-const WARM_UPS: u64 = 32;
+/// Where periods double, a warm-up is at least a period divided by this. Long gaps leave more out of date.
+const WARM_UPS: u64 = 20;
+/// How often periods double, at most. A longer period would save little: after three doublings, windows and warm-ups of
+/// [`Windows::DOUBLING`] take one eighteenth of the instructions.
+pub const MOST_DOUBLINGS: u64 = 3;
 
 /// The windows of a sample, in instructions: every `period` has one window, after a warm-up, at a place
 /// drawn from `seed`.
@@ -30,7 +32,7 @@ pub struct Windows {
     pub period: u64,
     /// Seed of the places of the windows.
     pub seed: u64,
-    /// The period doubles each time after this many periods; 0 for a period that stays.
+    /// The period doubles each time after this many periods, three times at most; 0 for a period that stays.
     #[serde(default, skip_serializing_if = "stays")]
     pub doubles: u64,
 }
@@ -40,10 +42,10 @@ fn stays(doubles: &u64) -> bool {
 }
 
 impl Windows {
-    /// Windows for a run of unknown length: the head is the first 100 million instructions, and there are 32 windows for
-    /// the next 320 million, and 32 more each time that the run has become twice as long.
+    /// Windows for a run of unknown length: the head is the first 100 million instructions. Then there are 64 windows each in
+    /// periods of 10, 20 and 40 million, and after that one window in 80 million.
     pub const DOUBLING: Windows =
-        Windows { window: 500_000, warm_up: 2_000_000, period: 10_000_000, seed: 0, doubles: 32 };
+        Windows { window: 500_000, warm_up: 2_000_000, period: 10_000_000, seed: 0, doubles: 64 };
 
     /// Length of the head, in which everything is recorded.
     pub fn head(&self) -> u64 {
@@ -93,7 +95,7 @@ impl Places {
         let warm_up_begins = measure_begins.saturating_sub(self.windows.warm_up_of(period));
         self.period_begins = self.period_begins.saturating_add(period);
         self.drawn += 1;
-        if doubles > 0 && self.drawn % doubles == 0 {
+        if doubles > 0 && self.drawn % doubles == 0 && self.drawn / doubles <= MOST_DOUBLINGS {
             self.period = self.period.saturating_mul(2);
         }
         Place { warm_up_begins, measure_begins }
@@ -193,13 +195,17 @@ impl Thin {
     /// Enters the next part when enough instructions have passed.
     fn advance(&mut self, out: &mut Vec<u64>) {
         match self.part {
-            Some(gap::BEGIN) if self.instructions >= self.place.warm_up_begins => self.enter(gap::WARM_UP, out),
+            Some(gap::BEGIN) if self.instructions >= self.place.warm_up_begins => {
+                self.enter(gap::WARM_UP, out)
+            }
             Some(gap::WARM_UP) if self.instructions >= self.place.measure_begins => {
                 self.place.measure_begins = self.instructions;
                 self.enter(gap::MEASURE, out);
             }
             Some(gap::HEAD) if self.instructions >= self.places.windows.head() => self.await_window(out),
-            Some(gap::MEASURE) if self.instructions >= self.place.measure_begins + self.places.windows.window => {
+            Some(gap::MEASURE)
+                if self.instructions >= self.place.measure_begins + self.places.windows.window =>
+            {
                 self.place = self.places.draw();
                 self.await_window(out);
             }
@@ -379,16 +385,16 @@ mod tests {
         let mut places = Places::new(Windows { doubles: 3, ..W });
         let mut begins = 5_000_000;
         for i in 0..30 {
-            let period = W.period << (i / 3);
+            let period = W.period << (i / 3).min(3);
             let Place { warm_up_begins, measure_begins: at } = places.draw();
             assert!(at >= begins && at + W.window <= begins + period, "{i}: {at}");
-            assert_eq!(at - warm_up_begins, W.warm_up.max(period / 32), "{i}");
+            assert_eq!(at - warm_up_begins, W.warm_up.max(period / 20), "{i}");
             begins += period;
         }
         let json = serde_json::to_string(&W).unwrap();
         assert!(!json.contains("doubles"), "{json}");
         assert_eq!(serde_json::from_str::<Windows>(&json).unwrap(), W);
-        assert!(serde_json::to_string(&Windows::DOUBLING).unwrap().contains("\"doubles\":32"));
+        assert!(serde_json::to_string(&Windows::DOUBLING).unwrap().contains("\"doubles\":64"));
     }
 
     proptest! {

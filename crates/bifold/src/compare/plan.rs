@@ -215,10 +215,6 @@ fn events(
         }
         both_modes(option, &plan.configs)?;
     }
-    if plan.sample.is_some() && !show.place.is_empty() {
-        let problem = "charges every access, and a sampled run has only some: leave out --sample";
-        return Err(UsageError::conflict("--where", problem).into());
-    }
     plan.places = places(show, &plan.configs, &mut *plan.source)?;
     Ok(plan)
 }

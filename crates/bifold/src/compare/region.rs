@@ -51,10 +51,10 @@ pub struct RegionArgs {
     /// Record memory accesses in windows only, and estimate the rest with a 95 % interval
     ///
     /// Without WINDOW:PERIOD everything is recorded in the first 100M instructions. Then a window of 500k comes
-    /// in every period of 10M, and the period doubles each time after 32 windows, so that a long program has some
-    /// hundred. With it, as in 1M:100M, the period stays. In each PERIOD of instructions, accesses are recorded
-    /// in one window of WINDOW instructions at a random place; before it, four times as many instructions refill
-    /// the TLBs. Page faults, page-table stores, control registers and instructions are always recorded. A
+    /// in every period of 10M; the period becomes 20M after 64 windows, 40M after 64 more, and 80M after another 64. With
+    /// it, as in 1M:100M, the period stays. In each PERIOD of instructions, accesses are recorded in one window of
+    /// WINDOW instructions at a random place; before it, four times as many instructions or more refill the TLBs.
+    /// Page faults, page-table stores, control registers and instructions are always recorded. A
     /// sampled run has no timeline and no policies. The events of a recording or a generator are thinned in the
     /// same way, which shows how accurate sampling is.
     #[arg(long, value_name = "WINDOW:PERIOD", num_args = 0..=1, require_equals = true,

@@ -234,9 +234,12 @@ pub fn carry_out(plan: &mut Plan, part: &str, stop: &AtomicBool) -> anyhow::Resu
     };
     let (written, kept, short_of_memory) = (ending.written, ending.kept, ending.short_of_memory);
     let progress = Progress::start(plan.notes.progress, pace::REPORT).prefix(part);
+    let window_scale = feed.model.window_scale();
     let outcome = feed.model.finish();
-    let places =
-        feed.places.zip(plan.places).map(|(p, shown)| Places::new(p.finish(), shown.view, shown.config));
+    let places = feed
+        .places
+        .zip(plan.places)
+        .map(|(p, shown)| Places::new(p.finish(window_scale), shown.view, shown.config));
     progress.end();
     Ok(Carried { meta, outcome, places, written, kept, short_of_memory, failure: ending.failure })
 }

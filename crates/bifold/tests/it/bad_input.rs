@@ -217,7 +217,6 @@ fn every_usage_error_names_its_verb_and_its_argument() {
         ("compare --generate t:10 --timeline t --sample", "--timeline", "compare"),
         ("compare --generate t:10 --where", "--where", "compare"),
         ("compare --generate t:10 --where=agile", "--where=agile", "compare"),
-        ("compare --generate t:10 --where --sample", "--where", "compare"),
         ("compare sampled.bifold --sample", "--sample", "compare"),
         ("compare --generate t:10 --show exits --format csv", "--show", "compare"),
         ("compare --generate t:10 -o x --report x", "--report", "compare"),

@@ -84,7 +84,10 @@ fn a_sampled_run_counts_instructions_and_events_as_a_whole_run_does() {
             assert!(words < length * 3 / 4, "{words} of {length} words");
             assert_eq!(sum, instructions, "{window}:{period}");
             let differ = all.iter().zip(&sampled).find(|(a, b)| a != b);
-            assert!(differ.is_none() && all.len() == sampled.len(), "{window}:{period}, {attribute}: {differ:?}");
+            assert!(
+                differ.is_none() && all.len() == sampled.len(),
+                "{window}:{period}, {attribute}: {differ:?}"
+            );
         }
     }
 }

@@ -14,6 +14,7 @@
 use super::Model;
 use super::miss::translate;
 use crate::access::{AccessKind, Miss};
+use crate::charge::{Part, Place};
 use crate::counts::Tally;
 use crate::estimate::Mean;
 use crate::memory::{Refs, Uncached};
@@ -23,6 +24,7 @@ use crate::regime::Regime;
 use crate::timeline::{Shared, counts};
 use crate::{Config, Outcome, Sample};
 use bifold_mmu::{Gpa, Gva, Side};
+use bifold_trace::MOST_DOUBLINGS;
 use bifold_trace::event::gap;
 use bifold_trace::{DecodeError, Event, decode};
 
@@ -51,14 +53,11 @@ pub(super) struct Sampled {
     doubles: u64,
 }
 
-/// Doublings of a weight, at most. No run has so many, and counts stay below 2^64.
-const MAX_SHIFT: u64 = 20;
-
 impl Sampled {
     /// How often the window that ends now stands for itself, beside the first. Each period has one window.
     fn weight(&self) -> u64 {
         let n = self.windows.first().map_or(0, Vec::len) as u64;
-        1 << n.checked_div(self.doubles).unwrap_or(0).min(MAX_SHIFT)
+        1 << n.checked_div(self.doubles).unwrap_or(0).min(MOST_DOUBLINGS)
     }
 }
 
@@ -141,9 +140,19 @@ impl Model {
         self.sampled.as_ref().is_some_and(|s| s.part == gap::BEGIN)
     }
 
+    /// How often a window counts in the end, beside its weight, so that all windows stand for all that is not the head; 0 without
+    /// windows.
+    pub fn window_scale(&self) -> f64 {
+        let of = |s: &Sampled| {
+            (self.common.instructions - s.instructions[gap::HEAD as usize]) as f64 / s.weighted as f64
+        };
+        self.sampled.as_deref().filter(|s| s.weighted > 0).map_or(0.0, of)
+    }
+
     /// A sampled stream enters another of its parts.
     pub(super) fn gap(&mut self, code: u64) {
-        let Model { sampled, regimes, vcpus, common, profile, observers, options, .. } = self;
+        self.charge_rest();
+        let Model { sampled, regimes, vcpus, common, profile, observers, options, charges, .. } = self;
         let shared = Shared { common, profile, caches: observers.caches.as_deref() };
         let s = sampled.get_or_insert_with(|| {
             let tally = Tally::new(vcpus.len());
@@ -164,8 +173,10 @@ impl Model {
         let passed = common.instructions - s.since;
         s.since = common.instructions;
         s.instructions[s.part as usize] += passed;
+        let mut ended = None;
         if s.part == gap::MEASURE && passed > 0 {
             let weight = s.weight();
+            ended = Some(weight);
             s.weighted += passed * weight;
             for (i, regime) in regimes.iter().enumerate() {
                 let now = Counted::now(i, regime, shared);
@@ -183,6 +194,14 @@ impl Model {
         }
         // A damaged stream may name unknown parts: they are not measured.
         s.part = if code > gap::HEAD { gap::WARM_UP } else { code };
+        if let Some(charges) = charges {
+            let part = match s.part {
+                gap::HEAD => Part::Counted,
+                gap::MEASURE => Part::Window,
+                _ => Part::Between,
+            };
+            charges.enter(part, ended);
+        }
         s.begin.clear();
         if s.part == gap::MEASURE || s.part == gap::HEAD {
             s.begin.extend(regimes.iter().enumerate().map(|(i, r)| Counted::now(i, r, shared)));
@@ -202,6 +221,7 @@ impl Model {
                 Event::Store(gva) => self.touch(Side::Data, Gva(gva), AccessKind::Write),
                 Event::StoreOther(gva) => self.touch(Side::Data, Gva(gva), AccessKind::WriteOther),
                 Event::Fetch(gva) => self.touch(Side::Code, Gva(gva), AccessKind::Fetch),
+                Event::Block(gva) => self.vcpus[self.current].running.block(Gva(gva)),
                 event => {
                     self.event(event);
                     match event {
@@ -221,7 +241,7 @@ impl Model {
             return;
         }
         let vcpu = self.current;
-        let Model { regimes, guest, vcpus, untranslated, frames, observers, .. } = self;
+        let Model { regimes, guest, vcpus, untranslated, frames, observers, charges, .. } = self;
         let root = vcpus[vcpu].root;
         let write = kind.writes();
         let miss = match translate(guest, root, gva, write) {
@@ -232,8 +252,14 @@ impl Model {
                 return;
             }
         };
-        for regime in regimes {
+        for regime in regimes.iter_mut() {
             regime.walk(&miss, guest, &mut Uncached);
+        }
+        if let Some(charges) = charges {
+            let running = &mut vcpus[vcpu].running;
+            let code = if kind == AccessKind::Fetch { gva } else { running.code };
+            let place = Place { vcpu, code, data: Some(gva), size: Some(miss.leaf.size) };
+            charges.charge(regimes, observers.caches.as_deref(), place, false, running);
         }
         observers.backed();
         self.flush_asked();

@@ -107,8 +107,8 @@ fn charges(model: &mut Model) -> Vec<Charged> {
             Charge::Cost(place, costs) => {
                 (Some(place), costs.iter().map(|c| (c.tlb_misses, c.exits)).collect(), Vec::new())
             }
-            Charge::Restart | Charge::Stack { .. } => {
-                unreachable!("no region begins, and calls are not asked for")
+            Charge::Restart | Charge::Window(..) | Charge::WindowEnd(_) | Charge::Stack { .. } => {
+                unreachable!("no region begins, the stream is whole, and calls are not asked for")
             }
             Charge::Log { stream, number, bytes } => {
                 assert_eq!((stream, number), (log::PERF, 1));
@@ -211,8 +211,8 @@ fn an_entry_into_the_kernel_is_told_once_before_the_kernels_first_charge_or_log(
             Charge::Entry(entry) => Ok(entry),
             Charge::Cost(place, _) => Err(place.data.map_or(0, |d| d.0)),
             Charge::Log { .. } => Err(1),
-            Charge::Restart | Charge::Stack { .. } => {
-                unreachable!("no region begins, and calls are not asked for")
+            Charge::Restart | Charge::Window(..) | Charge::WindowEnd(_) | Charge::Stack { .. } => {
+                unreachable!("no region begins, the stream is whole, and calls are not asked for")
             }
         });
     });

@@ -124,6 +124,7 @@ fn a_region_s_counts_are_the_whole_program_s_less_those_before_it() {
         }
         Charge::Cost(_, costs) => sums.iter_mut().zip(costs).for_each(|(s, c)| *s += c.exits),
         Charge::Entry(_) | Charge::Stack { .. } | Charge::Log { .. } => {}
+        Charge::Window(..) | Charge::WindowEnd(_) => unreachable!("the stream is whole"),
     });
     assert!(began);
     let exits: Vec<u64> = region.totals().iter().map(|(_, s)| s.all_exits()).collect();

@@ -2,7 +2,7 @@
 //! Sampled streams beside the whole ones that they were thinned from.
 
 use crate::stream::{FRAMES, NATIVE, Stream};
-use bifold_model::{Config, ConfigOutcome, Model, Options, Outcome, Paging, Profile, Sample};
+use bifold_model::{Charge, Config, ConfigOutcome, Costs, Model, Options, Outcome, Paging, Profile, Sample};
 use bifold_trace::event::{gap, head, kind};
 use bifold_trace::{Event, Generator, Thin, Windows};
 use proptest::prelude::*;
@@ -38,6 +38,59 @@ fn outcomes(
     })
     .unwrap();
     (whole.finish(), samples.into_iter().map(|(_, m)| m.finish()).collect())
+}
+
+/// The sums of a sampled run's charges, per configuration, and its outcome.
+fn charged(generator: &str, windows: Windows) -> (Vec<Costs>, Outcome) {
+    let g = Generator::parse(generator).unwrap();
+    let mut model = model(g.guest_frames(), windows.doubles, &Config::ALL);
+    let (mut thin, mut out) = (Thin::new(windows), Vec::new());
+    model.charge(false);
+    let zero = || vec![Costs::default(); Config::ALL.len()];
+    let (mut sums, mut of_windows, mut open) = (zero(), zero(), zero());
+    let add = |sums: &mut [Costs], costs: &[Costs]| sums.iter_mut().zip(costs).for_each(|(s, c)| s.add(c));
+    g.run(&mut |words| {
+        out.clear();
+        thin.take(words, &mut out)?;
+        model.consume(&out)?;
+        model.take_charges(&mut |charge| match charge {
+            Charge::Cost(_, costs) => add(&mut sums, costs),
+            Charge::Window(_, costs) => add(&mut open, costs),
+            Charge::WindowEnd(times) => {
+                let ended = std::mem::replace(&mut open, zero());
+                let ended: Vec<Costs> = ended.iter().map(|c| c.times(times as f64)).collect();
+                add(&mut of_windows, &ended);
+            }
+            _ => {}
+        });
+        Ok::<_, bifold_trace::DecodeError>(())
+    })
+    .unwrap();
+    let scale = model.window_scale();
+    let scaled: Vec<Costs> = of_windows.iter().map(|c| c.times(scale)).collect();
+    add(&mut sums, &scaled);
+    (sums, model.finish())
+}
+
+#[test]
+fn charges_of_a_sampled_run_sum_to_its_estimate() {
+    for (generator, doubles) in [("fork-storm:60", 0), ("fork-storm:60", 4), ("t-4m:2000000", 0)] {
+        let windows = Windows { window: 5_000, warm_up: 10_000, period: 50_000, seed: 3, doubles };
+        let (sums, outcome) = charged(generator, windows);
+        assert!(outcome.sampling.unwrap().windows > 10, "{:?}", outcome.sampling);
+        for (c, sum) in outcome.configs.iter().zip(&sums) {
+            let total = Costs::of(&c.total);
+            // Each count is rounded, so cycles may differ by some exits.
+            let near = |a: u64, b: u64| a.abs_diff(b) <= 4 + a.max(b) / 500;
+            let all = [
+                (sum.tlb_misses, total.tlb_misses),
+                (sum.walk_cycles, total.walk_cycles),
+                (sum.exits, total.exits),
+                (sum.vmm_cycles, total.vmm_cycles),
+            ];
+            assert!(all.iter().all(|(a, b)| near(*a, *b)), "{generator} {:?}: {all:?}", c.config);
+        }
+    }
 }
 
 fn extra(o: &Outcome, i: usize) -> f64 {
