@@ -25,7 +25,7 @@ mod store;
 
 use about::About;
 pub(crate) use key::{Key, Parts as KeyParts};
-pub(crate) use registers::{Registers, parse as parse_registers, set_clock};
+pub(crate) use registers::{Registers, interrupted, parse as parse_registers, set_clock};
 pub(crate) use store::{Found, Store};
 
 use std::fs::File;

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! Reads the registers that the plugin follows during a boot, out of what QEMU's monitor prints for
-//! `info registers -a`, and sets the guest's clock in a saved state.
+//! `info registers -a`, whether an interrupt waits out of what it prints for `info lapic`, and sets the guest's clock in a saved state.
 
 /// A vCPU's registers at which its translations begin.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -28,6 +28,12 @@ pub(crate) fn parse(text: &str) -> Option<Stopped> {
     let one = text.matches("CPU#").count() == 1 && after("CPL=")? == 3;
     let registers = Registers { cr3: after("CR3=")?, cr4: after("CR4=")?, idt: after("IDT=")? };
     one.then_some(Stopped { registers, counter: after("R12=")? })
+}
+
+/// Whether an interrupt waits for the vCPU. `None` if the text is not what QEMU 9 and 10 print of an interrupt controller.
+pub(crate) fn interrupted(text: &str) -> Option<bool> {
+    let requests = text.lines().find_map(|line| line.strip_prefix("IRR"))?;
+    Some(requests.trim() != "(none)")
 }
 
 /// Sets the guest's clock in a state of a machine whose clock counts instructions to `ns`: QEMU's `vmstate_icount_timers`,
@@ -68,6 +74,15 @@ mod tests {
             assert_eq!(parse(&ONE.replace(from, to)), None, "{from}");
         }
         assert_eq!(parse(&ONE.repeat(2)), None);
+    }
+
+    #[test]
+    fn a_tick_at_the_stop_is_noticed() {
+        let text =
+            |irr: &str| format!("PPR 0x00\r\nISR\t (none)\r\nIRR\t {irr}\r\n\r\nAPR 0x00 TPR 0x00\r\n");
+        assert_eq!(interrupted(&text("(none)")), Some(false));
+        assert_eq!(interrupted(&text("236 ")), Some(true));
+        assert_eq!(interrupted("unknown command: 'info lapic'\r\n"), None);
     }
 
     #[test]

@@ -22,7 +22,7 @@ use serde_json::{Value, json};
 use super::command::{self, Engine, Inherited, Stage};
 use super::pace::Boot;
 use super::run::{BOOT_SECONDS, Emulator, tail};
-use crate::boots::{Booted, Found, Key, KeyParts, Store, parse_registers, set_clock};
+use crate::boots::{Booted, Found, Key, KeyParts, Store, interrupted, parse_registers, set_clock};
 use crate::error::GuestError;
 use crate::initramfs;
 use crate::kernel::Kernel;
@@ -38,6 +38,9 @@ const PAUSE: Duration = Duration::from_millis(5);
 /// Between them a machine whose clock counts instructions may look idle, and QEMU then moves the clock to the next timer
 /// (`icount_start_warp_timer`), depending on the host's load. The saved clock is therefore set to the stop.
 const STOP_NS: u64 = 6;
+/// Boots of which each is given up because the stopped machine's timer has expired. It is rare: QEMU's vCPU thread must wake several
+/// times at certain moments while the machine stops and is saved.
+const TRIES: usize = 5;
 /// QEMU's word for a machine whose guest has written to the pvpanic device.
 const STOPPED: &str = "guest-panicked";
 
@@ -128,7 +131,19 @@ impl<'a> Boots<'a> {
     }
 }
 
+/// A machine that stopped as it should.
 fn boot(parts: Parts, initrd: &File, stop: &AtomicBool) -> Result<Booted, GuestError> {
+    for _ in 0..TRIES {
+        if let Some(booted) = boot_once(parts, initrd, stop)? {
+            return Ok(booted);
+        }
+    }
+    Err(GuestError::Guest(format!("the guest's timer expired at its stop in {TRIES} boots of {TRIES}")))
+}
+
+/// `None` if an interrupt came to the stopped machine: QEMU moved the clock to the next timer, as it may, and then ran the timer
+/// too. The tick would come at the start of every run from this boot, some milliseconds early.
+fn boot_once(parts: Parts, initrd: &File, stop: &AtomicBool) -> Result<Option<Booted>, GuestError> {
     let Parts { spec, qemu, kernel } = parts;
     let ram = File::from(memfd("bifold-ram", spec.memory_mib << 20)?);
     let pair = || UnixStream::pair().map_err(GuestError::os("socketpair"));
@@ -151,20 +166,30 @@ fn boot(parts: Parts, initrd: &File, stop: &AtomicBool) -> Result<Booted, GuestE
     let child = Emulator(command::spawn(qemu, engine, kernel, spec, &inherited, to_log)?);
     drop((its_control, its_qmp));
     let mut machine = Booting { child, control, said: String::new(), console, log };
-    let text = match machine.stopped(&qmp, &state, stop) {
-        Ok(text) => text,
+    let said = match machine.stopped(&qmp, &state, stop) {
+        Ok(said) => said,
         Err(Stopped::For(e)) => return Err(e),
         Err(Stopped::Qmp(e)) => return Err(machine.died(&e)),
     };
     let unknown = |what: &str| GuestError::Guest(format!("QEMU {}: {what} not understood", qemu.version));
-    let stopped = parse_registers(&text).ok_or_else(|| unknown("registers are"))?;
+    let stopped = parse_registers(&said.registers).ok_or_else(|| unknown("registers are"))?;
+    if interrupted(&said.interrupts).ok_or_else(|| unknown("interrupts are"))? {
+        return Ok(None);
+    }
     let mut bytes = Vec::new();
     let known = state.rewind().and_then(|()| state.read_to_end(&mut bytes));
     known.map_err(GuestError::os("reading the machine's state"))?;
     set_clock(&mut bytes, stopped.counter + STOP_NS).ok_or_else(|| unknown("the machine's clock is"))?;
     state.write_all_at(&bytes, 0).map_err(GuestError::os("writing the machine's state"))?;
     state.rewind().map_err(GuestError::os("reading the machine's state"))?;
-    Ok(Booted { ram, state, registers: stopped.registers })
+    Ok(Some(Booted { ram, state, registers: stopped.registers }))
+}
+
+/// What QEMU's monitor says of a machine that init has stopped.
+struct Monitor {
+    registers: String,
+    /// Of the interrupt controller, after the machine was saved.
+    interrupts: String,
 }
 
 /// A machine that boots.
@@ -191,8 +216,8 @@ impl From<io::Error> for Stopped {
 }
 
 impl Booting {
-    /// Waits until init has stopped the machine, and saves the machine. Returns what QEMU says of the vCPUs' registers.
-    fn stopped(&mut self, qmp: &UnixStream, state: &File, stop: &AtomicBool) -> Result<String, Stopped> {
+    /// Waits until init has stopped the machine, and saves the machine.
+    fn stopped(&mut self, qmp: &UnixStream, state: &File, stop: &AtomicBool) -> Result<Monitor, Stopped> {
         let mut limit = Boot::new(BOOT_SECONDS);
         let mut qmp = Qmp::greet(qmp, PATIENCE)?;
         while !self.has_stopped(&mut qmp)? {
@@ -206,9 +231,11 @@ impl Booting {
             }
             std::thread::sleep(PAUSE);
         }
-        let text = qmp.ask("human-monitor-command", json!({ "command-line": "info registers -a" }))?;
+        let registers = ask_monitor(&mut qmp, "info registers -a")?;
         save(&mut qmp, state)?;
-        Ok(text.as_str().unwrap_or_default().to_owned())
+        // An interrupt that came before the saving or meanwhile still waits, because no vCPU runs.
+        let interrupts = ask_monitor(&mut qmp, "info lapic")?;
+        Ok(Monitor { registers, interrupts })
     }
 
     fn has_stopped(&mut self, qmp: &mut Qmp) -> io::Result<bool> {
@@ -231,6 +258,11 @@ impl Booting {
         let status = self.child.0.wait().map_or_else(|e| e.to_string(), |s| s.to_string());
         GuestError::QemuDied { status, log: lines.trim().to_owned() }
     }
+}
+
+fn ask_monitor(qmp: &mut Qmp, question: &str) -> io::Result<String> {
+    let answer = qmp.ask("human-monitor-command", json!({ "command-line": question }))?;
+    Ok(answer.as_str().unwrap_or_default().to_owned())
 }
 
 /// Writes the stopped machine's state. The machine has nothing to do afterwards.
