@@ -112,6 +112,8 @@ COLD static void gap_load_slow(uint64_t va)
     if (!recording)
         return;
     self->loaded[page % CACHE_PAGES] = page + hot.generation;
+    if (opt.where)
+        name_block();
     /* Dependent or not: nothing is measured in a gap. */
     *hot.p++ = bf_head(BF_KIND_LOAD, va);
     if (hot.p >= hot.limit)
@@ -135,6 +137,8 @@ HOT static void on_gap_store(unsigned vcpu, qemu_plugin_meminfo_t info, uint64_t
     if (likely((hot.tag[page % CACHE_PAGES] == page + hot.generation) &
                ((va & PAGE_MASK) <= 4096 - 16)))
         return;
+    if (opt.where)
+        name_block();
     *hot.p++ = (uint64_t)u | (va & BF_PAYLOAD_MASK);
     store_slow(info, va, (uint64_t)u);
 }
@@ -151,6 +155,13 @@ static void gap_count(void)
         flush_insns();
 }
 
+/* For attribution: where the block runs that is named next. */
+static void gap_place(const struct block *b)
+{
+    hot.fetch_page = code_page(b) + (b->page2 != b->page);
+    hot.told = NULL;
+}
+
 COLD static void gap_block_slow(const struct block *b)
 {
     if (!recording)
@@ -161,6 +172,8 @@ COLD static void gap_block_slow(const struct block *b)
         if (b->page2 != b->page)
             emit1(BF_KIND_FETCH, page + PAGE_MASK + 1);
     }
+    if (opt.where)
+        gap_place(b);
     hot.block_page = b->page;
     /* If faults follow each other closely, no run of instructions gets long. */
     if ((gap_insns() >= GAP_INSNS) | (stats[ST_INSNS] + (uint64_t)gap_insns() >= region_next))
@@ -219,6 +232,17 @@ HOT static void on_gap_user(unsigned vcpu, void *u)
         gap_count();
 }
 
+HOT static void on_gap_user_where(unsigned vcpu, void *u)
+{
+    const struct block *b = u;
+
+    on_gap_user(vcpu, u);
+    if (unlikely(b->page != hot.block_page) && recording) {
+        gap_place(b);
+        hot.block_page = b->page;
+    }
+}
+
 static void on_gap_check(unsigned vcpu, void *u)
 {
     (void)vcpu, (void)u;
@@ -258,6 +282,7 @@ void on_gap_block(qemu_plugin_id_t id, struct qemu_plugin_tb *tb)
                                          vector >= 0 ? on_gap_entry
                                          : rep       ? on_gap_rep
                                          : kernel    ? on_gap_kernel
+                                         : opt.where ? on_gap_user_where
                                                      : on_gap_user,
                                          CB_R_REGS, (void *)b);
 }

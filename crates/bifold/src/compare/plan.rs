@@ -216,6 +216,10 @@ fn events(
         both_modes(option, &plan.configs)?;
     }
     plan.places = places(show, &plan.configs, &mut *plan.source)?;
+    if plan.sample.is_some() && plan.places.is_some_and(|p| p.stacks) {
+        let problem = "follows every call, and a sampled run has only some: leave out --sample";
+        return Err(UsageError::conflict("--where=stacks", problem).into());
+    }
     Ok(plan)
 }
 

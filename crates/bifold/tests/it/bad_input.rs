@@ -217,6 +217,7 @@ fn every_usage_error_names_its_verb_and_its_argument() {
         ("compare --generate t:10 --timeline t --sample", "--timeline", "compare"),
         ("compare --generate t:10 --where", "--where", "compare"),
         ("compare --generate t:10 --where=agile", "--where=agile", "compare"),
+        ("compare --where=stacks --sample -- true", "--where=stacks", "compare"),
         ("compare sampled.bifold --sample", "--sample", "compare"),
         ("compare --generate t:10 --show exits --format csv", "--show", "compare"),
         ("compare --generate t:10 -o x --report x", "--report", "compare"),
