@@ -39,10 +39,11 @@
  * last-level cache of 32 MB has 500,000 lines, which 10 misses in 1,000 instructions
  * fill. */
 #define WARM_UP_INSNS 50000000
-/* Where periods double, a warm-up is at least a period divided by this, and periods double so often
- * at most (crates/trace/src/thin.rs). */
+/* Where periods double, so often at most, a warm-up is at least a period divided by the second of these, and a
+ * window by the third (crates/trace/src/thin.rs). */
+#define MOST_DOUBLINGS 5
 #define WARM_UPS 20
-#define MOST_DOUBLINGS 3
+#define WINDOWS 80
 
 uint64_t region_next = UINT64_MAX;
 bool region_leaving;
@@ -56,8 +57,8 @@ static uint64_t origin;         /* recorded instructions there */
 static uint64_t ends = UINT64_MAX;    /* the region's end, in recorded instructions */
 /* Recorded instructions. Before the region the second one is its begin. */
 static uint64_t period_begins, measure_begins;
-static uint64_t period, drawn; /* the next period's length, and the number of windows drawn */
-static uint64_t warm_up; /* before the window that comes next */
+static uint64_t drawn; /* the number of windows drawn */
+static uint64_t window, warm_up; /* lengths of the window that is measured or comes next, and before it */
 static uint64_t dice;
 static bool in_gap; /* translated blocks get the callbacks of gaps */
 static bool sides;  /* both kinds of translations are there */
@@ -71,14 +72,21 @@ static uint64_t random_below(uint64_t n)
     return n ? (uint64_t)((unsigned __int128)(dice * UINT64_C(0x2545f4914f6cdd1d)) * n >> 64) : 0;
 }
 
+static uint64_t most(uint64_t a, uint64_t b)
+{
+    return a > b ? a : b;
+}
+
 /* Draws the window of the period that begins at `period_begins`. */
 static void draw(void)
 {
-    measure_begins = period_begins + random_below(period - opt.window + 1);
+    uint64_t doublings = opt.doubles ? drawn++ / opt.doubles : 0;
+    uint64_t period = opt.period << (doublings < MOST_DOUBLINGS ? doublings : MOST_DOUBLINGS);
+
+    window = opt.doubles ? most(opt.window, period / WINDOWS) : opt.window;
+    warm_up = opt.doubles ? most(opt.warm_up, period / WARM_UPS) : opt.warm_up;
+    measure_begins = period_begins + random_below(period - window + 1);
     period_begins += period;
-    warm_up = opt.doubles && period / WARM_UPS > opt.warm_up ? period / WARM_UPS : opt.warm_up;
-    if (opt.doubles && ++drawn % opt.doubles == 0 && drawn / opt.doubles <= MOST_DOUBLINGS)
-        period *= 2;
 }
 
 static uint64_t warm_up_begins(void)
@@ -204,7 +212,6 @@ static void begin(void)
         return;
     }
     dice = opt.sample_seed * UINT64_C(0x9e3779b97f4a7c15) | 1;
-    period = opt.period;
     period_begins = now + opt.head;
     draw();
     enter_part(HEAD, BF_GAP_HEAD);
@@ -330,7 +337,7 @@ void region_due(void)
             break;
         }
         enter_part(MEASURE, BF_GAP_MEASURE);
-        await(stats[ST_INSNS] + opt.window);
+        await(stats[ST_INSNS] + window);
         break;
     case MEASURE:
         draw();

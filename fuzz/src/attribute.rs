@@ -31,7 +31,7 @@ pub fn attribution(data: &[u8]) {
         }
     }
     let costs = attribution.finish(1.0);
-    assert_eq!(costs.totals(), [charged]);
+    assert_eq!(costs.totals(View::Code), [charged]);
     for view in View::ALL {
         let stacks = costs.folded(view, 0, Metric::Exits);
         let exits =

@@ -5,7 +5,7 @@
 //! The model charges costs to addresses ([`bifold_model::Charge`]). The stream's own log tells,
 //! at the same place of the stream, the task that runs and its mappings. [`Attribution`] joins
 //! both while events are consumed, and [`Where`] has the rows. Functions are looked up at the
-//! end, in this machine's files. Nothing is sampled: a configuration's costs sum to its totals.
+//! end, in this machine's files. A configuration's costs sum to its totals; of a sampled run up to rounding.
 //!
 //! Costs of the kernel's code have two rows, one in each [`View`]: the kernel function that ran, and the
 //! user function for which the kernel worked.
@@ -20,7 +20,7 @@
 //! let cost = Costs { tlb_misses: 3, walk_cycles: 90, ..Costs::default() };
 //! attribution.take(Charge::Cost(place, &[cost]));
 //! let costs = attribution.finish(0.0);
-//! assert_eq!(costs.totals(), [cost]);
+//! assert_eq!(costs.totals(View::Code), [cost]);
 //! assert_eq!(costs.ranked(View::Code, 0, Metric::TlbMisses).len(), 1);
 //! ```
 #![forbid(unsafe_code)]

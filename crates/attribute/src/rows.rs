@@ -131,10 +131,10 @@ impl Where {
         }
     }
 
-    /// The sum of all rows of either view, per configuration.
-    pub fn totals(&self) -> Vec<Costs> {
+    /// The sum of a view's rows, per configuration. Equal for both views, but for rounding where the stream was sampled.
+    pub fn totals(&self, view: View) -> Vec<Costs> {
         let mut sums = vec![Costs::default(); self.configs.len()];
-        for row in &self.code {
+        for row in self.rows(view) {
             sums.iter_mut().zip(&row.costs).for_each(|(sum, c)| sum.add(c));
         }
         sums
@@ -414,7 +414,7 @@ mod tests {
              prog:1;prog;?;heap 11\n\
              prog:1;prog;?;heap, 2M 100\n"
         );
-        assert_eq!(w.totals(), [cost(1_111_111), cost(2_222_222)]);
+        assert_eq!(w.totals(View::Code), [cost(1_111_111), cost(2_222_222)]);
         assert_eq!(
             w.missing,
             [Missing { path: "/no/such/dir/prog (deleted)".into(), why: "cannot be read here" }]

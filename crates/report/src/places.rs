@@ -38,7 +38,7 @@ impl Places {
     /// Places ranked by `config`, or by the configuration that the verdict keeps: the cheaper mode under a hypervisor with the
     /// smallest host pages.
     pub fn new(places: Where, view: View, config: Option<Config>) -> Places {
-        let totals = places.totals();
+        let totals = places.totals(view);
         let modes = || {
             let all = places.configs.iter().enumerate();
             all.filter(|(_, c)| c.mode.is_offered())
@@ -66,7 +66,7 @@ impl Places {
 
     /// A row's cells: four names, share of the extra cycles, TLB misses, walk cycles, waits for data, exits.
     pub(crate) fn cells(&self, row: &Row) -> [String; CELLS] {
-        let total = self.places.totals()[self.config].extra_cycles();
+        let total = self.places.totals(self.view)[self.config].extra_cycles();
         let c = &row.costs[self.config];
         let share = 100.0 * c.extra_cycles() as f64 / total.max(1) as f64;
         let [a, b, d, e] = [&row.process, &row.binary, &row.function, &row.mapping].map(String::clone);
@@ -78,7 +78,7 @@ impl Places {
 
     /// The share of the shown places, in a sentence.
     fn sentence(&self, view: View) -> String {
-        let total = self.places.totals()[self.config].extra_cycles();
+        let total = self.places.totals(self.view)[self.config].extra_cycles();
         let rows = self.dearest(view);
         let shown: i64 = rows.iter().map(|r| r.costs[self.config].extra_cycles()).sum();
         let of = self.places.ranked(view, self.config, Metric::ExtraCycles).len();
@@ -144,7 +144,7 @@ impl Places {
 
     /// The section of the report, for the template.
     pub(crate) fn section(&self) -> Section {
-        let totals = self.places.totals();
+        let totals = self.places.totals(self.view);
         let row = |row: &Row| {
             let cells = self.cells(row);
             let share = |(c, t): (&Costs, &Costs)| {
@@ -189,7 +189,6 @@ impl Places {
     /// The costs as data: of both views the most expensive rows and the sum of all others, and the totals.
     pub(crate) fn json(&self) -> Value {
         let w = &self.places;
-        let totals = w.totals();
         let listed = View::ALL.map(|view| {
             let mut rows = w.ranked(view, self.config, Metric::ExtraCycles);
             rows.truncate(LISTED);
@@ -197,6 +196,7 @@ impl Places {
         });
         // Rows that cost nothing in this configuration may cost something in another.
         let others = |view: View, listed: &[&Row]| {
+            let totals = w.totals(view);
             let rest = |i: usize| {
                 let mut rest = totals[i];
                 for row in listed {
@@ -222,7 +222,7 @@ impl Places {
             "others": others(View::Code, code),
             "cause_rows": cause,
             "cause_others": others(View::Cause, cause),
-            "totals": totals,
+            "totals": w.totals(View::Code),
             "missing": w.missing,
         })
     }

@@ -49,4 +49,4 @@ pub use exit::CommandExit;
 pub use file::{FileError, Header, Reader, Source, Trailer, Writer, region_begins_later, several_regions};
 pub use generate::{GenerateError, Generator};
 pub use nodes::{Frames, GuestNode, MOST_NODES};
-pub use thin::{MOST_DOUBLINGS, Thin, Windows};
+pub use thin::{Thin, Windows};

@@ -13,17 +13,18 @@ use std::collections::HashSet;
 
 /// The head of a sampled stream is a period divided by this, or, where periods double, multiplied by it.
 const HEADS: u64 = 10;
-/// Where periods double, a warm-up is at least a period divided by this. Long gaps leave more out of date.
+/// Where periods double, a warm-up is at least a period divided by this, and a window a period divided by the next. Rarely
+/// missing programs take long to refill a TLB: 1,536 entries at one miss in 10,000 instructions 15 million.
 const WARM_UPS: u64 = 20;
-/// How often periods double, at most. A longer period would save little: after three doublings, windows and warm-ups of
-/// [`Windows::DOUBLING`] take one eighteenth of the instructions.
-pub const MOST_DOUBLINGS: u64 = 3;
+const WINDOWS: u64 = 80;
+/// How often periods double, at most.
+const MOST_DOUBLINGS: u64 = 5;
 
 /// The windows of a sample, in instructions: every `period` has one window, after a warm-up, at a place
 /// drawn from `seed`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct Windows {
-    /// Length of a window, the part that is measured.
+    /// Length of a window, the part that is measured. Where periods double, windows become longer with them.
     pub window: u64,
     /// Length of the warm-up before a window, in which caches fill again. Where periods double, the warm-up becomes longer
     /// with them.
@@ -32,7 +33,7 @@ pub struct Windows {
     pub period: u64,
     /// Seed of the places of the windows.
     pub seed: u64,
-    /// The period doubles each time after this many periods, three times at most; 0 for a period that stays.
+    /// The period doubles each time after this many periods, five times at most; 0 for a period that stays.
     #[serde(default, skip_serializing_if = "stays")]
     pub doubles: u64,
 }
@@ -42,20 +43,45 @@ fn stays(doubles: &u64) -> bool {
 }
 
 impl Windows {
-    /// Windows for a run of unknown length: the head is the first 100 million instructions. Then there are 64 windows each in
-    /// periods of 10, 20 and 40 million, and after that one window in 80 million.
+    /// Windows for a run of unknown length: the head is the first 100 million instructions. Then there are 32 windows each in
+    /// periods of 10, 20, 40, 80 and 160 million, and after that one in every 320 million.
     pub const DOUBLING: Windows =
-        Windows { window: 500_000, warm_up: 2_000_000, period: 10_000_000, seed: 0, doubles: 64 };
+        Windows { window: 500_000, warm_up: 2_000_000, period: 10_000_000, seed: 0, doubles: 32 };
 
     /// Length of the head, in which everything is recorded.
     pub fn head(&self) -> u64 {
         if self.doubles == 0 { self.period / HEADS } else { self.period * HEADS }
     }
 
-    /// Length of the warm-up before the window of a period of this length.
-    fn warm_up_of(&self, period: u64) -> u64 {
-        if self.doubles == 0 { self.warm_up } else { self.warm_up.max(period / WARM_UPS) }
+    /// The period after so many others, with its window and warm-up.
+    fn after(&self, periods: u64) -> Lengths {
+        let Windows { window, warm_up, period, doubles, .. } = *self;
+        match periods.checked_div(doubles) {
+            None => Lengths { window, warm_up, period },
+            Some(n) => {
+                let period = period.saturating_mul(1 << n.min(MOST_DOUBLINGS));
+                Lengths {
+                    window: window.max(period / WINDOWS),
+                    warm_up: warm_up.max(period / WARM_UPS),
+                    period,
+                }
+            }
+        }
     }
+
+    /// How many times its own length the window stands for that comes after so many others. Equal for all where periods stay.
+    pub fn weight(&self, windows: u64) -> u64 {
+        let Lengths { window, period, .. } = self.after(windows);
+        period / window.max(1)
+    }
+}
+
+/// Lengths of a period and its parts, in instructions.
+#[derive(Debug, Clone, Copy)]
+struct Lengths {
+    window: u64,
+    warm_up: u64,
+    period: u64,
 }
 
 /// A window's place, in instructions.
@@ -63,6 +89,7 @@ impl Windows {
 struct Place {
     warm_up_begins: u64,
     measure_begins: u64,
+    window: u64,
 }
 
 /// Draws the places of windows, from a seed as the plugin does.
@@ -70,8 +97,7 @@ struct Place {
 struct Places {
     windows: Windows,
     dice: u64,
-    /// The period that is drawn from next, and how many were before it.
-    period: u64,
+    /// Where the period begins that is drawn from next, and how many were before it.
     period_begins: u64,
     drawn: u64,
 }
@@ -79,7 +105,7 @@ struct Places {
 impl Places {
     fn new(windows: Windows) -> Self {
         let dice = windows.seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1;
-        Places { windows, dice, period: windows.period, period_begins: windows.head(), drawn: 0 }
+        Places { windows, dice, period_begins: windows.head(), drawn: 0 }
     }
 
     /// The place of the next window.
@@ -88,17 +114,13 @@ impl Places {
         self.dice ^= self.dice >> 12;
         self.dice ^= self.dice << 25;
         self.dice ^= self.dice >> 27;
-        let (Windows { window, doubles, .. }, period) = (self.windows, self.period);
+        let Lengths { window, warm_up, period } = self.windows.after(self.drawn);
         let random = u128::from(self.dice.wrapping_mul(0x2545_f491_4f6c_dd1d));
         let at = (random * u128::from(period.saturating_sub(window).saturating_add(1))) >> 64;
         let measure_begins = self.period_begins.saturating_add(at as u64);
-        let warm_up_begins = measure_begins.saturating_sub(self.windows.warm_up_of(period));
         self.period_begins = self.period_begins.saturating_add(period);
         self.drawn += 1;
-        if doubles > 0 && self.drawn % doubles == 0 && self.drawn / doubles <= MOST_DOUBLINGS {
-            self.period = self.period.saturating_mul(2);
-        }
-        Place { warm_up_begins, measure_begins }
+        Place { warm_up_begins: measure_begins.saturating_sub(warm_up), measure_begins, window }
     }
 }
 
@@ -203,9 +225,7 @@ impl Thin {
                 self.enter(gap::MEASURE, out);
             }
             Some(gap::HEAD) if self.instructions >= self.places.windows.head() => self.await_window(out),
-            Some(gap::MEASURE)
-                if self.instructions >= self.place.measure_begins + self.places.windows.window =>
-            {
+            Some(gap::MEASURE) if self.instructions >= self.place.measure_begins + self.place.window => {
                 self.place = self.places.draw();
                 self.await_window(out);
             }
@@ -384,17 +404,22 @@ mod tests {
     fn a_period_doubles_after_a_number_of_periods() {
         let mut places = Places::new(Windows { doubles: 3, ..W });
         let mut begins = 5_000_000;
-        for i in 0..30 {
-            let period = W.period << (i / 3).min(3);
-            let Place { warm_up_begins, measure_begins: at } = places.draw();
-            assert!(at >= begins && at + W.window <= begins + period, "{i}: {at}");
-            assert_eq!(at - warm_up_begins, W.warm_up.max(period / 20), "{i}");
+        for i in 0..30u64 {
+            let period = W.period << (i / 3).min(5);
+            let Place { warm_up_begins, measure_begins: at, window } = places.draw();
+            assert!(at >= begins && at + window <= begins + period, "{i}: {at}");
+            assert_eq!(
+                (at - warm_up_begins, window),
+                (W.warm_up.max(period / 20), W.window.max(period / 80)),
+                "{i}"
+            );
+            assert_eq!(Windows { doubles: 3, ..W }.weight(i), period / window, "{i}");
             begins += period;
         }
         let json = serde_json::to_string(&W).unwrap();
         assert!(!json.contains("doubles"), "{json}");
         assert_eq!(serde_json::from_str::<Windows>(&json).unwrap(), W);
-        assert!(serde_json::to_string(&Windows::DOUBLING).unwrap().contains("\"doubles\":64"));
+        assert!(serde_json::to_string(&Windows::DOUBLING).unwrap().contains("\"doubles\":32"));
     }
 
     proptest! {

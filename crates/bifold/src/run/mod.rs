@@ -165,7 +165,7 @@ pub fn carry_out(plan: &mut Plan, part: &str, stop: &AtomicBool) -> anyhow::Resu
         vcpus: header.vcpus as usize,
         caches: plan.caches,
         placed: plan.placed.clone(),
-        doubles: header.source.sample.map_or(0, |w| w.doubles),
+        windows: header.source.sample,
         ..Options::default()
     };
     let interval_s = options.interval_seconds;

@@ -195,6 +195,41 @@ fn every_cost_of_a_guest_is_attributed_and_a_recording_of_it_says_the_same() {
     assert!(read("r.html").contains("<iframe class=\"flames\""));
 }
 
+/// Nearly all first touches lie in gaps, where they are counted as in a whole run.
+#[test]
+fn a_sampled_run_charges_places_as_a_whole_run_does() {
+    if no_guest_here() {
+        return;
+    }
+    let (dir, path) = toucher();
+    let mut c = command("compare -q --where --sample=10k:1M --format json -m 256 --".split(' '));
+    c.arg(&path).arg(&path).current_dir(dir.path());
+    let v: Value = serde_json::from_str(&ran(c).quietly()).unwrap();
+    let s = &v["outcome"]["sampling"];
+    let [windows, measured, between] =
+        ["windows", "measured_instructions", "other_instructions"].map(|k| s[k].as_u64().unwrap());
+    assert!(windows > 5 && between > 10 * measured, "{s}");
+    let [code, cause, totals] = sums(&v);
+    for (config, total) in totals.iter().enumerate() {
+        for (name, n) in total {
+            for sums in [&code, &cause] {
+                let sum = sums[config][name];
+                // Every place's costs are rounded, and so is every counter of the total.
+                assert!((sum - n).abs() <= 2000 + n.abs() / 50, "{config} {name}: {sum} and {n}");
+            }
+        }
+    }
+    let rows = v["where"]["cause_rows"].as_array().unwrap();
+    let nested = v["where"]["configs"].as_array().unwrap().iter().position(|c| c == "nested-4k").unwrap();
+    let cleared: u64 = rows
+        .iter()
+        .filter(|r| r["function"] == "touch_all" && r["mapping"] == "anonymous")
+        .map(|r| r["costs"][nested]["exits"].as_u64().unwrap())
+        .sum();
+    // Of the program, and of the child, which gets the pages that the program has freed or others.
+    assert!((3800..2 * 4700).contains(&cleared), "{cleared}");
+}
+
 #[test]
 fn stacks_have_the_functions_that_called_each_other() {
     if no_guest_here() {

@@ -29,6 +29,7 @@ use crate::timeline::{Cut, Shared, Timeline, counts};
 use crate::{Config, ConfigOutcome, Exit, Outcome, Profile, Sample};
 use bifold_mmu::format::X86_64_4_LEVEL;
 use bifold_mmu::{Filter, Format, Gpa, Side, Tlb};
+use bifold_trace::Windows;
 use groups::{Group, Kind, places};
 use observe::Observers;
 use region::Ended;
@@ -67,8 +68,8 @@ pub struct Options {
     pub caches: CacheMode,
     /// The placements for which local and remote references are counted.
     pub placed: Option<PlacementOptions>,
-    /// The periods of a sampled stream double each time after this many; 0 for periods of one length.
-    pub doubles: u64,
+    /// The windows of a sampled stream, for what each stands for. Without them, each stands for itself alike.
+    pub windows: Option<Windows>,
 }
 
 impl Default for Options {
@@ -85,7 +86,7 @@ impl Default for Options {
             nested_format: &X86_64_4_LEVEL,
             caches: CacheMode::Off,
             placed: None,
-            doubles: 0,
+            windows: None,
         }
     }
 }

@@ -24,9 +24,8 @@ use crate::regime::Regime;
 use crate::timeline::{Shared, counts};
 use crate::{Config, Outcome, Sample};
 use bifold_mmu::{Gpa, Gva, Side};
-use bifold_trace::MOST_DOUBLINGS;
 use bifold_trace::event::gap;
-use bifold_trace::{DecodeError, Event, decode};
+use bifold_trace::{DecodeError, Event, Windows, decode};
 
 /// Roots of one address space may differ in this bit under KPTI.
 const KPTI_PAIR: u64 = 1 << 12;
@@ -49,15 +48,15 @@ pub(super) struct Sampled {
     weighted: u64,
     /// Per regime, every window: cycles, instructions and weight.
     windows: Vec<Vec<(u64, u64, u64)>>,
-    /// The weight doubles each time after this many windows, as periods do; 0 for equal weights.
-    doubles: u64,
+    /// What windows stand for.
+    places: Option<Windows>,
 }
 
 impl Sampled {
-    /// How often the window that ends now stands for itself, beside the first. Each period has one window.
+    /// How often the window that ends now stands for itself.
     fn weight(&self) -> u64 {
         let n = self.windows.first().map_or(0, Vec::len) as u64;
-        1 << n.checked_div(self.doubles).unwrap_or(0).min(MOST_DOUBLINGS)
+        self.places.map_or(1, |w| w.weight(n))
     }
 }
 
@@ -167,7 +166,7 @@ impl Model {
                 measured: vec![Counted::default(); regimes.len()],
                 weighted: 0,
                 windows: vec![Vec::new(); regimes.len()],
-                doubles: options.doubles,
+                places: options.windows,
             })
         });
         let passed = common.instructions - s.since;

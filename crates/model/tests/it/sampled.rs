@@ -7,8 +7,8 @@ use bifold_trace::event::{gap, head, kind};
 use bifold_trace::{Event, Generator, Thin, Windows};
 use proptest::prelude::*;
 
-fn model(frames: u64, doubles: u64, configs: &[Config]) -> Model {
-    let options = Options { guest_frames: frames, doubles, configs: configs.to_vec(), ..Options::default() };
+fn model(frames: u64, windows: Option<Windows>, configs: &[Config]) -> Model {
+    let options = Options { guest_frames: frames, windows, configs: configs.to_vec(), ..Options::default() };
     Model::new(&Profile::load("i5-7600", &[]).unwrap(), options)
 }
 
@@ -20,11 +20,9 @@ fn outcomes(
     configs: &[Config],
 ) -> (Outcome, Vec<Outcome>) {
     let g = Generator::parse(generator).unwrap();
-    let mut whole = model(g.guest_frames(), 0, configs);
+    let mut whole = model(g.guest_frames(), None, configs);
     let mut samples: Vec<_> = seeds
-        .map(|seed| {
-            (Thin::new(Windows { seed, ..windows }), model(g.guest_frames(), windows.doubles, configs))
-        })
+        .map(|seed| (Thin::new(Windows { seed, ..windows }), model(g.guest_frames(), Some(windows), configs)))
         .collect();
     let mut out = Vec::new();
     g.run(&mut |words| {
@@ -43,7 +41,7 @@ fn outcomes(
 /// The sums of a sampled run's charges, per configuration, and its outcome.
 fn charged(generator: &str, windows: Windows) -> (Vec<Costs>, Outcome) {
     let g = Generator::parse(generator).unwrap();
-    let mut model = model(g.guest_frames(), windows.doubles, &Config::ALL);
+    let mut model = model(g.guest_frames(), Some(windows), &Config::ALL);
     let (mut thin, mut out) = (Thin::new(windows), Vec::new());
     model.charge(false);
     let zero = || vec![Costs::default(); Config::ALL.len()];
@@ -211,8 +209,10 @@ fn a_window_counts_as_often_as_its_period_is_longer_than_the_first() {
         s = s.and(&[Event::Insns(1000)]);
     }
     let s = s.and(&[Event::Gap(gap::BEGIN)]);
-    for (doubles, mean) in [(0, 70.0 / 3000.0), (1, (10.0 + 2.0 * 40.0 + 4.0 * 20.0) / 7000.0)] {
-        let mut model = model(FRAMES, doubles, &[NATIVE]);
+    let windows = Windows { window: 1000, warm_up: 0, period: 10_000, seed: 0, doubles: 1 };
+    for (windows, mean) in [(None, 70.0 / 3000.0), (Some(windows), (10.0 + 2.0 * 40.0 + 4.0 * 20.0) / 7000.0)]
+    {
+        let mut model = model(FRAMES, windows, &[NATIVE]);
         model.consume(&s.words).unwrap();
         let total = model.finish().configs[0].total;
         assert_eq!((total.instructions, total.accesses as f64), (30_000, (30_000.0f64 * mean).round()));
@@ -233,7 +233,7 @@ fn in_a_gap_a_mended_fault_s_access_is_made_up_for() {
         Event::PtStore { gpa: pte, old: 0, new },
         Event::Insns(100),
     ]);
-    let mut model = model(FRAMES, 0, &Config::ALL);
+    let mut model = model(FRAMES, None, &Config::ALL);
     model.consume(&s.words).unwrap();
     let outcome = model.finish();
     for c in &outcome.configs {
@@ -271,7 +271,7 @@ proptest! {
                 Event::Insns(n),
             ]);
         }
-        let mut model = model(FRAMES, 0, &Config::ALL);
+        let mut model = model(FRAMES, None, &Config::ALL);
         model.consume(&s.words).unwrap();
         let o = model.finish();
         for c in &o.configs {
