@@ -101,7 +101,8 @@ fn a_region_is_what_lies_between_its_ends() {
     }
     let dir = tempfile::tempdir().unwrap();
     compiled(dir.path());
-    let marked = json(&guest(dir.path(), "record -o m.bifold --format json --from-marker --regions 1", "./p"));
+    let marked =
+        json(&guest(dir.path(), "record -o m.bifold --format json --from-marker --regions 1", "./p"));
     // One call of `work`, its faults and some timer interrupts: no 21 calls.
     assert!((4_000_000..40_000_000).contains(&instructions(&marked)), "{}", instructions(&marked));
     assert_eq!(marked["exit"]["kind"], "after_region");
@@ -179,7 +180,8 @@ fn every_pair_of_markers_is_a_region_and_the_command_ends_only_if_asked() {
         .map(|row| row["costs"][0]["tlb_misses"].as_u64().unwrap_or(0))
         .sum();
     let total = &all["outcome"]["configs"][0]["total"];
-    let misses: u64 = ["4k", "2m", "1g"].iter().map(|s| total[format!("tlb_misses_{s}")].as_u64().unwrap()).sum();
+    let misses: u64 =
+        ["4k", "2m", "1g"].iter().map(|s| total[format!("tlb_misses_{s}")].as_u64().unwrap()).sum();
     assert_eq!(charged, misses);
     let again = json(&bifold_in(dir.path(), "compare -q r.bifold --format json"));
     for same in ["outcome", "exit", "checks", "guest"] {
@@ -315,7 +317,10 @@ fn regions_are_for_guests_and_windows_fit_their_periods() {
         ("compare --regions 2 -- true", "--from-marker"),
         ("compare --from-marker --regions 0 -- true", "0 is not in"),
         ("compare --generate t:1k --from-marker", "--from-marker is about a guest"),
-        ("compare --from-marker --sample -- true", "--sample is for one region, and --from-marker records all"),
+        (
+            "compare --from-marker --sample -- true",
+            "--sample is for one region, and --from-marker records all",
+        ),
         ("compare --from-marker --regions 2 --skip 5M -- true", "--skip is for one region"),
         ("compare --sample --check dsp -- true", "--check needs a timeline"),
     ] {

@@ -308,7 +308,7 @@ fn loads(pages: u64) -> Vec<u64> {
 fn a_begin_within_a_region_and_an_end_outside_of_one_do_nothing() {
     let work = loads(7);
     let clean = [&work[..], &[BEGIN], &work, &[END], &work, &[BEGIN], &work, &[END], &work].concat();
-    // Before the first region, a second begin starts it anew, as in every recording so far.
+    // Before the first region, a second begin starts it again, as in every recording so far.
     let odd = [
         &[END][..],
         &work,
