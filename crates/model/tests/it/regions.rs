@@ -25,7 +25,7 @@ fn parts(words: &[u64], at: &[u16]) -> Vec<Vec<u64>> {
         i += decode(&words[i..], i).unwrap().1;
         borders.push(i);
     }
-    let mut cuts: Vec<usize> = at.iter().map(|a| borders[usize::from(*a) * borders.len() >> 16]).collect();
+    let mut cuts: Vec<usize> = at.iter().map(|a| borders[(usize::from(*a) * borders.len()) >> 16]).collect();
     cuts.extend([0, words.len()]);
     cuts.sort_unstable();
     cuts.windows(2).map(|w| words[w[0]..w[1]].to_vec()).collect()
