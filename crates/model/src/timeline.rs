@@ -34,6 +34,13 @@ struct PerConfig {
     reuse: Vec<Vec<Reuse>>,
 }
 
+/// A configuration's intervals, and the reuse in each.
+#[derive(Debug)]
+pub(crate) struct Kept {
+    pub intervals: Vec<Sample>,
+    pub reuse: Vec<Vec<Reuse>>,
+}
+
 /// Why an interval ends.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Cut {
@@ -165,10 +172,11 @@ impl Timeline {
 
     /// The starts of all intervals, and every configuration's intervals with their reuse; none if they are left out. The
     /// last interval must have been cut. Drops the start of an interval that never ran.
-    pub fn finish(self) -> (Vec<u64>, Vec<(Vec<Sample>, Vec<Vec<Reuse>>)>) {
+    pub(crate) fn finish(self) -> (Vec<u64>, Vec<Kept>) {
         let mut starts = self.starts;
         starts.pop();
-        (starts, self.per_config.into_iter().map(|p| (p.intervals, p.reuse)).collect())
+        let kept = |p: PerConfig| Kept { intervals: p.intervals, reuse: p.reuse };
+        (starts, self.per_config.into_iter().map(kept).collect())
     }
 
     /// Nominal length of an interval, in ideal cycles.

@@ -25,7 +25,7 @@ use crate::paging::Setup;
 use crate::pcid::Spaces;
 use crate::placement::{PlacementOptions, Places};
 use crate::regime::Regime;
-use crate::timeline::{Cut, Shared, Timeline, counts};
+use crate::timeline::{Cut, Kept, Shared, Timeline, counts};
 use crate::{Config, ConfigOutcome, Exit, Outcome, Profile, Sample};
 use bifold_mmu::format::X86_64_4_LEVEL;
 use bifold_mmu::{Filter, Format, Gpa, Side, Tlb};
@@ -350,7 +350,7 @@ impl Model {
         let base_cpi = self.profile.cpu.base_cpi;
         let mut ended = self.ended;
         let sums = std::mem::take(&mut ended.sum).into_iter().zip(timelines).zip(&self.regimes).enumerate();
-        let configs = sums.map(|(i, ((sum, (intervals, reuse)), regime))| {
+        let configs = sums.map(|(i, ((sum, Kept { intervals, reuse }), regime))| {
             let mut total = sum.total;
             if left_out {
                 (total.cold_exits, total.cold_cycles) = (0, 0);

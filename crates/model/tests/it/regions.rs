@@ -25,7 +25,7 @@ fn parts(words: &[u64], at: &[u16]) -> Vec<Vec<u64>> {
         i += decode(&words[i..], i).unwrap().1;
         borders.push(i);
     }
-    let mut cuts: Vec<usize> = at.iter().map(|a| borders[usize::from(*a) * borders.len() >> 16]).collect();
+    let mut cuts: Vec<usize> = at.iter().map(|a| borders[(usize::from(*a) * borders.len()) >> 16]).collect();
     cuts.extend([0, words.len()]);
     cuts.sort_unstable();
     cuts.windows(2).map(|w| words[w[0]..w[1]].to_vec()).collect()
@@ -308,7 +308,7 @@ fn loads(pages: u64) -> Vec<u64> {
 fn a_begin_within_a_region_and_an_end_outside_of_one_do_nothing() {
     let work = loads(7);
     let clean = [&work[..], &[BEGIN], &work, &[END], &work, &[BEGIN], &work, &[END], &work].concat();
-    // Before the first region, a second begin starts it anew, as in every recording so far.
+    // Before the first region, a second begin starts it again, as in every recording so far.
     let odd = [
         &[END][..],
         &work,
