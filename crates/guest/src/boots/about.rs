@@ -74,7 +74,7 @@ mod tests {
         for cut in 0..text.len() {
             assert_eq!(About::parse(&text[..cut]), None, "{}", &text[..cut]);
         }
-        for (from, to) in [("boot 1", "boot 2"), ("vcpu 3", "vcpu 5"), ("memory 9", "memory 8")] {
+        for (from, to) in [("boot 2", "boot 1"), ("vcpu 3", "vcpu 5"), ("memory 9", "memory 8")] {
             assert_eq!(About::parse(&text.replace(from, to)), None, "{from}");
         }
     }
