@@ -176,7 +176,7 @@ fn a_run_that_is_all_head_is_exact() {
 fn what_is_known_so_far_is_what_the_outcome_says_of_the_worst_configuration() {
     let windows = Windows { window: 5_000, warm_up: 10_000, period: 50_000, seed: 3, doubles: 0 };
     let g = Generator::parse("fork-storm:10").unwrap();
-    let (mut thin, mut model) = (Thin::new(windows), model(g.guest_frames(), 0, &Config::ALL));
+    let (mut thin, mut model) = (Thin::new(windows), model(g.guest_frames(), Some(windows), &Config::ALL));
     assert_eq!((model.windows(), model.so_far()), (0, None));
     g.run(&mut |words| {
         let mut thinned = Vec::new();
