@@ -51,9 +51,9 @@ pub struct RegionArgs {
     /// Record memory accesses in windows only, and estimate the rest with a 95 % interval
     ///
     /// Without WINDOW:PERIOD everything is recorded in the first 100M instructions. Then a window of 500k comes
-    /// in every period of 10M; the period becomes 20M after 64 windows, 40M after 64 more, and 80M after another 64. With
-    /// it, as in 1M:100M, the period stays. In each PERIOD of instructions, accesses are recorded in one window of
-    /// WINDOW instructions at a random place; before it, four times as many instructions or more refill the TLBs.
+    /// in every period of 10M; after each 32 windows the period doubles, up to 320M, and windows grow to 4M. With
+    /// it, as in 1M:100M, both stay. In each PERIOD of instructions, accesses are recorded in one window of
+    /// WINDOW instructions at a random place; before it, four times as many instructions refill TLBs and caches.
     /// Page faults, page-table stores, control registers and instructions are always recorded. A
     /// sampled run has no timeline and no policies. The events of a recording or a generator are thinned in the
     /// same way, which shows how accurate sampling is.
