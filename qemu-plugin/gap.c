@@ -174,7 +174,7 @@ COLD static void gap_block_slow(const struct block *b)
     }
     if (opt.where)
         gap_place(b);
-    hot.block_page = b->page;
+    hot.block_page = opt.where ? b->page2 : b->page;
     /* If faults follow each other closely, no run of instructions gets long. */
     if ((gap_insns() >= GAP_INSNS) | (stats[ST_INSNS] + (uint64_t)gap_insns() >= region_next))
         gap_count();
@@ -200,7 +200,8 @@ HOT static void on_gap_kernel(unsigned vcpu, void *u)
 
     (void)vcpu;
     gap_enter(b);
-    if (unlikely((b->page != hot.block_page) | (gap_insns() >= GAP_INSNS)))
+    if (unlikely((b->page != hot.block_page) | (gap_insns() >= GAP_INSNS)) ||
+        (opt.where && b->page2 != b->page))
         gap_block_slow(b);
 }
 
@@ -232,15 +233,21 @@ HOT static void on_gap_user(unsigned vcpu, void *u)
         gap_count();
 }
 
+/* For attribution: the block's place first, because a check may name the block. */
 HOT static void on_gap_user_where(unsigned vcpu, void *u)
 {
     const struct block *b = u;
 
-    on_gap_user(vcpu, u);
-    if (unlikely(b->page != hot.block_page) && recording) {
+    (void)vcpu;
+    if (unlikely(region_leaving))
+        region_entered();
+    enter(b);
+    if (unlikely((b->page != hot.block_page) | (b->page2 != b->page)) && recording) {
         gap_place(b);
-        hot.block_page = b->page;
+        hot.block_page = b->page2;
     }
+    if (unlikely(hot.insns >= GAP_INSNS))
+        gap_count();
 }
 
 static void on_gap_check(unsigned vcpu, void *u)

@@ -173,6 +173,8 @@ void stop_recording(uint32_t marker)
 {
     stopped = true;
     record_stop(marker);
+    region_leaving = false;
+    sides_close();
     qemu_plugin_reset(plugin_id, after_stop);
 }
 

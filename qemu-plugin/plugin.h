@@ -186,6 +186,7 @@ void region_entered(void);
 /* sides.c */
 bool sides_open(void);
 void sides_change(bool unchained);
+void sides_close(void);
 
 /* gap.c */
 extern struct tally *tally; /* not NULL in a gap whose user blocks have no calls */

@@ -287,6 +287,8 @@ COLD static void block_slow(const struct block *b)
         return;
     if (region_leaving) {
         hot.insns -= b->n;
+        /* It has no place yet, and is not to be named. */
+        hot.block = NULL;
         region_entered();
         hot.insns += b->n;
         hot.block = b;

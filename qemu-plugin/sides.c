@@ -37,13 +37,22 @@ bool sides_open(void)
     log_level = (int *)dlsym(RTLD_DEFAULT, "qemu_loglevel");
     flags_of = (uint32_t (*)(void *))dlsym(RTLD_DEFAULT, "curr_cflags");
     leave = (void (*)(void *))dlsym(RTLD_DEFAULT, "cpu_exit");
-    if (!log_level || !flags_of || !leave || *log_level & NO_CHAIN)
+    if (!log_level || !flags_of || !leave || *log_level & NO_CHAIN) {
+        log_level = NULL;
         return false;
+    }
     before = flags_of(current_cpu);
     *log_level |= NO_CHAIN;
     differs = flags_of(current_cpu) != before;
     *log_level &= ~NO_CHAIN;
     return differs;
+}
+
+/* Recording is over. */
+void sides_close(void)
+{
+    if (log_level)
+        *log_level &= ~NO_CHAIN;
 }
 
 /* From the next block on, the vCPU runs translations of this side. */

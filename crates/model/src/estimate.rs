@@ -33,7 +33,7 @@ pub struct Mean {
 
 impl Mean {
     /// Cycles per instruction over windows of (cycles, instructions, weight): all cycles over all
-    /// instructions. Windows are about equally long; a window's deviation counts by its length.
+    /// instructions, each window as often as its weight says. A window's deviation counts by its length.
     pub fn per_instruction(windows: &[(u64, u64, u64)]) -> Mean {
         let sum =
             |f: fn(&(u64, u64, u64)) -> u64| windows.iter().map(|w| f(w) as f64 * w.2 as f64).sum::<f64>();

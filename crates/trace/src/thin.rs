@@ -71,8 +71,9 @@ impl Windows {
 
     /// How many times its own length the window stands for that comes after so many others. Equal for all where periods stay.
     pub fn weight(&self, windows: u64) -> u64 {
+        // Bounded, as a damaged recording may have any lengths.
         let Lengths { window, period, .. } = self.after(windows);
-        period / window.max(1)
+        (period / window.max(1)).clamp(1, 1 << 20)
     }
 }
 

@@ -2,7 +2,9 @@
 //! Sampled runs: what is counted between windows is what a whole run counts.
 
 use bifold_guest::{GuestSpec, Region, Timing, Windows};
-use bifold_trace::{CommandExit, Event, decode};
+use bifold_trace::event::gap;
+use bifold_trace::{CommandExit, Event, Thin, decode};
+use std::collections::BTreeSet;
 
 use crate::support::{compile, qemu_missing, run, spec};
 
@@ -59,6 +61,60 @@ fn counted(words: &[u64]) -> Vec<(u64, String)> {
     out
 }
 
+/// The pages of the named blocks.
+fn pages(words: &[u64]) -> BTreeSet<u64> {
+    let (mut at, mut out) = (0, BTreeSet::new());
+    while at < words.len() {
+        let (event, n) = decode(&words[at..], at).unwrap();
+        at += n;
+        if let Event::Block(start) = event {
+            out.insert(start >> 12);
+        }
+    }
+    out
+}
+
+/// Begin and length of each whole window, in instructions.
+fn windows(words: &[u64]) -> Vec<(u64, u64)> {
+    let (mut at, mut instructions, mut begun, mut out) = (0, 0, None, Vec::new());
+    while at < words.len() {
+        let (event, n) = decode(&words[at..], at).unwrap();
+        at += n;
+        match event {
+            Event::Insns(n) => instructions += n,
+            Event::Gap(code) => {
+                out.extend(begun.take().map(|begun| (begun, instructions - begun)));
+                begun = (code == gap::MEASURE).then_some(instructions);
+            }
+            _ => {}
+        }
+    }
+    out
+}
+
+#[test]
+fn windows_lie_where_thinning_puts_them() {
+    if qemu_missing() {
+        return;
+    }
+    let forks = compile("forks-thinned", FORKS);
+    let places = Windows { window: 5_000, warm_up: 5_000, period: 400_000, seed: 1, doubles: 2 };
+    let stream = |sample| {
+        let region = Region { sample, ..Region::default() };
+        run(&GuestSpec { timing: Timing::Exact, region, ..spec(&[forks.to_str().unwrap()]) }).unwrap().1
+    };
+    let mut thinned = Vec::new();
+    Thin::new(places).take(&stream(None), &mut thinned).unwrap();
+    let [expected, got] = [&thinned, &stream(Some(places))].map(|words| windows(words));
+    // Some periods have doubled, and windows have become longer.
+    assert!(expected.last().unwrap().1 > 2 * places.window, "{expected:?}");
+    assert!(expected.len().abs_diff(got.len()) <= 1, "{expected:?} {got:?}");
+    for (e, g) in expected.iter().zip(&got) {
+        // User code of a gap is asked every 65,536 instructions, recorded code every 4,096.
+        assert!(e.0.abs_diff(g.0) < 80_000 && e.1.abs_diff(g.1) < 10_000, "{e:?} {g:?}");
+    }
+}
+
 #[test]
 fn a_sampled_run_counts_instructions_and_events_as_a_whole_run_does() {
     if qemu_missing() {
@@ -71,17 +127,19 @@ fn a_sampled_run_counts_instructions_and_events_as_a_whole_run_does() {
         let (report, words) = run(&s).unwrap();
         assert!(report.complete && report.exit == CommandExit::Code(0));
         assert_eq!(report.stats.cr3_mismatches + report.stats.table_mismatches, 0);
-        (report.stats.instructions, counted(&words), words.len())
+        (report.stats.instructions, counted(&words), words)
     };
     // Blocks of gaps have calls if costs are attributed.
     for attribute in [false, true] {
-        let (instructions, all, length) = sample(None, attribute);
+        let (instructions, all, whole) = sample(None, attribute);
         assert!(all.len() > 2000, "{}", all.len());
         // Many windows, and none: the rest of the run is a gap.
         for (window, period) in [(20_000, 400_000), (1000, 10_000_000)] {
             let windows = Windows { window, warm_up: window, period, seed: 1, doubles: 0 };
             let (sum, sampled, words) = sample(Some(windows), attribute);
-            assert!(words < length * 3 / 4, "{words} of {length} words");
+            assert!(words.len() < whole.len() * 3 / 4, "{} of {} words", words.len(), whole.len());
+            // A gap names blocks that have no events in a whole run, but no place where nothing runs.
+            assert!(pages(&words).is_subset(&pages(&whole)));
             assert_eq!(sum, instructions, "{window}:{period}");
             let differ = all.iter().zip(&sampled).find(|(a, b)| a != b);
             assert!(

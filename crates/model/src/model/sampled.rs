@@ -172,7 +172,8 @@ impl Model {
         let passed = common.instructions - s.since;
         s.since = common.instructions;
         s.instructions[s.part as usize] += passed;
-        let mut ended = None;
+        // A window without instructions counts for nothing.
+        let mut ended = (s.part == gap::MEASURE).then_some(0);
         if s.part == gap::MEASURE && passed > 0 {
             let weight = s.weight();
             ended = Some(weight);
