@@ -142,6 +142,7 @@ const bifold = (() => {
   const strips = (data, x) => {
     const modes = ["nested", ...data.modes];
     const colours = modes.map(colour);
+    const at = (step) => (data.starts ? data.starts[step] ?? data.end : Math.min(step * data.step, data.end)) * x.factor;
     const values = data.strips.flatMap((s) => {
       let from = 0;
       return s.stretches.map(([end, ...times]) => {
@@ -150,8 +151,8 @@ const bifold = (() => {
         const parts = data.modes.map((m, i) => times[i] + " % of the time in " + m).filter((_, i) => times[i] > 0);
         const stretch = {
           policy: s.name, overhead: s.overhead, colour: mixed(colours, shares),
-          from: from * data.step * x.factor,
-          to: Math.min(end * data.step, data.end) * x.factor,
+          from: at(from),
+          to: at(end),
           mode: whole >= 0 ? modes[whole] : parts.join(", "),
         };
         from = end;

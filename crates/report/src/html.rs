@@ -13,7 +13,7 @@ use crate::text::{decimals, fixed, grouped, number, page_words, seconds};
 use crate::{Comparison, Figures, RenderError, caches, clock, placement, policies, regions, verdict};
 use bifold_mmu::PageSize;
 use bifold_model::{Paging, Sample};
-use bifold_policy::evaluate::Evaluation;
+use bifold_policy::evaluate::{Evaluation, Program};
 use minijinja::context;
 use serde::Serialize;
 use std::collections::{BTreeMap, BTreeSet};
@@ -234,8 +234,19 @@ fn data(c: &Comparison) -> Charts {
             })
             .collect(),
         timeline: timeline(c),
-        strips: evaluation(c).and_then(|e| e.programs.first()).map(policies::strips),
+        strips: evaluation(c).and_then(|e| e.programs.first()).map(|p| strips(c, p)),
     }
+}
+
+/// The modes over time that the policies were in.
+fn strips(c: &Comparison, p: &Program) -> policies::Strips {
+    let o = &c.outcome;
+    if o.regions.is_none() {
+        return policies::strips(p);
+    }
+    let seconds = |cycles: f64| cycles / o.frequency_hz.max(1) as f64;
+    let starts: Vec<f64> = o.interval_starts.iter().map(|&s| seconds(s as f64)).collect();
+    policies::strips_between(p, &starts, seconds(o.ideal_cycles()))
 }
 
 /// The timeline, neighbouring intervals joined where there are too many to draw.

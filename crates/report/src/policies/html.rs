@@ -29,6 +29,9 @@ pub(crate) struct Strip {
 pub(crate) struct Strips {
     /// Length of a step, seconds.
     pub step: f64,
+    /// Start of each step in seconds, where steps differ in length; none where all but the last are alike.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub starts: Vec<f64>,
     /// Length of the run, seconds.
     pub end: f64,
     /// The modes other than nested mode, which has the rest of a stretch.
@@ -68,10 +71,16 @@ pub(crate) fn strips(p: &Program) -> Strips {
     let policies = p.rows.iter().map(|r| strip(&r.policy, r.worse().overhead_percent, &r.worse().modes));
     Strips {
         step: joined as f64 * p.interval_s,
+        starts: Vec::new(),
         end: p.intervals as f64 * p.interval_s,
         modes: times.iter().map(|mode| mode.name()).collect(),
         strips: oracle.into_iter().chain(policies).collect(),
     }
+}
+
+/// The strips of a run whose intervals start at these seconds and differ in length, as the ends of regions cut some.
+pub(crate) fn strips_between(p: &Program, starts: &[f64], end: f64) -> Strips {
+    Strips { starts: starts.iter().copied().step_by(joined(p)).collect(), end, ..strips(p) }
 }
 
 /// The overhead of each static mode over time.

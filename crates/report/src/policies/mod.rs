@@ -8,7 +8,7 @@ mod html;
 mod rows;
 mod text;
 
-pub(crate) use html::{Strips, html_table, strips};
+pub(crate) use html::{Strips, html_table, strips, strips_between};
 pub(crate) use rows::{Row, checks_json, policy_rows};
 pub(crate) use text::{checks, of_run};
 

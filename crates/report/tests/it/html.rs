@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! What the pages show: the numbers of charts, the words that explain them, tables on narrow screens.
 
-use crate::fixture::{comparison, places, policies, policy_comparison};
+use crate::fixture::{comparison, places, policies, policy_comparison, several_regions};
 use bifold_mmu::PageSize;
 use bifold_model::{CacheFacts, Config, Paging};
 use bifold_report::{Comparison, PageTable};
@@ -59,6 +59,27 @@ fn charts_and_the_table_of_a_page_show_the_same_numbers() {
         assert!(["data", "frames"].iter().all(|name| names.contains(&name.to_string()) == has_data));
         assert_eq!(data["has_data"], has_data);
     }
+}
+
+/// The end of a region cuts an interval, so steps of the policies' strips are as long as the timeline's.
+#[test]
+fn strips_of_several_regions_have_the_timelines_steps() {
+    let page = |regions| {
+        let mut c = comparison();
+        c.policies = Some(policies());
+        if regions > 1 {
+            several_regions(&mut c.outcome, regions);
+        }
+        data(&c.render_html().unwrap())
+    };
+    assert!(page(1)["strips"]["step"].is_number() && page(1)["strips"]["starts"].is_null());
+    let page = page(2);
+    let mut starts: Vec<f64> =
+        page["timeline"].as_array().unwrap().iter().map(|p| p["from"].as_f64().unwrap()).collect();
+    starts.dedup();
+    let of_strips: Vec<f64> =
+        page["strips"]["starts"].as_array().unwrap().iter().map(|s| s.as_f64().unwrap()).collect();
+    assert_eq!(of_strips, starts);
 }
 
 #[test]
