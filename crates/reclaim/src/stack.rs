@@ -29,8 +29,8 @@ const FEWEST: u32 = 4 * BLOCK;
 /// since the start or since the frame was forgotten. A memory of m frames with LRU replacement hits if the distance is less
 /// than m. All kinds share one memory.
 ///
-/// `K` frames used last stand in front in an array: a reference found there costs a search of the array. Any `K`, 0 included, gives the
-/// same counts. Memory: 4 bytes for each frame of the guest; for each frame referenced, 16 to 33 bytes, and 8 more for each
+/// `K` frames used last stand in front in an array, so that a reference found there leaves the tree alone. Any `K`, 0 included, gives
+/// the same counts; `benches/references.rs` prints what a reference costs. Memory: 4 bytes for each frame of the guest; for each frame referenced, 16 to 33 bytes, and 8 more for each
 /// kind of reference.
 ///
 /// ```
@@ -49,7 +49,7 @@ const FEWEST: u32 = 4 * BLOCK;
 /// # Ok::<(), bifold_reclaim::TooManyFrames>(())
 /// ```
 #[derive(Debug, Clone)]
-pub struct StackDistances<const K: usize = 16> {
+pub struct StackDistances<const K: usize = 8> {
     /// The top of the stack: frames and holes, the most recent first.
     front: [u32; K],
     holes_in_front: usize,
@@ -98,16 +98,28 @@ impl<const K: usize> StackDistances<K> {
             return None;
         }
         let frame = frame as u32;
-        match self.front.iter().position(|&f| f == frame) {
+        if self.front.first() == Some(&frame) {
+            self.counts[kind as usize][0] += 1;
+            return Some(0);
+        }
+        match self.find(frame) {
             Some(depth) => {
                 self.counts[kind as usize][depth] += 1;
-                if depth > 0 {
-                    self.lift(frame, depth);
-                }
+                self.lift(frame, depth);
                 Some(depth as u32)
             }
             None => self.behind(frame, kind),
         }
+    }
+
+    /// The place of `frame` in the front. All places are compared, as the end of a search would be mispredicted.
+    #[inline(always)]
+    fn find(&self, frame: u32) -> Option<usize> {
+        let mut place = 0;
+        for (at, &f) in (1u32..).zip(&self.front) {
+            place += if f == frame { at } else { 0 };
+        }
+        (place as usize).checked_sub(1)
     }
 
     /// Moves `frame` to the top from `depth` in the front.
@@ -124,9 +136,12 @@ impl<const K: usize> StackDistances<K> {
     }
 
     /// Puts `frame` on top; what was above `depth` moves down by one, in place of what was there.
-    #[inline]
+    #[inline(always)]
     fn shift(&mut self, frame: u32, depth: usize) {
-        self.front.copy_within(..depth, 1);
+        let old = self.front;
+        for (at, f) in (1u32..).zip(&mut self.front[1..]) {
+            *f = if at <= depth as u32 { old[at as usize - 1] } else { *f };
+        }
         self.front[0] = frame;
     }
 
