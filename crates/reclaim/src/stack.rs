@@ -11,7 +11,7 @@
 
 use crate::curve::MissCurve;
 use crate::frames::{ReferenceKind, TooManyFrames, per_frame};
-use crate::slots::{BLOCK, Slots};
+use crate::slots::{Slots, WORD};
 use std::collections::BinaryHeap;
 use std::collections::binary_heap::PeekMut;
 
@@ -20,7 +20,7 @@ const HOLE: u32 = u32::MAX;
 /// In place of a slot: the frame has none.
 const NONE: u32 = u32::MAX;
 /// The fewest slots of the tree.
-const FEWEST: u32 = 4 * BLOCK;
+const FEWEST: u32 = 16 * WORD;
 
 /// Stack distances of a stream of references, exact, counted by the kind of the reference.
 ///
@@ -30,7 +30,7 @@ const FEWEST: u32 = 4 * BLOCK;
 /// than m. All kinds share one memory.
 ///
 /// `K` frames used last stand in front in an array, so that a reference found there leaves the tree alone. Any `K`, 0 included, gives
-/// the same counts; `benches/references.rs` prints what a reference costs. Memory: 4 bytes for each frame of the guest; for each frame referenced, 16 to 33 bytes, and 8 more for each
+/// the same counts; `benches/references.rs` prints what a reference costs. Memory: 4 bytes for each frame of the guest; for each frame referenced, 16 to 34 bytes, and 8 more for each
 /// kind of reference.
 ///
 /// ```
@@ -229,7 +229,7 @@ impl<const K: usize> StackDistances<K> {
             live += 1;
         }
         self.holes = holes.into();
-        let capacity = (live.div_ceil(BLOCK) * BLOCK * 4).max(FEWEST);
+        let capacity = (live.div_ceil(WORD) * WORD * 4).max(FEWEST);
         slots.reset(live, capacity);
         owners.resize(capacity as usize, HOLE);
     }
