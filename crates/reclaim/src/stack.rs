@@ -49,7 +49,7 @@ const FEWEST: u32 = 16 * WORD;
 /// # Ok::<(), bifold_reclaim::TooManyFrames>(())
 /// ```
 #[derive(Debug, Clone)]
-pub struct StackDistances<const K: usize = 8> {
+pub struct StackDistances<const K: usize = 4> {
     /// The top of the stack: frames and holes, the most recent first.
     front: [u32; K],
     holes_in_front: usize,
