@@ -1,0 +1,44 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! How much memory a guest needs, from its references to guest frames (4 KB, counted by guest frame number).
+//!
+//! - [`StackDistances`]: the misses of a memory with LRU replacement at every size at once (Mattson, Gecsei, Slutz and Traiger,
+//!   "Evaluation techniques for storage hierarchies", IBM Systems Journal 9(2), 1970), as [`MissCurve`]s.
+//! - [`NextUses`]: the fewest misses that any replacement can have at a size (Belady, "A study of replacement algorithms for a
+//!   virtual-storage computer", IBM Systems Journal 5(2), 1966).
+//! - [`WorkingSets`]: the frames used and written in each interval (Denning, "The working set model for program behavior",
+//!   Communications of the ACM 11(5), 1968).
+//!
+//! All three follow a guest that gives frames back, by a balloon or a report of free pages: a frame that is *forgotten* holds no
+//! memory until its next reference. The crate does no I/O and knows no event format: its caller says which frames are
+//! referenced. Left out: pages larger than 4 KB, and the cost of a miss.
+//!
+//! ```
+//! use bifold_reclaim::{NextUses, ReferenceKind, StackDistances};
+//!
+//! // A loop over three frames.
+//! let (mut lru, mut best) = (<StackDistances>::new(8)?, NextUses::new(8, 1000)?);
+//! for frame in (0..3).cycle().take(30) {
+//!     lru.reference(frame, ReferenceKind::Data);
+//!     best.reference(frame);
+//! }
+//! let curve = lru.curve();
+//! // LRU drops the very frame that the loop needs next.
+//! assert_eq!((curve.misses(2), curve.misses(3)), (30, 3));
+//! assert_eq!((best.misses(2), best.misses(3)), (16, 3));
+//! # Ok::<(), bifold_reclaim::TooManyFrames>(())
+//! ```
+#![forbid(unsafe_code)]
+
+mod curve;
+mod frames;
+mod optimum;
+mod slots;
+mod stack;
+mod times;
+mod working_set;
+
+pub use curve::MissCurve;
+pub use frames::{MOST_FRAMES, ReferenceKind, TooManyFrames};
+pub use optimum::NextUses;
+pub use stack::StackDistances;
+pub use working_set::{WorkingSet, WorkingSets};

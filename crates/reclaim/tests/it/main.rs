@@ -1,0 +1,7 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! Distances, the optimum and working sets against slow references and closed forms.
+
+mod distances;
+mod optimum;
+mod streams;
+mod working_set;
