@@ -56,7 +56,7 @@ impl ReferenceKind {
 }
 
 /// A value for each frame of a guest.
-pub(crate) fn per_frame(frames: u64, value: u32) -> Result<Vec<u32>, TooManyFrames> {
+pub(crate) fn per_frame<T: Clone>(frames: u64, value: T) -> Result<Vec<T>, TooManyFrames> {
     if frames > MOST_FRAMES {
         return Err(TooManyFrames { frames });
     }

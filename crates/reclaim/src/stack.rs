@@ -65,6 +65,10 @@ pub struct StackDistances<const K: usize = 4> {
     counts: [Vec<u64>; ReferenceKind::ALL.len()],
     /// References of infinite distance by kind.
     first: [u64; ReferenceKind::ALL.len()],
+    /// `counts` and `first` are those since the last cut; these are those before.
+    past: Vec<(Vec<u64>, u64)>,
+    /// The frame that stays, which is in the front; a hole if there is none.
+    staying: u32,
     outside: u64,
 }
 
@@ -85,6 +89,8 @@ impl<const K: usize> StackDistances<K> {
             // Long enough for all distances in the front.
             counts: std::array::from_fn(|_| vec![0; K]),
             first: Default::default(),
+            past: Vec::new(),
+            staying: HOLE,
             outside: 0,
         })
     }
@@ -148,9 +154,8 @@ impl<const K: usize> StackDistances<K> {
     /// A reference to a frame that is not in the front.
     #[inline(never)]
     fn behind(&mut self, frame: u32, kind: ReferenceKind) -> Option<u32> {
-        let slot = std::mem::replace(&mut self.slot_of[frame as usize], NONE);
-        let slot = (slot != NONE).then_some(slot);
-        let distance = slot.map(|slot| K as u32 + self.slots.after(slot));
+        self.lift_staying();
+        let distance = self.enter(frame);
         match distance {
             None => self.first[kind as usize] += 1,
             Some(distance) => {
@@ -161,6 +166,14 @@ impl<const K: usize> StackDistances<K> {
                 counts[distance as usize] += 1;
             }
         }
+        distance
+    }
+
+    /// Puts a frame that is not in the front on top. Returns its distance.
+    fn enter(&mut self, frame: u32) -> Option<u32> {
+        let slot = std::mem::replace(&mut self.slot_of[frame as usize], NONE);
+        let slot = (slot != NONE).then_some(slot);
+        let distance = slot.map(|slot| K as u32 + self.slots.after(slot));
         if self.holes_in_front > 0 {
             let hole = self.front.iter().position(|&f| f == HOLE).expect("holes are counted");
             self.shift(frame, hole);
@@ -234,8 +247,62 @@ impl<const K: usize> StackDistances<K> {
         owners.resize(capacity as usize, HOLE);
     }
 
-    /// The guest frees `frame`, or reports it as free: the frame holds no memory from now on. No effect if it holds none.
+    /// From now on each call of [`Self::reference`] or [`Self::forget`], and this one, is followed by a reference to `frame` that no curve
+    /// counts: the page whose code runs, which is used without pause. `None`, and a frame outside of the guest's memory, end that.
+    ///
+    /// The reference is made when it matters. Distances of `K` and more, and first references, are those of the full stream.
+    /// Distances below `K` stay below, and can be smaller by the one frame.
+    ///
+    /// ```
+    /// use bifold_reclaim::{ReferenceKind, StackDistances};
+    ///
+    /// let mut stack = <StackDistances>::new(100)?;
+    /// stack.reference(50, ReferenceKind::Code);
+    /// stack.stay(Some(50));
+    /// (0..10).for_each(|frame| _ = stack.reference(frame, ReferenceKind::Data));
+    /// // The code ran all the while: 1 to 9 and 50 lie above 0.
+    /// assert_eq!(stack.reference(0, ReferenceKind::Data), Some(10));
+    /// assert!(stack.reference(50, ReferenceKind::Code) < Some(4));
+    /// # Ok::<(), bifold_reclaim::TooManyFrames>(())
+    /// ```
+    pub fn stay(&mut self, frame: Option<u64>) {
+        const { assert!(K >= 2, "a front of 2 holds the frame that stays while another one enters") };
+        self.lift_staying();
+        self.staying = HOLE;
+        let Some(frame) = frame.filter(|&frame| frame < self.slot_of.len() as u64) else { return };
+        let frame = frame as u32;
+        match self.find(frame) {
+            Some(depth) => self.lift(frame, depth),
+            None => _ = self.enter(frame),
+        }
+        self.staying = frame;
+    }
+
+    /// Makes the reference to the frame that stays.
+    ///
+    /// In the full stream this frame is always on top. Here it is somewhere in the front, and lifting it gives the full stream's stack:
+    ///
+    /// - A reference within the front changes neither the order of the other frames nor, as the front is as long, which frames are
+    ///   in it. So the same references leave the front in both streams.
+    /// - Before a reference that leaves the front, the frame is lifted. From there on both streams do the same, and the frame is
+    ///   on top or second, so it does not fall out of a front of 2 or more.
+    /// - No hole is above the frame, so that lifting it fills none: it is lifted before a hole is made, and a frame that passes it
+    ///   takes the topmost hole and leaves one that is lower still.
+    #[inline]
+    fn lift_staying(&mut self) {
+        if self.staying != HOLE {
+            let depth = self.find(self.staying).expect("the frame that stays is in the front");
+            self.shift(self.staying, depth);
+        }
+    }
+
+    /// The guest frees `frame`, or reports it as free: the frame holds no memory from now on. No effect if it holds none, or
+    /// [stays](Self::stay).
     pub fn forget(&mut self, frame: u64) {
+        if u64::from(self.staying) == frame {
+            return;
+        }
+        self.lift_staying();
         let Some(slot) = usize::try_from(frame).ok().and_then(|i| self.slot_of.get_mut(i)) else { return };
         match std::mem::replace(slot, NONE) {
             NONE => {
@@ -261,16 +328,51 @@ impl<const K: usize> StackDistances<K> {
 
     /// Misses of references of one kind, in a memory shared by all kinds.
     pub fn curve_of(&self, kind: ReferenceKind) -> MissCurve {
-        MissCurve::new(self.first[kind as usize], &self.counts[kind as usize])
+        let past = self.past.get(kind as usize);
+        let counts = past.map(|(counts, _)| counts).into_iter().chain([&self.counts[kind as usize]]);
+        MissCurve::new(past.map_or(0, |(_, first)| *first) + self.first[kind as usize], &sum(counts))
     }
 
     /// Misses of all references.
     pub fn curve(&self) -> MissCurve {
-        let depth = self.counts.iter().map(Vec::len).max().unwrap_or(0);
-        let mut sum = vec![0; depth];
-        for counts in &self.counts {
-            sum.iter_mut().zip(counts).for_each(|(sum, n)| *sum += n);
-        }
-        MissCurve::new(self.first.iter().sum(), &sum)
+        let first = self.past.iter().map(|(_, first)| first).chain(&self.first).sum();
+        MissCurve::new(first, &sum(self.past.iter().map(|(counts, _)| counts).chain(&self.counts)))
     }
+
+    /// Misses of all references since the last cut, or the start. The next cut, and no other curve, is without them.
+    ///
+    /// ```
+    /// use bifold_reclaim::{ReferenceKind, StackDistances};
+    ///
+    /// let mut stack = <StackDistances>::new(16)?;
+    /// [1, 2].map(|frame| stack.reference(frame, ReferenceKind::Data));
+    /// assert_eq!(stack.cut().first(), 2);
+    /// stack.reference(1, ReferenceKind::Data);
+    /// let curve = stack.cut();
+    /// assert_eq!((curve.references(), curve.first(), curve.enough()), (1, 0, 2));
+    /// assert_eq!(stack.curve().references(), 3);
+    /// # Ok::<(), bifold_reclaim::TooManyFrames>(())
+    /// ```
+    pub fn cut(&mut self) -> MissCurve {
+        let curve = MissCurve::new(self.first.iter().sum(), &sum(&self.counts));
+        self.past.resize_with(self.counts.len(), Default::default);
+        for ((past, all), (counts, first)) in
+            self.past.iter_mut().zip(self.counts.iter_mut().zip(&mut self.first))
+        {
+            *past = sum([&*past, &*counts]);
+            *all += std::mem::take(first);
+            counts.fill(0);
+        }
+        curve
+    }
+}
+
+/// Histograms added up.
+fn sum<'a>(histograms: impl IntoIterator<Item = &'a Vec<u64>>) -> Vec<u64> {
+    let mut sum = Vec::new();
+    for counts in histograms {
+        sum.resize(sum.len().max(counts.len()), 0);
+        sum.iter_mut().zip(counts).for_each(|(sum, n)| *sum += n);
+    }
+    sum
 }

@@ -22,30 +22,74 @@ fn run<const K: usize>(acts: &[Act], frames: u64) -> (Vec<MissCurve>, Vec<Option
     (ALL.map(|kind| stack.curve_of(kind)).into_iter().chain([stack.curve()]).collect(), distances)
 }
 
-/// Distances by a list of frames and holes, the most recent first.
+/// Frames and holes, the most recent first.
+#[derive(Default)]
+struct List(Vec<Option<u64>>);
+
+impl List {
+    fn forget(&mut self, frame: u64) {
+        self.0.iter_mut().filter(|f| **f == Some(frame)).for_each(|f| *f = None);
+    }
+
+    /// The frame's distance.
+    fn reference(&mut self, frame: u64) -> Option<u32> {
+        let list = &mut self.0;
+        let at = list.iter().position(|&f| f == Some(frame));
+        let hole = list.iter().position(Option::is_none).filter(|&hole| at.is_none_or(|at| hole < at));
+        match (hole, at) {
+            (Some(hole), Some(at)) => {
+                list[at] = None;
+                list.remove(hole);
+            }
+            (Some(at), None) | (None, Some(at)) => _ = list.remove(at),
+            (None, None) => {}
+        }
+        list.insert(0, Some(frame));
+        at.map(|at| at as u32)
+    }
+}
+
+/// Distances by a list.
 fn by_list(acts: &[Act]) -> Vec<Option<u32>> {
-    let (mut list, mut distances) = (Vec::<Option<u64>>::new(), Vec::new());
+    let (mut list, mut distances) = (List::default(), Vec::new());
     for act in acts {
         match *act {
-            Act::Forget(frame) => list.iter_mut().filter(|f| **f == Some(frame)).for_each(|f| *f = None),
-            Act::Reference(frame, _) => {
-                let at = list.iter().position(|&f| f == Some(frame));
-                distances.push(at.map(|d| d as u32));
-                let hole =
-                    list.iter().position(Option::is_none).filter(|&hole| at.is_none_or(|at| hole < at));
-                match (hole, at) {
-                    (Some(hole), Some(at)) => {
-                        list[at] = None;
-                        list.remove(hole);
-                    }
-                    (Some(at), None) | (None, Some(at)) => _ = list.remove(at),
-                    (None, None) => {}
-                }
-                list.insert(0, Some(frame));
-            }
+            Act::Forget(frame) => list.forget(frame),
+            Act::Reference(frame, _) => distances.push(list.reference(frame)),
         }
     }
     distances
+}
+
+/// Distances with a front of `K`, and by a list that has a reference to the frame that stays after each act. `stays` has, for some acts,
+/// the frame that stays from before the act on. Without those of references to the frame itself.
+fn staying<const K: usize>(acts: &[Act], stays: &[Option<Option<u64>>]) -> [Vec<Option<u32>>; 2] {
+    let mut stack = StackDistances::<K>::new(600).expect("few frames");
+    let (mut list, mut found, mut expected) = (List::default(), Vec::new(), Vec::new());
+    let mut stay = None;
+    for (act, next) in acts.iter().zip(stays.iter().chain(std::iter::repeat(&None))) {
+        if let Some(next) = *next {
+            stay = next;
+            stack.stay(stay);
+            stay.map(|frame| list.reference(frame));
+        }
+        match *act {
+            Act::Forget(frame) => {
+                stack.forget(frame);
+                list.forget(frame);
+            }
+            Act::Reference(frame, kind) => {
+                let distances = [stack.reference(frame, kind), list.reference(frame)];
+                if stay != Some(frame) {
+                    found.push(distances[0]);
+                    expected.push(distances[1]);
+                }
+            }
+        }
+        stay.map(|frame| list.reference(frame));
+    }
+    // Those below K stay there, and are not exact.
+    [found, expected].map(|d| d.into_iter().map(|d| d.map(|d| if d < K as u32 { 0 } else { d })).collect())
 }
 
 proptest! {
@@ -57,6 +101,41 @@ proptest! {
         for other in [run::<1>(&acts, 600), run::<2>(&acts, 600), run::<16>(&acts, 600), run::<256>(&acts, 600)] {
             prop_assert_eq!(&other.1, &expected);
             prop_assert_eq!(&other.0, &curves);
+        }
+    }
+
+    #[test]
+    fn a_frame_that_stays_is_referenced_all_the_time(
+        acts in streams(600, 6000),
+        stays in proptest::collection::vec(prop::option::weighted(0.1, prop::option::weighted(0.9, 0u64..80)), 0..6000),
+    ) {
+        let [found, expected] = staying::<2>(&acts, &stays);
+        prop_assert_eq!(found, expected);
+        let [found, expected] = staying::<3>(&acts, &stays);
+        prop_assert_eq!(found, expected);
+        let [found, expected] = staying::<16>(&acts, &stays);
+        prop_assert_eq!(found, expected);
+    }
+
+    #[test]
+    fn cuts_add_up_to_the_whole(acts in streams(100, 2000), cuts in proptest::collection::vec(0usize..2000, 0..4)) {
+        let mut stack = <StackDistances>::new(100).expect("few frames");
+        let mut parts = Vec::new();
+        for (at, act) in acts.iter().enumerate() {
+            match *act {
+                Act::Reference(frame, kind) => _ = stack.reference(frame, kind),
+                Act::Forget(frame) => stack.forget(frame),
+            }
+            if cuts.contains(&at) {
+                parts.push(stack.cut());
+            }
+        }
+        let whole = run::<4>(&acts, 100).0;
+        prop_assert_eq!(&ALL.map(|kind| stack.curve_of(kind))[..], &whole[..4]);
+        prop_assert_eq!(&stack.curve(), &whole[4]);
+        parts.push(stack.cut());
+        for size in 0..=101 {
+            prop_assert_eq!(parts.iter().map(|part| part.misses(size)).sum::<u64>(), whole[4].misses(size));
         }
     }
 
