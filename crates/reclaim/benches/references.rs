@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! What a reference costs, in ns of CPU time: stack distances by the tree alone and behind fronts of several sizes, the record for
-//! Belady's optimum and its second pass for a quarter of the frames, and working sets. Arguments: numbers of frames (default: 4,
+//! Belady's optimum, whole and for memories of at least 64 and 256 frames, its second pass for a quarter of the frames, and working
+//! sets. Then the bytes per reference of the three records. Arguments: numbers of frames (default: 4,
 //! 4096, 65536 and 524288) and `--references N`. Of the stream `local`, 15 of 16 references are to one of the 8 frames used last,
 //! to each half as often as to the next more recent one. The rows of a stream take turns, and the fastest of three rounds is shown.
 
@@ -59,15 +60,17 @@ fn distances<const K: usize>(stream: &[u32], frames: u64) -> f64 {
     spent / stream.len() as f64
 }
 
-fn record(stream: &[u32], frames: u64) -> [f64; 2] {
-    let mut uses = NextUses::new(frames, u64::MAX).expect("few frames");
+/// ns of the record and of a pass, bytes of the record, per reference.
+fn record(stream: &[u32], frames: u64, least: u64) -> [f64; 3] {
+    let mut uses = NextUses::for_memories_of(least, frames, u64::MAX).expect("few frames");
+    let empty = uses.bytes();
     let begun = now();
     for &frame in stream {
         uses.reference(u64::from(frame));
     }
     let recorded = now();
-    black_box(uses.misses(frames.div_ceil(4)));
-    [recorded - begun, now() - recorded].map(|ns| ns / stream.len() as f64)
+    black_box(uses.misses(frames.div_ceil(4).max(least)));
+    [recorded - begun, now() - recorded, (uses.bytes() - empty) as f64].map(|n| n / stream.len() as f64)
 }
 
 fn working_sets(stream: &[u32], frames: u64) -> f64 {
@@ -94,25 +97,33 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     if memories.is_empty() {
         memories = vec![1 << 2, 1 << 12, 1 << 16, 1 << 19];
     }
-    let rows = ["tree", "front 1", "front 4", "front 8", "front 16", "record", "optimum", "sets"];
+    let rows = [
+        "tree", "front 1", "front 4", "front 8", "front 16", "record", "from 64", "from 256", "optimum",
+        "sets", "bytes", "from 64", "from 256",
+    ];
     print!("{:<10} {:>8}", "stream", "frames");
     rows.iter().for_each(|row| print!(" {row:>9}"));
     println!();
     for &frames in &memories {
         for name in ["uniform", "zipf", "cyclic", "local"] {
             let stream = stream(name, frames, references);
-            let mut best = [f64::INFINITY; 8];
+            let mut best = [f64::INFINITY; 13];
             for _ in 0..3 {
-                let [recorded, optimum] = record(&stream, frames);
+                let records = [0, 64, 256].map(|least| record(&stream, frames, least));
                 let round = [
                     distances::<0>(&stream, frames),
                     distances::<1>(&stream, frames),
                     distances::<4>(&stream, frames),
                     distances::<8>(&stream, frames),
                     distances::<16>(&stream, frames),
-                    recorded,
-                    optimum,
+                    records[0][0],
+                    records[1][0],
+                    records[2][0],
+                    records[0][1],
                     working_sets(&stream, frames),
+                    records[0][2],
+                    records[1][2],
+                    records[2][2],
                 ];
                 best.iter_mut().zip(round).for_each(|(best, ns)| *best = best.min(ns));
             }

@@ -24,7 +24,7 @@
 //! let curve = lru.curve();
 //! // LRU drops the very frame that the loop needs next.
 //! assert_eq!((curve.misses(2), curve.misses(3)), (30, 3));
-//! assert_eq!((best.misses(2), best.misses(3)), (16, 3));
+//! assert_eq!((best.misses(2), best.misses(3)), (Some(16), Some(3)));
 //! # Ok::<(), bifold_reclaim::TooManyFrames>(())
 //! ```
 #![forbid(unsafe_code)]

@@ -2,21 +2,51 @@
 //! The optimal replacement: of the frames in memory, drop the one whose next use is the farthest (Belady 1966, MIN; Mattson and
 //! others 1970 prove it optimal).
 //!
-//! The first pass runs beside the guest and writes down the time of each reference's next use. The second pass needs
-//! nothing else: the memory is a set of times of next use, and a reference hits if its own time is in the set. A frame without a next
-//! use, as its guest frees it before or never uses it again, takes no room once it was used.
+//! The first pass runs beside the guest and writes down which frames are referenced. The second pass finds the time of each
+//! reference's next use and needs nothing else: the memory is a set of times of next use, and a reference hits if its own time
+//! is in the set. A frame without a next use, as its guest frees it before or never uses it again, takes no room once it was used.
+//!
+//! A record for memories of at least k frames does without most references: of three to the same frame, the one in the middle
+//! hits and changes nothing if fewer than k other frames are used between the first and the third (Kaplan, Smaragdakis and
+//! Wilson, "Trace reduction for virtual memory simulations", SIGMETRICS 1999, the safely allowed drop). A small table of frames
+//! used recently bounds how many frames are used in between: those in the table at the start and those that came into it since.
 
 use crate::frames::{TooManyFrames, per_frame};
 use crate::times::Times;
 
 /// In place of a time: there is none.
 const NONE: u32 = u32::MAX;
+/// In place of a reference: it was left out.
+const LEFT_OUT: u32 = u32::MAX;
+/// Set in a reference to a frame that held no memory.
+const FRESH: u32 = 1 << 31;
+/// Frames in the table.
+const RECENT: usize = 16;
+/// The fewest references left out for which the record is moved together.
+const MANY: u32 = 4096;
+/// In place of a count of frames that came: longer ago than any bound.
+const LONG_AGO: u32 = 0;
 
-/// References by the time of their next use, for the fewest misses that any replacement on demand can have.
+/// What is known of a frame.
+#[derive(Debug, Clone, Copy)]
+struct Past {
+    /// The time of its last reference.
+    last: u32,
+    /// Frames that had come into the table by then.
+    came: u32,
+    /// The same at the reference before that, of those in the record.
+    came_before: u32,
+}
+
+/// A frame that holds no memory.
+const NO_PAST: Past = Past { last: NONE, came: LONG_AGO, came_before: LONG_AGO };
+
+/// References in order, for the fewest misses that any replacement on demand can have.
 ///
-/// Time is a count of references. A reference to the frame that was referenced just before hits in any memory, so it is counted and not
-/// recorded. Memory: 4 bytes for each reference recorded, up to a limit, and for each frame of the guest. A pass for one
-/// size needs one bit more for each reference recorded.
+/// A reference to the frame that was referenced just before hits in any memory, so it is counted and not recorded. For
+/// [large memories](Self::for_memories_of) most other references are left out too, and no count changes. Memory: 4 bytes for each
+/// reference recorded, up to a limit, a third more at worst for those that are left out later, and 12 bytes for each frame of the
+/// guest. A pass for one size needs 4 bytes and a bit for each reference recorded, and 4 bytes for each frame.
 ///
 /// ```
 /// use bifold_reclaim::NextUses;
@@ -27,19 +57,26 @@ const NONE: u32 = u32::MAX;
 /// }
 /// assert_eq!(uses.references(), 6);
 /// // 3 takes the place of 2, whose next use is farther than that of 1.
-/// assert_eq!(uses.misses(2), 4);
-/// assert_eq!(uses.misses(3), 3);
+/// assert_eq!(uses.misses(2), Some(4));
+/// assert_eq!(uses.misses(3), Some(3));
 /// # Ok::<(), bifold_reclaim::TooManyFrames>(())
 /// ```
 #[derive(Debug, Clone)]
 pub struct NextUses {
-    /// By time.
-    next: Vec<u32>,
-    /// The time of each frame's last use.
-    last: Vec<u32>,
+    /// Frames, [`FRESH`] or not, and references [`LEFT_OUT`].
+    record: Vec<u32>,
+    pasts: Vec<Past>,
+    /// By the low bits of their numbers.
+    recent: [u32; RECENT],
+    /// Frames that came into the table. Starts at `least`, so that [`LONG_AGO`] is as long ago as it says.
+    came: u32,
+    /// The smallest memory that the record is exact for.
+    least: u32,
     most: usize,
-    /// References to the frame referenced just before.
-    repeats: u64,
+    /// References left out that are still in the record, and the time of the first.
+    left_out: u32,
+    first_left_out: usize,
+    references: u64,
     dropped: u64,
     outside: u64,
 }
@@ -51,11 +88,41 @@ impl NextUses {
     ///
     /// The guest has more than [`MOST_FRAMES`](crate::MOST_FRAMES).
     pub fn new(frames: u64, most: u64) -> Result<Self, TooManyFrames> {
+        Self::for_memories_of(0, frames, most)
+    }
+
+    /// As [`Self::new`], with less recorded: of memories smaller than `least` frames, the misses will not be known.
+    ///
+    /// ```
+    /// use bifold_reclaim::NextUses;
+    ///
+    /// let [mut whole, mut less] = [NextUses::new(200, 1000)?, NextUses::for_memories_of(64, 200, 1000)?];
+    /// for frame in (0..16).cycle().take(500).chain(0..200) {
+    ///     whole.reference(frame);
+    ///     less.reference(frame);
+    /// }
+    /// assert_eq!(whole.misses(64), less.misses(64));
+    /// assert_eq!(less.misses(63), None);
+    /// # Ok::<(), bifold_reclaim::TooManyFrames>(())
+    /// ```
+    ///
+    /// # Errors
+    ///
+    /// The guest has more than [`MOST_FRAMES`](crate::MOST_FRAMES).
+    pub fn for_memories_of(least: u64, frames: u64, most: u64) -> Result<Self, TooManyFrames> {
+        let pasts = per_frame(frames, NO_PAST)?;
+        // A memory of all frames has only first misses, so no bound above it is of use.
+        let least = least.min(frames.max(1)) as u32;
         Ok(NextUses {
-            next: Vec::new(),
-            last: per_frame(frames, NONE)?,
+            record: Vec::new(),
+            pasts,
+            recent: [NONE; RECENT],
+            came: least,
+            least,
             most: most.min(u64::from(NONE)) as usize,
-            repeats: 0,
+            left_out: 0,
+            first_left_out: usize::MAX,
+            references: 0,
             dropped: 0,
             outside: 0,
         })
@@ -65,7 +132,7 @@ impl NextUses {
     /// the limit the record ends: that reference and all later ones are counted as [dropped](Self::dropped).
     #[inline]
     pub fn reference(&mut self, frame: u64) {
-        let Some(last) = usize::try_from(frame).ok().and_then(|i| self.last.get_mut(i)) else {
+        let Some(past) = usize::try_from(frame).ok().and_then(|i| self.pasts.get_mut(i)) else {
             self.outside += 1;
             return;
         };
@@ -73,31 +140,84 @@ impl NextUses {
             self.dropped += 1;
             return;
         }
-        let now = self.next.len();
-        if *last != NONE && *last as usize + 1 == now {
-            self.repeats += 1;
+        let now = self.record.len();
+        if past.last != NONE && past.last as usize + 1 == now {
+            self.references += 1;
             return;
         }
         if now == self.most {
             self.dropped = 1;
             return;
         }
-        if *last != NONE {
-            self.next[*last as usize] = now as u32;
+        let frame = frame as u32;
+        let recent = &mut self.recent[frame as usize % RECENT];
+        let comes = *recent != frame;
+        *recent = frame;
+        self.came += u32::from(comes);
+        let entry = frame | if past.last == NONE { FRESH } else { 0 };
+        if u64::from(self.came - past.came_before) + (RECENT as u64) < u64::from(self.least) {
+            // The last reference is in the middle between the one before and this one.
+            self.record[past.last as usize] = LEFT_OUT;
+            self.left_out += 1;
+            self.first_left_out = self.first_left_out.min(past.last as usize);
+        } else {
+            past.came_before = past.came;
         }
-        *last = now as u32;
-        self.next.push(NONE);
+        (past.last, past.came) = (now as u32, self.came);
+        self.record.push(entry);
+        self.references += 1;
+        if self.left_out >= MANY && self.left_out as usize >= (now - self.first_left_out) / 4 {
+            self.compact();
+        }
+        if self.came == u32::MAX {
+            self.count_again();
+        }
+    }
+
+    /// Moves the record together.
+    #[cold]
+    fn compact(&mut self) {
+        let begin = self.first_left_out;
+        let mut to = begin;
+        for from in begin..self.record.len() {
+            let entry = self.record[from];
+            if entry == LEFT_OUT {
+                continue;
+            }
+            self.record[to] = entry;
+            let past = &mut self.pasts[(entry & !FRESH) as usize];
+            if past.last as usize == from {
+                past.last = to as u32;
+            }
+            to += 1;
+        }
+        self.record.truncate(to);
+        (self.left_out, self.first_left_out) = (0, usize::MAX);
+    }
+
+    /// Counts the frames that came from the start again. All that came before did so long ago.
+    #[cold]
+    fn count_again(&mut self) {
+        for past in &mut self.pasts {
+            (past.came, past.came_before) = (LONG_AGO, LONG_AGO);
+        }
+        self.came = self.least;
     }
 
     /// The guest frees `frame`, or reports it as free: its next reference misses at any size.
     pub fn forget(&mut self, frame: u64) {
-        let last = usize::try_from(frame).ok().and_then(|i| self.last.get_mut(i));
-        last.into_iter().for_each(|last| *last = NONE);
+        let Some(past) = usize::try_from(frame).ok().and_then(|i| self.pasts.get_mut(i)) else { return };
+        *past = NO_PAST;
+        // What the frame holds after its next reference counts as another frame.
+        let recent = &mut self.recent[frame as usize % RECENT];
+        if u64::from(*recent) == frame {
+            *recent = NONE;
+        }
     }
 
-    /// References in the record, with those to the frame referenced just before.
+    /// References in the record, with those that were left out.
     pub fn references(&self) -> u64 {
-        self.next.len() as u64 + self.repeats
+        self.references
     }
 
     /// References that came after the record was full. [`Self::misses`] is without them.
@@ -110,14 +230,24 @@ impl NextUses {
         self.outside
     }
 
-    /// The fewest misses with a memory of `frames` frames of 4 KB that holds each frame while it is referenced: one pass over the record.
-    pub fn misses(&self, frames: u64) -> u64 {
-        if frames == 0 {
-            return self.references();
+    /// Bytes of the record and of what is known of frames.
+    pub fn bytes(&self) -> u64 {
+        (size_of_val(&self.record[..]) + size_of_val(&self.pasts[..])) as u64
+    }
+
+    /// The fewest misses with a memory of `frames` frames of 4 KB that holds each frame while it is referenced: two passes over
+    /// the record. `None` of a memory that is smaller than the record is [for](Self::for_memories_of).
+    pub fn misses(&self, frames: u64) -> Option<u64> {
+        if frames < u64::from(self.least) {
+            return None;
         }
-        let mut needed = Times::new(self.next.len());
+        if frames == 0 {
+            return Some(self.references);
+        }
+        let next = self.next();
+        let mut needed = Times::new(next.len());
         let (mut held, mut misses) = (0, 0);
-        for (now, &next) in self.next.iter().enumerate() {
+        for (now, &next) in next.iter().enumerate() {
             if needed.remove(now) {
                 held -= 1;
             } else {
@@ -132,6 +262,39 @@ impl NextUses {
                 held += 1;
             }
         }
-        misses
+        Some(misses)
+    }
+
+    /// The time of each reference's next use, by time. References left out have neither a time nor a use.
+    fn next(&self) -> Vec<u32> {
+        let kept = self.record.iter().filter(|&&entry| entry != LEFT_OUT);
+        let mut now = kept.clone().count();
+        let mut next = vec![NONE; now];
+        let mut uses = vec![NONE; self.pasts.len()];
+        for &entry in kept.rev() {
+            now -= 1;
+            let used = &mut uses[(entry & !FRESH) as usize];
+            next[now] = std::mem::replace(used, if entry & FRESH == 0 { now as u32 } else { NONE });
+        }
+        next
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_count_that_is_used_up_begins_again() {
+        let frames = || (0..40).chain(0..3).cycle().take(2000).chain(0..100).chain(0..100);
+        let mut uses = NextUses::for_memories_of(64, 100, 10_000).expect("few frames");
+        let mut used_up = uses.clone();
+        used_up.came = u32::MAX - 500;
+        frames().for_each(|frame| uses.reference(frame));
+        frames().for_each(|frame| used_up.reference(frame));
+        assert!(used_up.came < 10_000, "it began again: {}", used_up.came);
+        for size in 64..=100 {
+            assert_eq!(used_up.misses(size), uses.misses(size));
+        }
     }
 }

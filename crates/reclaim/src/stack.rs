@@ -286,8 +286,8 @@ impl<const K: usize> StackDistances<K> {
     ///   in it. So the same references leave the front in both streams.
     /// - Before a reference that leaves the front, the frame is lifted. From there on both streams do the same, and the frame is
     ///   on top or second, so it does not fall out of a front of 2 or more.
-    /// - No hole is above the frame, so that lifting it fills none: it is lifted before a hole is made, and a frame that passes it
-    ///   takes the topmost hole and leaves one that is lower still.
+    /// - A hole in the front is filled by the first reference that leaves the front. Until then its place changes distances within
+    ///   the front only, so that a different place does no harm.
     #[inline]
     fn lift_staying(&mut self) {
         if self.staying != HOLE {
@@ -302,7 +302,6 @@ impl<const K: usize> StackDistances<K> {
         if u64::from(self.staying) == frame {
             return;
         }
-        self.lift_staying();
         let Some(slot) = usize::try_from(frame).ok().and_then(|i| self.slot_of.get_mut(i)) else { return };
         match std::mem::replace(slot, NONE) {
             NONE => {

@@ -106,8 +106,8 @@ proptest! {
 
     #[test]
     fn a_frame_that_stays_is_referenced_all_the_time(
-        acts in streams(600, 6000),
-        stays in proptest::collection::vec(prop::option::weighted(0.1, prop::option::weighted(0.9, 0u64..80)), 0..6000),
+        acts in prop_oneof![streams(600, 6000), streams(12, 3000)],
+        stays in proptest::collection::vec(prop::option::weighted(0.1, prop::option::weighted(0.9, 0u64..12)), 0..6000),
     ) {
         let [found, expected] = staying::<2>(&acts, &stays);
         prop_assert_eq!(found, expected);

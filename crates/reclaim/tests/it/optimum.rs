@@ -2,12 +2,15 @@
 //! Belady's optimum against all possible replacements, and beside LRU.
 
 use crate::streams::{Act, lru_misses, streams};
-use bifold_reclaim::NextUses;
+use bifold_reclaim::{NextUses, ReferenceKind};
 use proptest::prelude::*;
 use std::collections::BTreeMap;
 
 fn record(acts: &[Act], frames: u64, most: u64) -> NextUses {
-    let mut uses = NextUses::new(frames, most).expect("few frames");
+    recorded(acts, NextUses::new(frames, most).expect("few frames"))
+}
+
+fn recorded(acts: &[Act], mut uses: NextUses) -> NextUses {
     for act in acts {
         match *act {
             Act::Reference(frame, _) => uses.reference(frame),
@@ -45,12 +48,32 @@ fn by_trial(acts: &[Act], size: u32) -> u64 {
     best.into_values().min().expect("a content")
 }
 
+/// Loops over few frames, each for a while, with jumps to others and now and then a free.
+fn phases() -> impl Strategy<Value = Vec<Act>> {
+    let phase = (0u64..500, 1u64..100, 1usize..2000, 1u64..40, 1u64..200);
+    proptest::collection::vec(phase, 1..8).prop_map(|phases| {
+        let of = |(start, frames, length, jump, free): (u64, u64, usize, u64, u64)| {
+            (0..length as u64).flat_map(move |at| {
+                let frame = start + at % frames;
+                let other = (frame * 7919 + at) % 600;
+                let other = match at {
+                    at if at % free == free - 1 => Some(Act::Forget(other)),
+                    at if at % jump == jump - 1 => Some(Act::Reference(other, ReferenceKind::Data)),
+                    _ => None,
+                };
+                [Some(Act::Reference(frame, ReferenceKind::Data)), other].into_iter().flatten()
+            })
+        };
+        phases.into_iter().flat_map(of).collect()
+    })
+}
+
 proptest! {
     #[test]
     fn no_replacement_misses_less(acts in streams(7, 40)) {
         let uses = record(&acts, 7, 1000);
         for size in 1..=7 {
-            prop_assert_eq!(uses.misses(u64::from(size)), by_trial(&acts, size), "{} frames", size);
+            prop_assert_eq!(uses.misses(u64::from(size)), Some(by_trial(&acts, size)), "{} frames", size);
         }
     }
 
@@ -59,12 +82,27 @@ proptest! {
         let uses = record(&acts, 100, 10_000);
         let mut before = u64::MAX;
         for size in [0, 1, 2, 3, 5, 8, 13, 21, 34, 55, 89, 100, 1000] {
-            let misses = uses.misses(size);
+            let misses = uses.misses(size).expect("any size");
             prop_assert!(misses <= lru_misses(&acts, size as usize).iter().sum());
             prop_assert!(misses <= before, "more memory, more misses");
             before = misses;
         }
         prop_assert_eq!(before, lru_misses(&acts, 100).iter().sum::<u64>());
+    }
+
+    #[test]
+    fn a_record_for_large_memories_gives_them_the_same_misses(
+        acts in prop_oneof![streams(100, 6000), streams(600, 12_000), phases()], least in 0u64..120,
+    ) {
+        let whole = record(&acts, 600, 100_000);
+        let less = recorded(&acts, NextUses::for_memories_of(least, 600, 100_000).expect("few frames"));
+        prop_assert_eq!(less.references(), whole.references());
+        for size in (0..12).map(|i| least + i * i) {
+            prop_assert_eq!(less.misses(size), whole.misses(size), "{} frames", size);
+        }
+        for size in 0..least {
+            prop_assert_eq!(less.misses(size), None);
+        }
     }
 
     #[test]
@@ -88,7 +126,7 @@ fn a_loop_over_n_frames_keeps_all_but_one_of_the_memory() {
     (0..N).cycle().take((N * ROUNDS) as usize).for_each(|frame| uses.reference(frame));
     // Of m frames, m - 1 stay during each N - 1 references, and one lets the others pass.
     for m in [2, 10, 50, 99] {
-        let misses = uses.misses(m) - m;
+        let misses = uses.misses(m).expect("any size") - m;
         let expected = ((N * ROUNDS - m) as f64) * (N - m) as f64 / (N - 1) as f64;
         assert!(
             (misses as f64 - expected).abs() <= N as f64,
@@ -104,5 +142,5 @@ fn frames_outside_are_counted_apart() {
         uses.reference(frame);
         uses.forget(frame);
     }
-    assert_eq!((uses.outside(), uses.references(), uses.misses(1)), (3, 1, 1));
+    assert_eq!((uses.outside(), uses.references(), uses.misses(1)), (3, 1, Some(1)));
 }
