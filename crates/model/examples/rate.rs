@@ -2,11 +2,13 @@
 //! Accesses per CPU second of the model on a recording or a built-in stream:
 //! `cargo run --release -p bifold-model --example rate -- t:20000000 geometry-g nested-4k`. Data caches are
 //! off, unless the variable CACHES is `sampled` or `exact`. The variable SET replaces values of the profile: `tlb.l2.ways=64`,
-//! more of them with spaces between.
+//! more of them with spaces between. With USES, the use of memory is watched too; its value is the number of references that
+//! Belady's optimum may keep.
 
-use bifold_model::{CacheMode, Config, Model, Options, Profile};
+use bifold_model::{CacheMode, Config, Model, Options, Profile, UseOptions};
 use bifold_trace::{DecodeError, Generator, Reader};
 use rustix::time::{ClockId, clock_gettime};
+use std::num::NonZeroU64;
 use std::path::Path;
 
 /// CPU seconds of this thread: what else the machine does does not count.
@@ -51,6 +53,11 @@ fn main() {
     };
     let options = Options { configs, guest_frames, vcpus, caches, ..Options::default() };
     let mut model = Model::new(&profile, options);
+    if let Ok(uses) = std::env::var("USES") {
+        let optimum = uses.parse().expect("a number");
+        let interval = NonZeroU64::new(100_000_000).expect("not 0");
+        model.watch_uses(UseOptions { interval, optimum }).expect("native among the configurations");
+    }
     let mut spent = 0.0;
     feed(&args[0], &mut |words| {
         let begun = cpu();

@@ -46,6 +46,7 @@ pub mod regime;
 mod sample;
 pub mod shadow;
 mod timeline;
+mod uses;
 
 pub use cache::{CacheError, CacheFacts, CacheMode};
 pub use charge::{Charge, Costs, Entry, Place};
@@ -62,3 +63,4 @@ pub use profile::{
     Variant, Virtualization,
 };
 pub use sample::{Counter, Sample};
+pub use uses::{UseError, UseOptions};

@@ -111,7 +111,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
             for _ in 0..3 {
                 let records = [0, 64, 256].map(|least| record(&stream, frames, least));
                 let round = [
-                    distances::<0>(&stream, frames),
+                    distances::<1>(&stream, frames),
                     distances::<1>(&stream, frames),
                     distances::<4>(&stream, frames),
                     distances::<8>(&stream, frames),

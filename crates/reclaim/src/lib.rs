@@ -29,8 +29,10 @@
 //! ```
 #![forbid(unsafe_code)]
 
+mod behind;
 mod curve;
 mod frames;
+mod memory_use;
 mod optimum;
 mod slots;
 mod stack;
@@ -39,6 +41,7 @@ mod working_set;
 
 pub use curve::MissCurve;
 pub use frames::{MOST_FRAMES, ReferenceKind, TooManyFrames};
+pub use memory_use::MemoryUse;
 pub use optimum::NextUses;
-pub use stack::StackDistances;
+pub use stack::{FRONT, StackDistances};
 pub use working_set::{WorkingSet, WorkingSets};

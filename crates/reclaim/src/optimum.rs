@@ -79,6 +79,8 @@ pub struct NextUses {
     references: u64,
     dropped: u64,
     outside: u64,
+    /// Misses count from this place of the record on.
+    begin: usize,
 }
 
 impl NextUses {
@@ -125,6 +127,7 @@ impl NextUses {
             references: 0,
             dropped: 0,
             outside: 0,
+            begin: 0,
         })
     }
 
@@ -177,10 +180,14 @@ impl NextUses {
     /// Moves the record together.
     #[cold]
     fn compact(&mut self) {
-        let begin = self.first_left_out;
-        let mut to = begin;
-        for from in begin..self.record.len() {
+        let first = self.first_left_out;
+        let mut to = first;
+        let begin = self.begin;
+        for from in first..self.record.len() {
             let entry = self.record[from];
+            if from == begin {
+                self.begin = to;
+            }
             if entry == LEFT_OUT {
                 continue;
             }
@@ -190,6 +197,9 @@ impl NextUses {
                 past.last = to as u32;
             }
             to += 1;
+        }
+        if begin == self.record.len() {
+            self.begin = to;
         }
         self.record.truncate(to);
         (self.left_out, self.first_left_out) = (0, usize::MAX);
@@ -213,6 +223,12 @@ impl NextUses {
         if u64::from(*recent) == frame {
             *recent = NONE;
         }
+    }
+
+    /// Counts begin again. What was referenced so far decides what a memory holds by now.
+    pub fn restart(&mut self) {
+        self.begin = self.record.len();
+        (self.references, self.outside) = (0, 0);
     }
 
     /// References in the record, with those that were left out.
@@ -246,12 +262,13 @@ impl NextUses {
         }
         let next = self.next();
         let mut needed = Times::new(next.len());
+        let begin = self.record[..self.begin].iter().filter(|&&entry| entry != LEFT_OUT).count();
         let (mut held, mut misses) = (0, 0);
         for (now, &next) in next.iter().enumerate() {
             if needed.remove(now) {
                 held -= 1;
             } else {
-                misses += 1;
+                misses += u64::from(now >= begin);
                 if held == frames {
                     needed.last().into_iter().for_each(|last| _ = needed.remove(last));
                     held -= 1;

@@ -107,6 +107,10 @@ impl WorkingSets {
         self.close();
         self.current = WorkingSet { interval, ..WorkingSet::default() };
         self.end = interval.saturating_add(1).saturating_mul(self.length.get());
+        self.next_mark();
+    }
+
+    fn next_mark(&mut self) {
         self.mark = self.mark.checked_add(2).unwrap_or_else(|| {
             self.marks.fill(0);
             2
@@ -119,6 +123,14 @@ impl WorkingSets {
         }
     }
 
+    /// Begins again with the first interval.
+    pub fn restart(&mut self) {
+        self.marks.fill(0);
+        self.mark = 2;
+        (self.current, self.end, self.outside) = (WorkingSet::default(), self.length.get(), 0);
+        self.closed.clear();
+    }
+
     /// The intervals that are over, in order, without those in which no frame was referenced.
     pub fn closed(&self) -> &[WorkingSet] {
         &self.closed
@@ -127,6 +139,13 @@ impl WorkingSets {
     /// References outside of the guest's memory.
     pub fn outside(&self) -> u64 {
         self.outside
+    }
+
+    /// Ends the current interval now. What is referenced later without more instructions counts in an interval of the same number.
+    pub fn end(&mut self) {
+        self.close();
+        self.current = WorkingSet { interval: self.current.interval, ..WorkingSet::default() };
+        self.next_mark();
     }
 
     /// All intervals, in order, without those in which no frame was referenced.

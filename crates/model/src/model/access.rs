@@ -2,7 +2,7 @@
 //! Accesses: the loop over a stream's words, and the filter. What the filter does not answer goes to the TLBs of each
 //! group of configurations: see [`super::miss`].
 
-use super::observe::{Observers, Placing, Watcher};
+use super::observe::{Observers, Several, Using, Watcher};
 use super::{Model, Vcpu};
 use crate::access::AccessKind;
 use bifold_mmu::{Gva, Side};
@@ -102,6 +102,9 @@ impl Model {
                         // The core has nothing to do before the instructions are there.
                         self.access::<OBSERVED>(Side::Code, Gva(head_va(w)), AccessKind::Fetch, true);
                     }
+                    if OBSERVED {
+                        self.observe_fetch(Gva(head_va(w)));
+                    }
                     i += 1;
                 }
                 kind::BLOCK => {
@@ -132,14 +135,20 @@ impl Model {
         i: usize,
         end: usize,
     ) -> usize {
-        let Model { vcpus, current, observers: Observers { caches, places }, has_code, common, .. } = self;
+        let Model { vcpus, current, observers: Observers { caches, places, uses }, has_code, common, .. } =
+            self;
         let (vcpu, accesses, words) = (*current, &mut common.accesses, &words[..end.min(words.len())]);
         let v = &mut vcpus[vcpu];
         let watch = caches.as_deref_mut().filter(|_| OBSERVED).map(|caches| caches.watch(vcpu));
-        match (watch, places.as_deref_mut().filter(|_| OBSERVED)) {
-            (None, None) => hits(words, i, v, accesses, *has_code, ()),
-            (Some(watch), None) => hits(words, i, v, accesses, *has_code, watch),
-            (watch, Some(places)) => hits(words, i, v, accesses, *has_code, Placing { watch, places, vcpu }),
+        let places = places.as_deref_mut().filter(|_| OBSERVED);
+        let uses = uses.as_deref_mut().filter(|_| OBSERVED).map(|uses| Using { uses, vcpu });
+        match (watch, places, uses) {
+            (None, None, None) => hits(words, i, v, accesses, *has_code, ()),
+            (Some(watch), None, None) => hits(words, i, v, accesses, *has_code, watch),
+            (None, None, Some(using)) => hits(words, i, v, accesses, *has_code, using),
+            (watch, places, uses) => {
+                hits(words, i, v, accesses, *has_code, Several { watch, places, uses, vcpu })
+            }
         }
     }
 
@@ -193,7 +202,12 @@ pub(super) fn hits(
             break;
         }
         // The general way comes next after a break, and finds the filter as it would be without.
-        if !fetch && !watcher.takes(gva, write, kind == kind::LOAD_DEPENDENT, *generation, made + 1) {
+        let taken = if fetch {
+            watcher.fetches(gva, *generation)
+        } else {
+            watcher.takes(gva, write, kind == kind::LOAD_DEPENDENT, *generation, made + 1)
+        };
+        if !taken {
             break;
         }
         made += u64::from(!fetch);

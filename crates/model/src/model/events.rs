@@ -34,6 +34,9 @@ impl Model {
                 if let Some(caches) = &mut self.observers.caches {
                     caches.ran(n, self.common.accesses);
                 }
+                if let Some(uses) = &mut self.observers.uses {
+                    uses.ran(self.common.instructions);
+                }
                 for log in self.regimes.iter_mut().filter_map(|r| r.counts.log.as_mut()) {
                     log.instructions = self.common.instructions;
                 }
@@ -43,7 +46,12 @@ impl Model {
                     self.cut(ideal, Cut::Due);
                 }
             }
-            Event::Vcpu(n) => self.current = (n as usize).min(self.vcpus.len() - 1),
+            Event::Vcpu(n) => {
+                self.current = (n as usize).min(self.vcpus.len() - 1);
+                if let Some(uses) = &mut self.observers.uses {
+                    uses.turn(self.current);
+                }
+            }
             Event::Cr3(value) => self.load_cr3(value),
             Event::Cr3Read => {
                 for r in &mut self.regimes {

@@ -227,6 +227,7 @@ impl Model {
             observers: Observers {
                 caches: Caches::new(profile, options.caches, draws, vcpus, &options.configs),
                 places: options.placed.as_ref().map(|p| Places::new(p, vcpus, &options.configs)),
+                uses: None,
             },
             profile: profile.clone(),
             options,
@@ -346,7 +347,7 @@ impl Model {
         let interval_cycles = self.timeline.interval();
         let left_out = self.timeline.is_left_out();
         let (interval_starts, timelines) = self.timeline.finish();
-        let Observers { caches, places } = &self.observers;
+        let Observers { caches, places, .. } = &self.observers;
         let base_cpi = self.profile.cpu.base_cpi;
         let mut ended = self.ended;
         let sums = std::mem::take(&mut ended.sum).into_iter().zip(timelines).zip(&self.regimes).enumerate();

@@ -1,14 +1,16 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! What watches a run beside the counts: data caches, and local and remote references. A run without observers has loops
+//! What watches a run beside the counts: data caches, local and remote references, and the use of memory. A run without observers has loops
 //! and walks of its own, which ask for none.
 
-use super::{Model, Vcpu};
+use super::{Model, Options, Vcpu};
 use crate::cache::{self, CachedMemory, Caches, Watch};
 use crate::charge::Place;
 use crate::memory::Memory;
 use crate::page::Page;
 use crate::placement::{PlacedReferences, Placement, Places, TableNode};
-use bifold_mmu::{Gva, Hpa, Side};
+use crate::uses::{UseError, UseOptions, Uses};
+use bifold_mmu::{Gpa, Gva, Hpa, Side};
+use bifold_reclaim::MemoryUse;
 
 /// The observers of a run.
 #[derive(Debug)]
@@ -17,12 +19,14 @@ pub(super) struct Observers {
     pub caches: Option<Box<Caches>>,
     /// Local and remote references, if they are counted.
     pub places: Option<Box<Places>>,
+    /// The frames that the guest uses, if they are watched.
+    pub uses: Option<Box<Uses>>,
 }
 
 impl Observers {
     /// Are there any?
     pub fn any(&self) -> bool {
-        self.caches.is_some() || self.places.is_some()
+        self.caches.is_some() || self.places.is_some() || self.uses.is_some()
     }
 
     /// Access number `access` comes next. Returns how many accesses like it the core has under way at once, at most:
@@ -50,6 +54,7 @@ impl Observers {
         Observed {
             caches: self.caches.as_deref_mut().map(|c| c.walker(config, vcpu, at_once)),
             places: self.places.as_deref_mut().map(|p| p.walker(config, vcpu, at_once == 1)),
+            uses: self.uses.as_deref_mut().filter(|uses| uses.has_walks_of(config)),
         }
     }
 
@@ -62,10 +67,16 @@ impl Observers {
     }
 }
 
-/// What watches accesses to data that a filter answers.
+/// What watches accesses that a filter answers.
 pub(super) trait Watcher {
-    /// Notes access number `access`. False if more than a note is needed; nothing has changed then.
+    /// Notes access number `access` to data. False if more than a note is needed; nothing has changed then.
     fn takes(&mut self, gva: Gva, write: bool, dependent: bool, generation: u64, access: u64) -> bool;
+
+    /// Notes that code of another page runs. False as above.
+    #[inline(always)]
+    fn fetches(&mut self, _gva: Gva, _generation: u64) -> bool {
+        true
+    }
 }
 
 /// Nothing watches.
@@ -87,25 +98,56 @@ impl Watcher for Watch<'_> {
     }
 }
 
-/// Local and remote references of one vCPU, and maybe data caches.
-pub(super) struct Placing<'a> {
-    pub watch: Option<Watch<'a>>,
-    pub places: &'a mut Places,
+/// The frames that one vCPU uses.
+pub(super) struct Using<'a> {
+    pub uses: &'a mut Uses,
     pub vcpu: usize,
 }
 
-impl Watcher for Placing<'_> {
+impl Watcher for Using<'_> {
+    #[inline(always)]
+    fn takes(&mut self, gva: Gva, write: bool, _: bool, generation: u64, _: u64) -> bool {
+        let frame = self.uses.frame(self.vcpu, gva, generation);
+        frame.into_iter().for_each(|frame| self.uses.data(frame, write));
+        frame.is_some()
+    }
+
+    #[inline(always)]
+    fn fetches(&mut self, gva: Gva, generation: u64) -> bool {
+        let frame = self.uses.frame(self.vcpu, gva, generation);
+        frame.into_iter().for_each(|frame| self.uses.fetch(self.vcpu, frame));
+        frame.is_some()
+    }
+}
+
+/// Several observers of one vCPU.
+pub(super) struct Several<'a> {
+    pub watch: Option<Watch<'a>>,
+    pub places: Option<&'a mut Places>,
+    pub uses: Option<Using<'a>>,
+    pub vcpu: usize,
+}
+
+impl Watcher for Several<'_> {
     #[inline(always)]
     fn takes(&mut self, gva: Gva, write: bool, dependent: bool, generation: u64, access: u64) -> bool {
-        let taken = self.places.knows(self.vcpu, gva, generation)
-            && self
-                .watch
-                .as_mut()
-                .is_none_or(|w| Watcher::takes(w, gva, write, dependent, generation, access));
+        let Several { watch, places, uses, vcpu } = self;
+        let frame = uses.as_ref().map(|u| u.uses.frame(*vcpu, gva, generation));
+        let taken = frame != Some(None)
+            && places.as_ref().is_none_or(|p| p.knows(*vcpu, gva, generation))
+            && watch.as_mut().is_none_or(|w| Watcher::takes(w, gva, write, dependent, generation, access));
         if taken {
-            self.places.count(self.vcpu, gva);
+            places.iter_mut().for_each(|p| p.count(*vcpu, gva));
+            if let (Some(using), Some(frame)) = (uses, frame.flatten()) {
+                using.uses.data(frame, write);
+            }
         }
         taken
+    }
+
+    #[inline(always)]
+    fn fetches(&mut self, gva: Gva, generation: u64) -> bool {
+        self.uses.as_mut().is_none_or(|using| using.fetches(gva, generation))
     }
 }
 
@@ -114,20 +156,39 @@ impl Watcher for Placing<'_> {
 pub(super) struct Observed<'a> {
     caches: Option<CachedMemory<'a>>,
     places: Option<PlacedReferences<'a>>,
+    uses: Option<&'a mut Uses>,
 }
 
 impl Memory for Observed<'_> {
     #[inline]
     fn touch(&mut self, guest: u8, host: u8, at: impl FnOnce() -> Hpa, page: impl FnOnce() -> Page) -> usize {
-        let Observed { caches, places } = self;
-        let Some(places) = places else {
-            return caches.as_mut().map_or(0, |caches| caches.touch(guest, host, at, page));
-        };
-        let page = page();
-        let answered = caches.as_mut().map_or(0, |caches| caches.touch(guest, host, at, || page));
-        places.touch(guest, host, page, answered);
-        answered
+        let Observed { caches, places, uses } = self;
+        if let Some(uses) = uses {
+            // Without a hypervisor, the machine's address is the guest's.
+            let at = at();
+            uses.walk(Gpa(at.0));
+            return answer(caches, places, (guest, host), || at, page);
+        }
+        answer(caches, places, (guest, host), at, page)
     }
+}
+
+/// Passes a walk's reference to data caches and placements: see [`Memory::touch`].
+#[inline]
+fn answer(
+    caches: &mut Option<CachedMemory<'_>>,
+    places: &mut Option<PlacedReferences<'_>>,
+    (guest, host): (u8, u8),
+    at: impl FnOnce() -> Hpa,
+    page: impl FnOnce() -> Page,
+) -> usize {
+    let Some(places) = places else {
+        return caches.as_mut().map_or(0, |caches| caches.touch(guest, host, at, page));
+    };
+    let page = page();
+    let answered = caches.as_mut().map_or(0, |caches| caches.touch(guest, host, at, || page));
+    places.touch(guest, host, page, answered);
+    answered
 }
 
 impl Model {
@@ -137,6 +198,11 @@ impl Model {
         if self.observers.places.is_some() {
             self.place(gva);
         }
+        if self.observers.uses.is_some() {
+            if let Some(frame) = self.frame(gva) {
+                self.observers.uses.iter_mut().for_each(|uses| uses.data(frame, write));
+            }
+        }
         let Vcpu { generation, .. } = self.vcpus[self.current];
         let caches = &mut self.observers.caches;
         if caches.as_deref_mut().is_some_and(|c| !c.watch(self.current).is_settled(gva, write, generation)) {
@@ -144,11 +210,52 @@ impl Model {
         }
     }
 
+    /// The observers see that code of another page runs.
+    pub(super) fn observe_fetch(&mut self, gva: Gva) {
+        if self.observers.uses.is_some() {
+            if let Some(frame) = self.frame(gva) {
+                self.observers.uses.iter_mut().for_each(|uses| uses.fetch(self.current, frame));
+            }
+        }
+    }
+
+    /// The frame that the guest's tables map at `gva`, noted for [`Uses::frame`]. None without a translation.
+    #[inline]
+    fn frame(&mut self, gva: Gva) -> Option<u64> {
+        let Model { observers, guest, vcpus, current, .. } = self;
+        let uses = observers.uses.as_deref_mut()?;
+        let Vcpu { root, generation, .. } = vcpus[*current];
+        uses.frame(*current, gva, generation).or_else(|| {
+            let gpa = guest.lookup(root, gva).ok()?.gpa(gva);
+            uses.file(*current, gva, generation, gpa);
+            Some(gpa.frame())
+        })
+    }
+
+    /// From now on, keeps which frames the guest uses, until [`Model::take_uses`]. Accesses that a sampled stream leaves out are
+    /// left out here too.
+    ///
+    /// # Errors
+    ///
+    /// The guest is larger than can be followed, or native paging is not among the configurations.
+    pub fn watch_uses(&mut self, options: UseOptions) -> Result<(), UseError> {
+        let Options { guest_frames, ref configs, .. } = self.options;
+        let uses = Uses::new(guest_frames, self.vcpus.len(), configs, options)?;
+        self.observers.uses = Some(Box::new(uses));
+        Ok(())
+    }
+
+    /// The frames that the guest has used since [`Model::watch_uses`], or since the region began; none if they were not watched.
+    pub fn take_uses(&mut self) -> Option<MemoryUse> {
+        self.observers.uses.take().map(|uses| uses.finish())
+    }
+
     /// An access to data that changes the data caches.
     #[inline(never)]
     fn data(&mut self, gva: Gva, write: bool, dependent: bool) {
-        let Model { observers: Observers { caches, places }, regimes, guest, vcpus, frames, current, .. } =
-            self;
+        let Model {
+            observers: Observers { caches, places, .. }, regimes, guest, vcpus, frames, current, ..
+        } = self;
         let Some(caches) = caches else { return };
         let Some(seen) = caches.note(*current, gva) else { return };
         caches.at(self.common.accesses);

@@ -122,6 +122,9 @@ impl Model {
         if let Some(places) = &mut self.observers.places {
             places.reset_counts(configs);
         }
+        if let Some(uses) = &mut self.observers.uses {
+            uses.restart();
+        }
         if let Some(charges) = &mut self.charges {
             charges.restart();
         }

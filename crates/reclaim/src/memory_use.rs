@@ -1,0 +1,236 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! Miss curves, Belady's optimum and working sets of one stream, at little more than the cost of the curves.
+//!
+//! Most references find their frame in the front of the LRU stack. The optimum and the working sets hear of frames that enter the
+//! front, that leave it, and that are in it at the end of an epoch or an interval.
+//!
+//! For the optimum this drops references. An epoch is `F` references that bring a frame into the front. The optimum hears of a frame's
+//! entry, and of its last use in each epoch and before it leaves. Between two references that it hears of, `3 F - 1`
+//! other frames at most are used: those that were in the front, and those that came in during two epochs, because a frame that is not used
+//! while `F` come in leaves. So memories of `3 F` frames and more have the misses of the full stream
+//! (the safely allowed drop of Kaplan, Smaragdakis and Wilson, as in [`NextUses`]).
+
+use crate::curve::MissCurve;
+use crate::frames::{ReferenceKind, TooManyFrames};
+use crate::optimum::NextUses;
+use crate::stack::{Entered, FRONT, StackDistances};
+use crate::working_set::{WorkingSet, WorkingSets};
+use std::num::NonZeroU64;
+
+/// What a guest uses of its memory.
+///
+/// ```
+/// use bifold_reclaim::{MemoryUse, ReferenceKind};
+/// use std::num::NonZeroU64;
+///
+/// let mut uses = MemoryUse::<16>::new(1000, NonZeroU64::new(100_000).unwrap(), 1 << 20)?;
+/// // A loop over 100 frames.
+/// for frame in (0..100).cycle().take(10_000) {
+///     uses.reference(frame, ReferenceKind::Data, false);
+/// }
+/// uses.end();
+/// assert_eq!(uses.curve().misses(99), 10_000);
+/// assert_eq!(uses.optimum(99), Some(200));
+/// assert_eq!(uses.working_sets()[0].frames, 100);
+/// # Ok::<(), bifold_reclaim::TooManyFrames>(())
+/// ```
+#[derive(Debug, Clone)]
+pub struct MemoryUse<const F: usize = FRONT> {
+    stack: StackDistances<F>,
+    sets: WorkingSets,
+    uses: NextUses,
+    /// By place in the front: the frame was written in this interval.
+    written: [bool; F],
+    /// By place: the time of the last reference that `uses` hears of.
+    heard: [u64; F],
+    /// References of this epoch that `uses` has not heard of yet, with their times.
+    epoch: Vec<(u64, u32)>,
+    /// Frames that have entered in this epoch.
+    entered: usize,
+    /// The time at which the interval of the working set began.
+    interval_begin: u64,
+    instructions: u64,
+    next_interval: u64,
+    length: NonZeroU64,
+}
+
+impl<const F: usize> MemoryUse<F> {
+    /// Nothing used yet of `frames` frames. Working sets are those of intervals of `interval` instructions. For the optimum, `most`
+    /// references are kept at most, of 4 bytes each.
+    ///
+    /// # Errors
+    ///
+    /// The guest has more than [`MOST_FRAMES`](crate::MOST_FRAMES).
+    pub fn new(frames: u64, interval: NonZeroU64, most: u64) -> Result<Self, TooManyFrames> {
+        Ok(MemoryUse {
+            stack: StackDistances::new(frames)?,
+            sets: WorkingSets::new(frames, interval)?,
+            uses: NextUses::for_memories_of(3 * F as u64, frames, most)?,
+            written: [false; F],
+            heard: [0; F],
+            epoch: Vec::with_capacity(3 * F),
+            entered: 0,
+            interval_begin: 0,
+            instructions: 0,
+            next_interval: interval.get(),
+            length: interval,
+        })
+    }
+
+    /// A reference to `frame`; `write` if it is a store.
+    #[inline(always)]
+    pub fn reference(&mut self, frame: u64, kind: ReferenceKind, write: bool) {
+        match self.stack.place(frame) {
+            Some(place) => {
+                self.stack.near(place, kind);
+                self.written[place] |= write;
+            }
+            None => self.far(frame, kind, write),
+        }
+    }
+
+    #[inline(never)]
+    fn far(&mut self, frame: u64, kind: ReferenceKind, write: bool) {
+        if let Some(entered) = self.stack.far(frame, kind) {
+            self.enter(entered, frame as u32, write);
+        }
+    }
+
+    /// `frame` has entered the front.
+    fn enter(&mut self, Entered { place, left }: Entered, frame: u32, write: bool) {
+        if let Some((left, last)) = left {
+            if last > self.interval_begin {
+                self.sets.reference(u64::from(left), self.written[place], self.instructions);
+            }
+            if last > self.heard[place] {
+                self.epoch.push((last, left));
+            }
+        }
+        self.written[place] = write;
+        self.heard[place] = self.stack.now();
+        self.epoch.push((self.stack.now(), frame));
+        self.entered += 1;
+        if self.entered == F {
+            self.end_epoch();
+        }
+    }
+
+    /// `uses` hears of all references so far that it has to.
+    fn end_epoch(&mut self) {
+        for (place, frame, last) in self.stack.front() {
+            if last > self.heard[place] {
+                self.heard[place] = last;
+                self.epoch.push((last, frame));
+            }
+        }
+        self.epoch.sort_unstable();
+        self.epoch.drain(..).for_each(|(_, frame)| self.uses.reference(u64::from(frame)));
+        self.entered = 0;
+    }
+
+    /// The frame of the code that runs: see [`StackDistances::stay`]. Working sets and optimum have it, too.
+    pub fn stay(&mut self, frame: Option<u64>) {
+        if let (Some(entered), Some(frame)) = (self.stack.staying_from_now(frame), frame) {
+            self.enter(entered, frame as u32, false);
+        }
+    }
+
+    /// The guest frees `frame`, or reports it as free.
+    pub fn forget(&mut self, frame: u64) {
+        if self.stack.stays(frame) {
+            return;
+        }
+        self.end_epoch();
+        if let Some(place) = self.stack.place(frame) {
+            if self.stack.last_use(place) > self.interval_begin {
+                self.sets.reference(frame, self.written[place], self.instructions);
+            }
+        }
+        self.stack.forget(frame);
+        self.uses.forget(frame);
+    }
+
+    /// The guest has run so many instructions since the start, on all vCPUs together.
+    #[inline]
+    pub fn ran(&mut self, instructions: u64) {
+        if instructions >= self.next_interval {
+            self.end_interval(instructions);
+        }
+        self.instructions = instructions;
+    }
+
+    /// Files what is in the front under the interval that ends.
+    #[cold]
+    fn end_interval(&mut self, instructions: u64) {
+        if self.stack.now() > self.interval_begin {
+            self.stack.touch_staying();
+        }
+        for (place, frame, last) in self.stack.front() {
+            if last > self.interval_begin {
+                self.sets.reference(u64::from(frame), self.written[place], self.instructions);
+            }
+        }
+        self.written = [false; F];
+        self.interval_begin = self.stack.now();
+        self.next_interval = (instructions / self.length + 1).saturating_mul(self.length.get());
+    }
+
+    /// Counts begin again. Memory holds what it holds.
+    pub fn restart(&mut self) {
+        self.end_epoch();
+        self.stack.restart();
+        self.uses.restart();
+        self.sets.restart();
+        self.written = [false; F];
+        self.interval_begin = self.stack.now();
+        (self.instructions, self.next_interval) = (0, self.length.get());
+    }
+
+    /// The stream ends. To be called before results are read.
+    pub fn end(&mut self) {
+        self.end_epoch();
+        self.end_interval(self.instructions);
+        self.sets.end();
+    }
+
+    /// Misses of all references in LRU memories.
+    pub fn curve(&self) -> MissCurve {
+        self.stack.curve()
+    }
+
+    /// Misses of references of one kind, in an LRU memory shared by all kinds.
+    pub fn curve_of(&self, kind: ReferenceKind) -> MissCurve {
+        self.stack.curve_of(kind)
+    }
+
+    /// The fewest misses that any replacement can have in a memory of `frames` frames. `None` with less than `3 F` frames, and if
+    /// there were more references than are kept.
+    pub fn optimum(&self, frames: u64) -> Option<u64> {
+        if self.uses.dropped() > 0 { None } else { self.uses.misses(frames) }
+    }
+
+    /// Bytes of what is kept for the optimum.
+    pub fn optimum_bytes(&self) -> u64 {
+        self.uses.bytes()
+    }
+
+    /// The frames used in each interval, in order, without intervals in which none was.
+    pub fn working_sets(&self) -> &[WorkingSet] {
+        self.sets.closed()
+    }
+
+    /// Instructions of an interval.
+    pub fn interval(&self) -> NonZeroU64 {
+        self.length
+    }
+
+    /// Frames that hold memory.
+    pub fn held(&self) -> u64 {
+        self.stack.held()
+    }
+
+    /// References outside of the guest's memory, which are in none of the above.
+    pub fn outside(&self) -> u64 {
+        self.stack.outside()
+    }
+}
