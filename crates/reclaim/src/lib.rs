@@ -9,8 +9,11 @@
 //!   Communications of the ACM 11(5), 1968).
 //!
 //! All three follow a guest that gives frames back, by a balloon or a report of free pages: a frame that is *forgotten* holds no
-//! memory until its next reference. The crate does no I/O and knows no event format: its caller says which frames are
-//! referenced. Left out: pages larger than 4 KB, and the cost of a miss.
+//! memory until its next reference. They know no event format: the caller says which frames are referenced.
+//!
+//! - [`MemoryTimeline`]: a guest's need over time, in a file.
+//!
+//! Left out: pages larger than 4 KB, and the cost of a miss.
 //!
 //! ```
 //! use bifold_reclaim::{NextUses, ReferenceKind, StackDistances};
@@ -31,14 +34,18 @@
 
 mod curve;
 mod frames;
+mod grid;
 mod optimum;
 mod slots;
 mod stack;
+mod timeline;
 mod times;
 mod working_set;
 
 pub use curve::MissCurve;
 pub use frames::{MOST_FRAMES, ReferenceKind, TooManyFrames};
+pub use grid::Curve;
 pub use optimum::NextUses;
 pub use stack::StackDistances;
+pub use timeline::{About, Interval, MemoryTimeline, MemoryTimelineError, Recorder};
 pub use working_set::{WorkingSet, WorkingSets};

@@ -2,6 +2,7 @@
 //! Distances, the optimum and working sets against slow references and closed forms.
 
 mod distances;
+mod growth;
 mod optimum;
 mod streams;
 mod working_set;
