@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! How much memory a guest needs, from its references to guest frames (4 KB, counted by guest frame number).
 //!
+//! - [`MemoryUse`]: all of the following, of one stream.
 //! - [`StackDistances`]: the misses of a memory with LRU replacement at every size at once (Mattson, Gecsei, Slutz and Traiger,
 //!   "Evaluation techniques for storage hierarchies", IBM Systems Journal 9(2), 1970), as [`MissCurve`]s.
 //! - [`NextUses`]: the fewest misses that any replacement can have at a size (Belady, "A study of replacement algorithms for a
@@ -9,14 +10,17 @@
 //!   Communications of the ACM 11(5), 1968).
 //!
 //! All three follow a guest that gives frames back, by a balloon or a report of free pages: a frame that is *forgotten* holds no
-//! memory until its next reference. The crate does no I/O and knows no event format: its caller says which frames are
-//! referenced. Left out: pages larger than 4 KB, and the cost of a miss.
+//! memory until its next reference. They know no event format: the caller says which frames are referenced.
+//!
+//! - [`MemoryTimeline`]: a guest's need over time, in a file.
+//!
+//! Left out: pages larger than 4 KB, and the cost of a miss.
 //!
 //! ```
 //! use bifold_reclaim::{NextUses, ReferenceKind, StackDistances};
 //!
 //! // A loop over three frames.
-//! let (mut lru, mut best) = (<StackDistances>::new(8)?, NextUses::new(8, 1000)?);
+//! let (mut lru, mut best) = (StackDistances::<2>::new(8)?, NextUses::new(8, 1000)?);
 //! for frame in (0..3).cycle().take(30) {
 //!     lru.reference(frame, ReferenceKind::Data);
 //!     best.reference(frame);
@@ -32,16 +36,20 @@
 mod behind;
 mod curve;
 mod frames;
+mod grid;
 mod memory_use;
 mod optimum;
 mod slots;
 mod stack;
+mod timeline;
 mod times;
 mod working_set;
 
 pub use curve::MissCurve;
 pub use frames::{MOST_FRAMES, ReferenceKind, TooManyFrames};
-pub use memory_use::MemoryUse;
+pub use grid::{Curve, sizes};
+pub use memory_use::{IntervalUse, MemoryUse};
 pub use optimum::NextUses;
 pub use stack::{FRONT, StackDistances};
+pub use timeline::{About, Interval, MemoryTimeline, MemoryTimelineError, Recorder};
 pub use working_set::{WorkingSet, WorkingSets};

@@ -12,10 +12,28 @@
 
 use crate::curve::MissCurve;
 use crate::frames::{ReferenceKind, TooManyFrames};
+use crate::grid::sizes;
 use crate::optimum::NextUses;
 use crate::stack::{Entered, FRONT, StackDistances};
-use crate::working_set::{WorkingSet, WorkingSets};
+use crate::working_set::WorkingSets;
 use std::num::NonZeroU64;
+
+/// What a guest used of its memory in an interval.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct IntervalUse {
+    /// Instructions of the interval.
+    pub instructions: u64,
+    /// Distinct frames that were referenced.
+    pub frames: u64,
+    /// Those of them that were written.
+    pub dirty: u64,
+    /// References.
+    pub references: u64,
+    /// References to frames that held no memory.
+    pub first: u64,
+    /// Misses of LRU memories of the sizes of [`MemoryUse::sizes`].
+    pub misses: Vec<u64>,
+}
 
 /// What a guest uses of its memory.
 ///
@@ -31,7 +49,7 @@ use std::num::NonZeroU64;
 /// uses.end();
 /// assert_eq!(uses.curve().misses(99), 10_000);
 /// assert_eq!(uses.optimum(99), Some(200));
-/// assert_eq!(uses.working_sets()[0].frames, 100);
+/// assert_eq!(uses.intervals()[0].frames, 100);
 /// # Ok::<(), bifold_reclaim::TooManyFrames>(())
 /// ```
 #[derive(Debug, Clone)]
@@ -47,11 +65,15 @@ pub struct MemoryUse<const F: usize = FRONT> {
     epoch: Vec<(u64, u32)>,
     /// Frames that have entered in this epoch.
     entered: usize,
-    /// The time at which the interval of the working set began.
+    /// The time at which the interval began.
     interval_begin: u64,
+    /// Instructions so far, at the interval's beginning, and at which the interval ends.
     instructions: u64,
-    next_interval: u64,
+    begun_at: u64,
+    ends_at: u64,
     length: NonZeroU64,
+    sizes: Vec<u64>,
+    intervals: Vec<IntervalUse>,
 }
 
 impl<const F: usize> MemoryUse<F> {
@@ -64,7 +86,7 @@ impl<const F: usize> MemoryUse<F> {
     pub fn new(frames: u64, interval: NonZeroU64, most: u64) -> Result<Self, TooManyFrames> {
         Ok(MemoryUse {
             stack: StackDistances::new(frames)?,
-            sets: WorkingSets::new(frames, interval)?,
+            sets: WorkingSets::new(frames, NonZeroU64::MAX)?,
             uses: NextUses::for_memories_of(3 * F as u64, frames, most)?,
             written: [false; F],
             heard: [0; F],
@@ -72,8 +94,11 @@ impl<const F: usize> MemoryUse<F> {
             entered: 0,
             interval_begin: 0,
             instructions: 0,
-            next_interval: interval.get(),
+            begun_at: 0,
+            ends_at: interval.get(),
             length: interval,
+            sizes: sizes(F as u64, frames),
+            intervals: Vec::new(),
         })
     }
 
@@ -100,7 +125,7 @@ impl<const F: usize> MemoryUse<F> {
     fn enter(&mut self, Entered { place, left }: Entered, frame: u32, write: bool) {
         if let Some((left, last)) = left {
             if last > self.interval_begin {
-                self.sets.reference(u64::from(left), self.written[place], self.instructions);
+                self.sets.reference(u64::from(left), self.written[place], 0);
             }
             if last > self.heard[place] {
                 self.epoch.push((last, left));
@@ -143,7 +168,7 @@ impl<const F: usize> MemoryUse<F> {
         self.end_epoch();
         if let Some(place) = self.stack.place(frame) {
             if self.stack.last_use(place) > self.interval_begin {
-                self.sets.reference(frame, self.written[place], self.instructions);
+                self.sets.reference(frame, self.written[place], 0);
             }
         }
         self.stack.forget(frame);
@@ -153,26 +178,41 @@ impl<const F: usize> MemoryUse<F> {
     /// The guest has run so many instructions since the start, on all vCPUs together.
     #[inline]
     pub fn ran(&mut self, instructions: u64) {
-        if instructions >= self.next_interval {
-            self.end_interval(instructions);
-        }
         self.instructions = instructions;
+        if instructions >= self.ends_at {
+            self.end_interval();
+        }
     }
 
-    /// Files what is in the front under the interval that ends.
+    /// Puts the interval by.
     #[cold]
-    fn end_interval(&mut self, instructions: u64) {
+    fn end_interval(&mut self) {
         if self.stack.now() > self.interval_begin {
             self.stack.touch_staying();
         }
         for (place, frame, last) in self.stack.front() {
             if last > self.interval_begin {
-                self.sets.reference(u64::from(frame), self.written[place], self.instructions);
+                self.sets.reference(u64::from(frame), self.written[place], 0);
             }
         }
+        let (set, curve) = (self.sets.take(), self.stack.cut());
+        self.intervals.push(IntervalUse {
+            instructions: self.instructions - self.begun_at,
+            frames: set.frames,
+            dirty: set.dirty,
+            references: curve.references(),
+            first: curve.first(),
+            // A guest of fewer frames than `F` fits into all of them.
+            misses: self.sizes.iter().map(|&size| curve.misses(size.max(F as u64))).collect(),
+        });
+        self.begin_interval();
+    }
+
+    fn begin_interval(&mut self) {
         self.written = [false; F];
         self.interval_begin = self.stack.now();
-        self.next_interval = (instructions / self.length + 1).saturating_mul(self.length.get());
+        self.begun_at = self.instructions;
+        self.ends_at = (self.instructions / self.length + 1).saturating_mul(self.length.get());
     }
 
     /// Counts begin again. Memory holds what it holds.
@@ -181,16 +221,17 @@ impl<const F: usize> MemoryUse<F> {
         self.stack.restart();
         self.uses.restart();
         self.sets.restart();
-        self.written = [false; F];
-        self.interval_begin = self.stack.now();
-        (self.instructions, self.next_interval) = (0, self.length.get());
+        self.intervals.clear();
+        self.instructions = 0;
+        self.begin_interval();
     }
 
     /// The stream ends. To be called before results are read.
     pub fn end(&mut self) {
         self.end_epoch();
-        self.end_interval(self.instructions);
-        self.sets.end();
+        if self.stack.now() > self.interval_begin || self.instructions > self.begun_at {
+            self.end_interval();
+        }
     }
 
     /// Misses of all references in LRU memories.
@@ -214,14 +255,14 @@ impl<const F: usize> MemoryUse<F> {
         self.uses.bytes()
     }
 
-    /// The frames used in each interval, in order, without intervals in which none was.
-    pub fn working_sets(&self) -> &[WorkingSet] {
-        self.sets.closed()
+    /// The intervals, in order.
+    pub fn intervals(&self) -> &[IntervalUse] {
+        &self.intervals
     }
 
-    /// Instructions of an interval.
-    pub fn interval(&self) -> NonZeroU64 {
-        self.length
+    /// The sizes of [`IntervalUse::misses`], in frames: see [`sizes`].
+    pub fn sizes(&self) -> &[u64] {
+        &self.sizes
     }
 
     /// Frames that hold memory.

@@ -141,11 +141,11 @@ impl WorkingSets {
         self.outside
     }
 
-    /// Ends the current interval now. What is referenced later without more instructions counts in an interval of the same number.
-    pub fn end(&mut self) {
-        self.close();
-        self.current = WorkingSet { interval: self.current.interval, ..WorkingSet::default() };
+    /// Takes out the current interval, and begins it again without frames.
+    pub(crate) fn take(&mut self) -> WorkingSet {
         self.next_mark();
+        let begun = WorkingSet { interval: self.current.interval, ..WorkingSet::default() };
+        std::mem::replace(&mut self.current, begun)
     }
 
     /// All intervals, in order, without those in which no frame was referenced.

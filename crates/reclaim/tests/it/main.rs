@@ -2,6 +2,7 @@
 //! Distances, the optimum and working sets against slow references and closed forms.
 
 mod distances;
+mod growth;
 mod memory_use;
 mod optimum;
 mod streams;

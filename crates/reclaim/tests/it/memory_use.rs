@@ -2,7 +2,7 @@
 //! All of a stream's results together against each made alone.
 
 use crate::streams::{Act, streams};
-use bifold_reclaim::{MemoryUse, NextUses, ReferenceKind, StackDistances, WorkingSet, WorkingSets};
+use bifold_reclaim::{MemoryUse, NextUses, ReferenceKind, StackDistances, WorkingSets};
 use proptest::prelude::*;
 use std::num::NonZeroU64;
 
@@ -93,8 +93,14 @@ fn check<const F: usize>(steps: &[Step]) -> Result<(), TestCaseError> {
         prop_assert_eq!(all.optimum(size), uses.misses(size), "{} frames", size);
     }
     prop_assert_eq!(all.optimum(3 * F as u64 - 1), None);
-    let expected: Vec<WorkingSet> = sets.finish();
-    prop_assert_eq!(all.working_sets(), &expected[..]);
+    let intervals = all.intervals();
+    let used = intervals.iter().filter(|i| i.frames > 0).map(|i| (i.frames, i.dirty)).collect::<Vec<_>>();
+    prop_assert_eq!(used, sets.finish().iter().map(|s| (s.frames, s.dirty)).collect::<Vec<_>>());
+    prop_assert_eq!(intervals.iter().map(|i| i.instructions).sum::<u64>(), now);
+    for (at, &size) in all.sizes().iter().enumerate() {
+        let sum = intervals.iter().map(|i| i.misses[at]).sum::<u64>();
+        prop_assert_eq!(sum, stack.curve().misses(size));
+    }
     Ok(())
 }
 

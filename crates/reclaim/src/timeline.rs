@@ -1,0 +1,324 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! A guest's need of memory over time, and its file: one JSON document.
+
+use crate::grid::{Curve, sizes};
+use crate::{MissCurve, WorkingSet};
+use bifold_trace::bounded;
+use serde::{Deserialize, Serialize};
+use std::path::{Path, PathBuf};
+
+/// Name and version of the format.
+const SCHEMA: &str = "bifold.memory-timeline/1";
+/// Most bytes of a file. One that has more is damaged.
+const MOST_BYTES: u64 = 1 << 30;
+/// Most intervals: a file of them has some 300 bytes each.
+const MOST_INTERVALS: usize = 1 << 20;
+/// Largest count: what a 64-bit float holds exactly.
+const MOST_COUNT: u64 = 1 << 53;
+
+/// What a guest needed in each interval.
+///
+/// ```
+/// use bifold_reclaim::{About, MemoryTimeline, Recorder, ReferenceKind, StackDistances, WorkingSet};
+/// use std::path::Path;
+///
+/// let about = About { program: "loop".into(), guest_frames: 1000, ..About::default() };
+/// let mut stack = StackDistances::<64>::new(about.guest_frames)?;
+/// let mut recorder = Recorder::new(about, 64);
+/// for interval in 0..2 {
+///     (0..100).cycle().take(1000).for_each(|frame| stack.reference(frame, ReferenceKind::Data));
+///     let set = WorkingSet { interval, frames: 100, dirty: 30 };
+///     recorder.interval(&stack.cut(), 0.01, 1_000_000, &set);
+/// }
+/// let timeline = recorder.finish();
+/// assert_eq!((timeline.intervals[0].first, timeline.intervals[1].first), (100, 0));
+/// assert_eq!(timeline.curve(1).misses(96.0), 1000.0);
+/// assert_eq!(timeline.curve(1).misses(112.0), 0.0);
+/// let file = timeline.to_json();
+/// assert_eq!(MemoryTimeline::from_json(file.as_bytes(), Path::new("loop.json")).unwrap(), timeline);
+/// # Ok::<(), bifold_reclaim::TooManyFrames>(())
+/// ```
+#[derive(Debug, Clone, PartialEq)]
+pub struct MemoryTimeline {
+    /// The program and its guest.
+    pub about: About,
+    /// The sizes of [`Interval::misses`], in frames, ascending.
+    pub sizes: Vec<u64>,
+    /// In order of time, without gaps.
+    pub intervals: Vec<Interval>,
+}
+
+/// The program of a timeline.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct About {
+    /// The command, or the generator's name.
+    pub program: String,
+    /// The guest, in words; empty for a generator.
+    pub guest: String,
+    /// Version of Bifold that made the timeline.
+    pub bifold: String,
+    /// XXH3-64 of the events, hexadecimal.
+    pub input_hash: String,
+    /// The guest's memory in frames of 4 KB.
+    pub guest_frames: u64,
+}
+
+/// What a guest needed in one interval.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Interval {
+    /// Guest time, s.
+    pub seconds: f64,
+    /// Instructions of all vCPUs.
+    pub instructions: u64,
+    /// Distinct frames that were referenced.
+    pub working_set: u64,
+    /// Those of them that were written.
+    pub dirty: u64,
+    /// References to frames.
+    pub references: u64,
+    /// References to frames that held no memory: those miss at any size.
+    pub first: u64,
+    /// Misses of an LRU memory, first references included, at each of the sizes.
+    pub misses: Vec<u64>,
+}
+
+/// Makes a timeline beside a guest.
+#[derive(Debug, Clone)]
+pub struct Recorder {
+    timeline: MemoryTimeline,
+}
+
+impl Recorder {
+    /// A timeline without intervals, for memories of `least` frames and more.
+    pub fn new(about: About, least: u64) -> Recorder {
+        let sizes = sizes(least, about.guest_frames);
+        Recorder { timeline: MemoryTimeline { about, sizes, intervals: Vec::new() } }
+    }
+
+    /// An interval has ended.
+    pub fn interval(&mut self, curve: &MissCurve, seconds: f64, instructions: u64, set: &WorkingSet) {
+        self.timeline.intervals.push(Interval {
+            seconds,
+            instructions,
+            working_set: set.frames,
+            dirty: set.dirty,
+            references: curve.references(),
+            first: curve.first(),
+            misses: self.timeline.sizes.iter().map(|&size| curve.misses(size.max(curve.least()))).collect(),
+        });
+    }
+
+    /// The timeline.
+    pub fn finish(self) -> MemoryTimeline {
+        self.timeline
+    }
+}
+
+/// Why a timeline cannot be used.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum MemoryTimelineError {
+    /// The file cannot be read.
+    #[error("cannot read timeline {}", path.display())]
+    Io {
+        /// The file.
+        path: PathBuf,
+        /// Why.
+        source: std::io::Error,
+    },
+    /// Not a timeline, or a damaged one.
+    #[error("{} is no timeline of memory: {problem} (`bifold reclaim show --timeline FILE` writes one)", path.display())]
+    NotATimeline {
+        /// The file.
+        path: PathBuf,
+        /// What is wrong.
+        problem: String,
+    },
+    /// The file has another version.
+    #[error("{} is of version {found}, this Bifold reads {SCHEMA}: record it again", path.display())]
+    Version {
+        /// The file.
+        path: PathBuf,
+        /// The file's version.
+        found: String,
+    },
+    /// A value is impossible.
+    #[error("timeline {}: {problem}", path.display())]
+    Content {
+        /// The file.
+        path: PathBuf,
+        /// What is wrong, with the field.
+        problem: String,
+    },
+}
+
+#[derive(Deserialize)]
+struct Versioned {
+    schema: String,
+}
+
+#[derive(Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Document {
+    schema: String,
+    about: About,
+    sizes: Vec<u64>,
+    intervals: Vec<Interval>,
+}
+
+impl MemoryTimeline {
+    /// Guest time, s.
+    pub fn seconds(&self) -> f64 {
+        self.intervals.iter().map(|i| i.seconds).sum()
+    }
+
+    /// The misses of an interval by size.
+    pub fn curve(&self, interval: usize) -> Curve {
+        let Interval { references, misses, .. } = &self.intervals[interval];
+        Curve::new(&self.sizes, *references, misses)
+    }
+
+    /// The file's text.
+    pub fn to_json(&self) -> String {
+        let MemoryTimeline { about, sizes, intervals } = self.clone();
+        let document = Document { schema: SCHEMA.into(), about, sizes, intervals };
+        serde_json::to_string(&document).expect("fields have names") + "\n"
+    }
+
+    /// Parses a file's bytes; errors name `path`.
+    ///
+    /// # Errors
+    ///
+    /// It is no timeline, of another version, or has an impossible value.
+    pub fn from_json(bytes: &[u8], path: &Path) -> Result<MemoryTimeline, MemoryTimelineError> {
+        let no = |e: serde_json::Error| {
+            let problem = if bytes.is_empty() { "it is empty".into() } else { e.to_string() };
+            MemoryTimelineError::NotATimeline { path: path.into(), problem }
+        };
+        let version: Versioned = serde_json::from_slice(bytes).map_err(no)?;
+        if version.schema != SCHEMA {
+            return Err(MemoryTimelineError::Version { path: path.into(), found: version.schema });
+        }
+        let Document { about, sizes, intervals, .. } = serde_json::from_slice(bytes).map_err(no)?;
+        let timeline = MemoryTimeline { about, sizes, intervals };
+        match timeline.check() {
+            Ok(()) => Ok(timeline),
+            Err(problem) => Err(MemoryTimelineError::Content { path: path.into(), problem }),
+        }
+    }
+
+    /// Reads a file.
+    ///
+    /// # Errors
+    ///
+    /// As [`Self::from_json`], or the file cannot be read.
+    pub fn read(path: &Path) -> Result<MemoryTimeline, MemoryTimelineError> {
+        let bytes = bounded::read(path, MOST_BYTES)
+            .map_err(|source| MemoryTimelineError::Io { path: path.into(), source })?;
+        MemoryTimeline::from_json(&bytes, path)
+    }
+
+    fn check(&self) -> Result<(), String> {
+        let frames = self.about.guest_frames;
+        if !(1..=crate::MOST_FRAMES).contains(&frames) {
+            return Err(format!("about.guest_frames = {frames} is not in 1..={}", crate::MOST_FRAMES));
+        }
+        if self.sizes.is_empty() || !self.sizes.is_sorted_by(|a, b| a < b) || self.sizes[0] == 0 {
+            return Err("sizes are not above 0 and ascending".into());
+        }
+        if self.sizes.last() != Some(&frames) {
+            return Err(format!("sizes do not end at about.guest_frames = {frames}"));
+        }
+        if !(1..=MOST_INTERVALS).contains(&self.intervals.len()) {
+            return Err(format!("intervals: {} of them, not 1 to {MOST_INTERVALS}", self.intervals.len()));
+        }
+        for (i, interval) in self.intervals.iter().enumerate() {
+            interval.check(frames, self.sizes.len()).map_err(|e| format!("intervals[{i}].{e}"))?;
+        }
+        Ok(())
+    }
+}
+
+impl Interval {
+    /// The error begins with the field.
+    fn check(&self, frames: u64, sizes: usize) -> Result<(), String> {
+        // A day is longer than any interval, and sums of intervals stay finite.
+        if !(self.seconds > 0.0 && self.seconds <= 86_400.0) {
+            return Err(format!("seconds = {} is not above 0 and at most 86400", self.seconds));
+        }
+        let bounds = [
+            ("instructions", self.instructions, MOST_COUNT),
+            ("references", self.references, MOST_COUNT),
+            ("first", self.first, self.references),
+            ("working_set", self.working_set, frames),
+            ("dirty", self.dirty, self.working_set),
+        ];
+        if let Some((name, value, most)) = bounds.into_iter().find(|(_, value, most)| value > most) {
+            return Err(format!("{name} = {value} is above {most}"));
+        }
+        if self.misses.len() != sizes {
+            return Err(format!("misses: {} of them for {sizes} sizes", self.misses.len()));
+        }
+        let falling = [self.references].iter().chain(&self.misses).is_sorted_by(|a, b| a >= b);
+        if !falling || self.misses.last() < Some(&self.first) {
+            return Err("misses do not fall from references to first".into());
+        }
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn timeline() -> MemoryTimeline {
+        let misses = vec![50, 30, 20];
+        let (instructions, working_set, dirty, references, first) = (7, 40, 3, 60, 10);
+        let interval = Interval { seconds: 0.5, instructions, working_set, dirty, references, first, misses };
+        MemoryTimeline {
+            about: About { program: "p".into(), guest_frames: 100, ..About::default() },
+            sizes: vec![64, 80, 100],
+            intervals: vec![interval; 2],
+        }
+    }
+
+    fn error(change: impl Fn(&mut serde_json::Value)) -> String {
+        let mut value: serde_json::Value = serde_json::from_str(&timeline().to_json()).unwrap();
+        change(&mut value);
+        MemoryTimeline::from_json(value.to_string().as_bytes(), Path::new("a.json")).unwrap_err().to_string()
+    }
+
+    #[test]
+    fn a_damaged_file_is_named_with_its_field() {
+        let set = |pointer: &'static str, json: &'static str| {
+            error(move |v| *v.pointer_mut(pointer).unwrap() = serde_json::from_str(json).unwrap())
+        };
+        assert_eq!(
+            set("/schema", "\"bifold.memory-timeline/2\""),
+            "a.json is of version bifold.memory-timeline/2, this Bifold reads bifold.memory-timeline/1: record it again"
+        );
+        for (pointer, json, problem) in [
+            ("/about/guest_frames", "0", "about.guest_frames = 0 is not in 1..=536870912"),
+            ("/sizes", "[80,64,100]", "sizes are not above 0 and ascending"),
+            ("/sizes", "[64,80,90]", "sizes do not end at about.guest_frames = 100"),
+            ("/intervals", "[]", "intervals: 0 of them, not 1 to 1048576"),
+            ("/intervals/1/seconds", "0", "intervals[1].seconds = 0 is not above 0 and at most 86400"),
+            ("/intervals/0/first", "61", "intervals[0].first = 61 is above 60"),
+            ("/intervals/0/working_set", "101", "intervals[0].working_set = 101 is above 100"),
+            ("/intervals/0/dirty", "41", "intervals[0].dirty = 41 is above 40"),
+            ("/intervals/0/misses", "[50,30]", "intervals[0].misses: 2 of them for 3 sizes"),
+            ("/intervals/0/misses", "[50,60,20]", "intervals[0].misses do not fall from references to first"),
+            ("/intervals/0/misses", "[50,30,9]", "intervals[0].misses do not fall from references to first"),
+        ] {
+            assert_eq!(set(pointer, json), format!("timeline a.json: {problem}"));
+        }
+        assert!(error(|v| v["more"] = 1.into()).contains("unknown field `more`"));
+        let cut = &timeline().to_json().into_bytes()[..60];
+        let e = MemoryTimeline::from_json(cut, Path::new("a.json")).unwrap_err().to_string();
+        assert!(e.starts_with("a.json is no timeline of memory: EOF"), "{e}");
+        let e = MemoryTimeline::from_json(b"", Path::new("a.json")).unwrap_err().to_string();
+        assert!(e.contains("it is empty"), "{e}");
+    }
+}
