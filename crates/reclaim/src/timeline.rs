@@ -76,6 +76,8 @@ pub struct Interval {
     pub working_set: u64,
     /// Those of them that were written.
     pub dirty: u64,
+    /// Frames in use at its end: referenced, and not given back since.
+    pub in_use: u64,
     /// References to frames.
     pub references: u64,
     /// References to frames that held no memory: those miss at any size.
@@ -111,6 +113,7 @@ impl Recorder {
             instructions,
             working_set: set.frames,
             dirty: set.dirty,
+            in_use: stack.held(),
             references: curve.references(),
             first: curve.first(),
             misses: self.timeline.sizes.iter().map(|&size| curve.misses(size)).collect(),
@@ -260,6 +263,7 @@ impl Interval {
             ("references", self.references, MOST_COUNT),
             ("first", self.first, self.references),
             ("working_set", self.working_set, frames),
+            ("in_use", self.in_use, frames),
             ("dirty", self.dirty, self.working_set),
         ];
         if let Some((name, value, most)) = bounds.into_iter().find(|(_, value, most)| value > most) {
@@ -283,7 +287,16 @@ mod tests {
     fn timeline() -> MemoryTimeline {
         let misses = vec![50, 30, 20];
         let (instructions, working_set, dirty, references, first) = (7, 40, 3, 60, 10);
-        let interval = Interval { seconds: 0.5, instructions, working_set, dirty, references, first, misses };
+        let interval = Interval {
+            seconds: 0.5,
+            instructions,
+            working_set,
+            dirty,
+            in_use: 50,
+            references,
+            first,
+            misses,
+        };
         MemoryTimeline {
             about: About { program: "p".into(), guest_frames: 100, ..About::default() },
             sizes: vec![64, 80, 100],
@@ -314,6 +327,7 @@ mod tests {
             ("/intervals/1/seconds", "0", "intervals[1].seconds = 0 is not above 0 and at most 86400"),
             ("/intervals/0/first", "61", "intervals[0].first = 61 is above 60"),
             ("/intervals/0/working_set", "101", "intervals[0].working_set = 101 is above 100"),
+            ("/intervals/1/in_use", "101", "intervals[1].in_use = 101 is above 100"),
             ("/intervals/0/dirty", "41", "intervals[0].dirty = 41 is above 40"),
             ("/intervals/0/misses", "[50,30]", "intervals[0].misses: 2 of them for 3 sizes"),
             ("/intervals/0/misses", "[50,60,20]", "intervals[0].misses do not fall from references to first"),

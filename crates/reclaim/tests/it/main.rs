@@ -4,5 +4,6 @@
 mod distances;
 mod growth;
 mod optimum;
+mod plan;
 mod streams;
 mod working_set;
