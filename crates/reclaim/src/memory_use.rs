@@ -27,6 +27,8 @@ pub struct IntervalUse {
     pub frames: u64,
     /// Those of them that were written.
     pub dirty: u64,
+    /// Frames that hold memory at the end.
+    pub held: u64,
     /// References.
     pub references: u64,
     /// References to frames that held no memory.
@@ -200,6 +202,7 @@ impl<const F: usize> MemoryUse<F> {
             instructions: self.instructions - self.begun_at,
             frames: set.frames,
             dirty: set.dirty,
+            held: self.stack.held(),
             references: curve.references(),
             first: curve.first(),
             // A guest of fewer frames than `F` fits into all of them.

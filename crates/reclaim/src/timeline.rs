@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! A guest's need of memory over time, and its file: one JSON document.
 
-use crate::grid::{Curve, sizes};
-use crate::{MissCurve, WorkingSet};
+use crate::grid::Curve;
+use crate::{IntervalUse, MemoryUse};
 use bifold_trace::bounded;
 use serde::{Deserialize, Serialize};
 use std::path::{Path, PathBuf};
@@ -19,18 +19,18 @@ const MOST_COUNT: u64 = 1 << 53;
 /// What a guest needed in each interval.
 ///
 /// ```
-/// use bifold_reclaim::{About, MemoryTimeline, Recorder, ReferenceKind, StackDistances, WorkingSet};
+/// use bifold_reclaim::{About, MemoryTimeline, MemoryUse, ReferenceKind};
+/// use std::num::NonZeroU64;
 /// use std::path::Path;
 ///
 /// let about = About { program: "loop".into(), guest_frames: 1000, ..About::default() };
-/// let mut stack = StackDistances::<64>::new(about.guest_frames)?;
-/// let mut recorder = Recorder::new(about, 64);
-/// for interval in 0..2 {
-///     (0..100).cycle().take(1000).for_each(|frame| stack.reference(frame, ReferenceKind::Data));
-///     let set = WorkingSet { interval, frames: 100, dirty: 30 };
-///     recorder.interval(&stack.cut(), 0.01, 1_000_000, &set);
+/// let mut uses = MemoryUse::<64>::new(about.guest_frames, NonZeroU64::new(1_000_000).unwrap(), 0)?;
+/// for interval in 1..3 {
+///     (0..100).cycle().take(1000).for_each(|frame| uses.reference(frame, ReferenceKind::Data, frame < 30));
+///     uses.ran(interval * 1_000_000);
 /// }
-/// let timeline = recorder.finish();
+/// uses.end();
+/// let timeline = MemoryTimeline::of(about, &uses, 1e-8);
 /// assert_eq!((timeline.intervals[0].first, timeline.intervals[1].first), (100, 0));
 /// assert_eq!(timeline.curve(1).misses(96.0), 1000.0);
 /// assert_eq!(timeline.curve(1).misses(112.0), 0.0);
@@ -76,44 +76,14 @@ pub struct Interval {
     pub working_set: u64,
     /// Those of them that were written.
     pub dirty: u64,
+    /// Frames in use at its end: referenced, and not given back since.
+    pub in_use: u64,
     /// References to frames.
     pub references: u64,
     /// References to frames that held no memory: those miss at any size.
     pub first: u64,
     /// Misses of an LRU memory, first references included, at each of the sizes.
     pub misses: Vec<u64>,
-}
-
-/// Makes a timeline beside a guest.
-#[derive(Debug, Clone)]
-pub struct Recorder {
-    timeline: MemoryTimeline,
-}
-
-impl Recorder {
-    /// A timeline without intervals, for memories of `least` frames and more.
-    pub fn new(about: About, least: u64) -> Recorder {
-        let sizes = sizes(least, about.guest_frames);
-        Recorder { timeline: MemoryTimeline { about, sizes, intervals: Vec::new() } }
-    }
-
-    /// An interval has ended.
-    pub fn interval(&mut self, curve: &MissCurve, seconds: f64, instructions: u64, set: &WorkingSet) {
-        self.timeline.intervals.push(Interval {
-            seconds,
-            instructions,
-            working_set: set.frames,
-            dirty: set.dirty,
-            references: curve.references(),
-            first: curve.first(),
-            misses: self.timeline.sizes.iter().map(|&size| curve.misses(size.max(curve.least()))).collect(),
-        });
-    }
-
-    /// The timeline.
-    pub fn finish(self) -> MemoryTimeline {
-        self.timeline
-    }
 }
 
 /// Why a timeline cannot be used.
@@ -169,6 +139,23 @@ struct Document {
 }
 
 impl MemoryTimeline {
+    /// What a guest used. An instruction takes `seconds` of its time.
+    pub fn of<const F: usize>(about: About, uses: &MemoryUse<F>, seconds: f64) -> MemoryTimeline {
+        let interval = |i: &IntervalUse| Interval {
+            seconds: i.instructions as f64 * seconds,
+            instructions: i.instructions,
+            working_set: i.frames,
+            dirty: i.dirty,
+            in_use: i.held,
+            references: i.references,
+            first: i.first,
+            misses: i.misses.clone(),
+        };
+        // An interval without instructions has no time in which to decide anything.
+        let intervals = uses.intervals().iter().filter(|i| i.instructions > 0).map(interval).collect();
+        MemoryTimeline { about, sizes: uses.sizes().to_vec(), intervals }
+    }
+
     /// Guest time, s.
     pub fn seconds(&self) -> f64 {
         self.intervals.iter().map(|i| i.seconds).sum()
@@ -253,6 +240,7 @@ impl Interval {
             ("references", self.references, MOST_COUNT),
             ("first", self.first, self.references),
             ("working_set", self.working_set, frames),
+            ("in_use", self.in_use, frames),
             ("dirty", self.dirty, self.working_set),
         ];
         if let Some((name, value, most)) = bounds.into_iter().find(|(_, value, most)| value > most) {
@@ -276,7 +264,16 @@ mod tests {
     fn timeline() -> MemoryTimeline {
         let misses = vec![50, 30, 20];
         let (instructions, working_set, dirty, references, first) = (7, 40, 3, 60, 10);
-        let interval = Interval { seconds: 0.5, instructions, working_set, dirty, references, first, misses };
+        let interval = Interval {
+            seconds: 0.5,
+            instructions,
+            working_set,
+            dirty,
+            in_use: 50,
+            references,
+            first,
+            misses,
+        };
         MemoryTimeline {
             about: About { program: "p".into(), guest_frames: 100, ..About::default() },
             sizes: vec![64, 80, 100],
@@ -307,6 +304,7 @@ mod tests {
             ("/intervals/1/seconds", "0", "intervals[1].seconds = 0 is not above 0 and at most 86400"),
             ("/intervals/0/first", "61", "intervals[0].first = 61 is above 60"),
             ("/intervals/0/working_set", "101", "intervals[0].working_set = 101 is above 100"),
+            ("/intervals/1/in_use", "101", "intervals[1].in_use = 101 is above 100"),
             ("/intervals/0/dirty", "41", "intervals[0].dirty = 41 is above 40"),
             ("/intervals/0/misses", "[50,30]", "intervals[0].misses: 2 of them for 3 sizes"),
             ("/intervals/0/misses", "[50,60,20]", "intervals[0].misses do not fall from references to first"),

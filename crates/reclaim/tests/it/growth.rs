@@ -1,9 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! What a guest misses while its memory grows: the estimate from the interval's curve beside an LRU memory whose size changes.
 
-use bifold_reclaim::{About, Recorder, ReferenceKind, StackDistances, WorkingSet};
+use bifold_reclaim::{About, MemoryTimeline, MemoryUse, ReferenceKind};
 use rand::{Rng, SeedableRng};
 use rand_pcg::Pcg64;
+use std::num::NonZeroU64;
 
 const FRAMES: u64 = 2048;
 const REFERENCES: usize = 20_000;
@@ -45,29 +46,28 @@ fn reference(kind: usize, at: usize, random: &mut Pcg64) -> u64 {
 fn misses_of_growing_memory_are_estimated_from_the_curve() {
     for kind in 0..4 {
         let mut random = Pcg64::seed_from_u64(kind as u64);
-        let mut stack = StackDistances::<64>::new(FRAMES).expect("few frames");
+        let mut uses = MemoryUse::<64>::new(FRAMES, NonZeroU64::MIN, 0).expect("few frames");
         let about = About { guest_frames: FRAMES, ..About::default() };
-        let mut recorder = Recorder::new(about, 64);
         let (mut memory, mut sizes, mut exact, mut at) = (Memory::default(), Vec::new(), Vec::new(), 0);
-        for interval in 0..40 {
+        for interval in 1..41 {
             let size = random.random_range(4..8) << random.random_range(4..9);
             memory.shrink(size);
-            sizes.push((memory.0.len() as f64, size as f64));
+            sizes.push((memory.0.len() as f64, size as f64, (uses.held() as usize - memory.0.len()) as f64));
             let mut misses = 0;
             for _ in 0..REFERENCES {
                 let frame = reference(kind, at, &mut random);
                 at += 1;
-                stack.reference(frame, ReferenceKind::Data);
+                uses.reference(frame, ReferenceKind::Data, false);
                 misses += u64::from(memory.misses(frame, size));
             }
             exact.push((misses as f64, memory.0.len() as f64));
-            recorder.interval(&stack.cut(), 1.0, 1, &WorkingSet { interval, ..WorkingSet::default() });
+            uses.ran(interval);
         }
-        let timeline = recorder.finish();
-        // The first interval has first references in its beginning only: it is not alike all the time.
+        let timeline = MemoryTimeline::of(about, &uses, 1.0);
+        // First references come in the beginning of the first interval: it is not alike all the time.
         for i in 1..40 {
-            let (held, size) = sizes[i];
-            let (misses, after) = timeline.curve(i).misses_while_growing(held, size);
+            let (held, size, out) = sizes[i];
+            let (misses, after) = timeline.curve(i).misses_while_growing(held, size, out);
             let (expected, grown) = exact[i];
             let slack = 0.04 * expected + 60.0;
             assert!(

@@ -5,5 +5,6 @@ mod distances;
 mod growth;
 mod memory_use;
 mod optimum;
+mod plan;
 mod streams;
 mod working_set;

@@ -1,0 +1,95 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! The policies, one file each: what was published, the parameters, the decision.
+
+mod curves;
+mod equal;
+mod feedback;
+mod idle_tax;
+mod mom;
+mod oracle;
+mod proxmox;
+
+pub(crate) use oracle::best as oracle;
+
+use crate::replay::{Guest, Policy, View};
+
+/// A policy by its name.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum PolicyName {
+    /// The same for all guests.
+    Equal,
+    /// Shares with a tax on idle memory.
+    IdleTax,
+    /// The memory overcommitment manager's balloon rule.
+    Mom,
+    /// Proxmox VE's automatic ballooning.
+    Proxmox,
+    /// Less until the guest waits, and more when it does.
+    Feedback,
+    /// The least misses by the last curves.
+    Curves,
+    /// The least misses by the next curves.
+    Oracle,
+}
+
+impl PolicyName {
+    /// All policies, in the order of tables.
+    pub const ALL: [PolicyName; 7] = [
+        PolicyName::Equal,
+        PolicyName::IdleTax,
+        PolicyName::Mom,
+        PolicyName::Proxmox,
+        PolicyName::Feedback,
+        PolicyName::Curves,
+        PolicyName::Oracle,
+    ];
+
+    /// The name in options, tables and JSON.
+    ///
+    /// ```
+    /// use bifold_reclaim::PolicyName;
+    ///
+    /// assert_eq!(PolicyName::IdleTax.name(), "idle-tax");
+    /// ```
+    pub const fn name(self) -> &'static str {
+        match self {
+            PolicyName::Equal => "equal",
+            PolicyName::IdleTax => "idle-tax",
+            PolicyName::Mom => "mom",
+            PolicyName::Proxmox => "proxmox",
+            PolicyName::Feedback => "feedback",
+            PolicyName::Curves => "curves",
+            PolicyName::Oracle => "oracle",
+        }
+    }
+
+    /// What the policy must know of guests.
+    pub const fn needs(self) -> &'static str {
+        match self {
+            PolicyName::Equal => "nothing",
+            PolicyName::IdleTax => "samples of pages that are accessed",
+            PolicyName::Mom | PolicyName::Proxmox => "the guest's free memory, by its balloon",
+            PolicyName::Feedback => "time lost by waits for memory",
+            PolicyName::Curves => "the last interval's miss curve",
+            PolicyName::Oracle => "the future",
+        }
+    }
+
+    /// The policy for guests; the oracle is [`oracle`].
+    pub(crate) fn policy(self, guests: &[Guest]) -> Box<dyn Policy + '_> {
+        match self {
+            PolicyName::Equal => Box::new(equal::Equal),
+            PolicyName::IdleTax => Box::new(idle_tax::IdleTax::new(guests.len())),
+            PolicyName::Mom => Box::new(mom::Mom::default()),
+            PolicyName::Proxmox => Box::new(proxmox::Proxmox::default()),
+            PolicyName::Feedback => Box::new(feedback::Feedback),
+            PolicyName::Curves => Box::new(curves::Curves::default()),
+            PolicyName::Oracle => Box::new(oracle::Ahead::new(guests, 1)),
+        }
+    }
+}
+
+/// The sizes that each guest may have.
+fn bounds(guests: &[View]) -> Vec<(u64, u64)> {
+    guests.iter().map(|guest| (guest.least, guest.most)).collect()
+}

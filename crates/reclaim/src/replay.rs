@@ -1,0 +1,198 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! Guests on one host, whose memory a policy divides step by step.
+
+use crate::partition::by_level;
+use crate::steps::Step;
+
+/// A guest's timeline in steps, and the sizes that it may have, in frames.
+#[derive(Debug, Clone)]
+pub(crate) struct Guest {
+    pub name: String,
+    pub least: u64,
+    pub most: u64,
+    pub steps: Vec<Step>,
+}
+
+/// The host, in frames and seconds.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Host {
+    pub frames: u64,
+    /// Length of a step.
+    pub step_s: f64,
+    /// What a refault costs.
+    pub refault_s: f64,
+    /// Seconds of a policy in a second of the guests.
+    pub time_scale: f64,
+}
+
+/// What a policy sees of a guest. It sees nothing of the step that it decides for.
+#[derive(Debug, Clone)]
+pub(crate) struct View<'a> {
+    pub least: u64,
+    pub most: u64,
+    /// What the guest may hold; at the start, all of its memory.
+    pub size: u64,
+    /// What the guest holds.
+    pub held: f64,
+    /// Frames that the guest uses, in memory or not.
+    pub in_use: f64,
+    /// The part of the last step's time in which the guest waited for memory.
+    pub pressure: f64,
+    /// What it needed in the last step; `None` at the start.
+    pub past: Option<&'a Step>,
+}
+
+/// What a policy sees of the host.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Now {
+    /// The host's frames.
+    pub host: u64,
+    /// Seconds since the last decision, of the policy's clock; 0 at the start.
+    pub seconds: f64,
+}
+
+/// A rule that divides a host's memory.
+pub(crate) trait Policy {
+    /// The size of each guest for the next step. Sizes out of a guest's bounds are moved into them, and what is more than the host has
+    /// is cut from all guests in proportion to what they have above their least.
+    fn decide(&mut self, now: Now, guests: &[View]) -> Vec<u64>;
+}
+
+/// One step of one guest.
+#[derive(Debug, Clone, Copy, PartialEq, Default)]
+pub(crate) struct Tick {
+    pub size: u64,
+    /// What the guest holds at the end.
+    pub held: f64,
+    /// Misses beyond first references.
+    pub refaults: f64,
+    /// Those of them that a memory which had this size before would not have had: the new memory was empty.
+    pub while_growing: f64,
+    /// Dirty frames that were taken from the guest.
+    pub written: f64,
+}
+
+impl Guest {
+    /// What a policy sees of the guest before step `n`.
+    fn view(&self, n: usize, last: Option<Tick>, host: Host) -> View<'_> {
+        let last = last.unwrap_or(Tick { size: self.most, ..Tick::default() });
+        let stalled = last.refaults * host.refault_s;
+        let past = n.checked_sub(1).map(|n| &self.steps[n]);
+        View {
+            least: self.least,
+            most: self.most,
+            size: last.size,
+            held: last.held,
+            in_use: past.map_or(0.0, |past| past.in_use),
+            pressure: stalled / (stalled + host.step_s),
+            past,
+        }
+    }
+}
+
+/// The steps of each guest under a policy.
+pub(crate) fn replay(guests: &[Guest], host: Host, policy: &mut dyn Policy) -> Vec<Vec<Tick>> {
+    let count = guests.iter().map(|g| g.steps.len()).max().unwrap_or(0);
+    let mut ticks: Vec<Vec<Tick>> = vec![Vec::with_capacity(count); guests.len()];
+    let mut dirty_shares = vec![(0.0, 0.0); guests.len()];
+    for n in 0..count {
+        let views: Vec<View> = guests
+            .iter()
+            .enumerate()
+            .map(|(i, guest)| guest.view(n, ticks[i].last().copied(), host))
+            .collect();
+        let seconds = if n == 0 { 0.0 } else { host.step_s * host.time_scale };
+        let sizes = fit(policy.decide(Now { host: host.frames, seconds }, &views), &views, host.frames);
+        for (i, guest) in guests.iter().enumerate() {
+            let (step, size) = (&guest.steps[n], sizes[i] as f64);
+            let had = ticks[i].last().map_or(0.0, |tick| tick.held);
+            let taken = (had - size).max(0.0);
+            let (dirty, used): (f64, f64) = dirty_shares[i];
+            let written = if used > 0.0 { taken * dirty / used } else { 0.0 };
+            // Frames that the guest gives back in the step: in memory and out of it alike.
+            let first = step.curve.first();
+            let in_use = views[i].in_use;
+            let kept = if in_use > 0.0 { ((step.in_use - first) / in_use).clamp(0.0, 1.0) } else { 0.0 };
+            let had = had.min(size) * kept;
+            let (misses, held) = step.curve.misses_while_growing(had, size, in_use * kept - had);
+            let refaults = (misses - first).max(0.0);
+            let while_growing = (misses - step.curve.misses(size)).clamp(0.0, refaults);
+            let size = sizes[i];
+            ticks[i].push(Tick { size, held, refaults, while_growing, written });
+            dirty_shares[i] = (dirty + step.dirty, used + step.working_set);
+        }
+    }
+    ticks
+}
+
+/// Sizes within their bounds and the host.
+fn fit(mut sizes: Vec<u64>, guests: &[View], host: u64) -> Vec<u64> {
+    assert_eq!(sizes.len(), guests.len(), "a policy decides for all guests");
+    for (size, guest) in sizes.iter_mut().zip(guests) {
+        *size = (*size).clamp(guest.least, guest.most);
+    }
+    if sizes.iter().sum::<u64>() <= host {
+        return sizes;
+    }
+    let bounds: Vec<_> = guests.iter().zip(&sizes).map(|(guest, &size)| (guest.least, size)).collect();
+    by_level(host, &bounds, |i, level| bounds[i].0 as f64 + level * (bounds[i].1 - bounds[i].0) as f64)
+}
+
+#[cfg(test)]
+pub(crate) mod tests {
+    use super::*;
+    use crate::grid::{Curve, sizes};
+
+    /// A step of a guest of 1024 frames that runs `references` times in a loop over `frames` frames.
+    pub(crate) fn looping(frames: u64, references: u64, first: u64) -> Step {
+        let sizes = sizes(64, 1024);
+        let misses: Vec<u64> = sizes.iter().map(|&s| if s < frames { references } else { first }).collect();
+        let working_set = frames as f64;
+        let (in_use, dirty) = (working_set, working_set / 4.0);
+        Step { curve: Curve::new(&sizes, references, &misses), in_use, working_set, dirty }
+    }
+
+    pub(crate) fn guest(name: &str, steps: Vec<Step>) -> Guest {
+        Guest { name: name.into(), least: 64, most: 1024, steps }
+    }
+
+    pub(crate) const HOST: Host = Host { frames: 1024, step_s: 1.0, refault_s: 1e-4, time_scale: 1.0 };
+
+    /// Gives sizes as written.
+    struct Script(Vec<Vec<u64>>);
+
+    impl Policy for Script {
+        fn decide(&mut self, _: Now, _: &[View]) -> Vec<u64> {
+            self.0.remove(0)
+        }
+    }
+
+    #[test]
+    fn taken_memory_is_empty_when_it_comes_back() {
+        let steps = vec![
+            looping(256, 1000, 256),
+            looping(256, 1000, 0),
+            looping(256, 1000, 0),
+            looping(256, 1000, 0),
+        ];
+        let mut script = Script(vec![vec![256], vec![192], vec![256], vec![256]]);
+        let ticks = &replay(&[guest("a", steps)], HOST, &mut script)[0];
+        let of = |f: fn(&Tick) -> f64| ticks.iter().map(|t| f(t).round()).collect::<Vec<_>>();
+        // 192 of 256 frames hold none of a loop over 256, and 64 frames are loaded when they are back.
+        assert_eq!(of(|t| t.held), [256.0, 192.0, 256.0, 256.0]);
+        assert_eq!(of(|t| t.refaults), [0.0, 1000.0, 64.0, 0.0]);
+        assert_eq!(of(|t| t.while_growing), [0.0, 0.0, 64.0, 0.0]);
+        // A quarter of the frames used was written.
+        assert_eq!(of(|t| t.written), [0.0, 16.0, 0.0, 0.0]);
+    }
+
+    #[test]
+    fn what_a_policy_gives_beyond_the_host_is_cut_in_proportion() {
+        let view =
+            |least, most| View { least, most, size: 0, held: 0.0, in_use: 0.0, pressure: 0.0, past: None };
+        let views = [view(100, 1000), view(100, 1000), view(50, 200)];
+        assert_eq!(fit(vec![900, 500, 10], &views, 2000), [900, 500, 50]);
+        assert_eq!(fit(vec![900, 500, 10], &views, 850), [500, 300, 50]);
+        assert_eq!(fit(vec![5000, 5000, 5000], &views, 2200), [1000, 1000, 200]);
+    }
+}
