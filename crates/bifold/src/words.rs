@@ -78,6 +78,14 @@ pub fn interval(text: &str) -> Result<f64, String> {
 
 const SHORTEST_INTERVAL: f64 = 0.01;
 
+/// Microseconds above 0, up to a second.
+pub fn microseconds(text: &str) -> Result<f64, String> {
+    match text.parse::<f64>() {
+        Ok(us) if us > 0.0 && us <= 1e6 => Ok(us),
+        _ => Err("not a number of microseconds above 0 and up to 1000000".into()),
+    }
+}
+
 /// Seconds of a policy for one second of a run.
 pub fn time_scale(text: &str) -> Result<f64, String> {
     match text.parse::<f64>() {

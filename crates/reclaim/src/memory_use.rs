@@ -253,6 +253,11 @@ impl<const F: usize> MemoryUse<F> {
         if self.uses.dropped() > 0 { None } else { self.uses.misses(frames) }
     }
 
+    /// Were there more references than are kept for the optimum?
+    pub fn is_optimum_cut(&self) -> bool {
+        self.uses.dropped() > 0
+    }
+
     /// Bytes of what is kept for the optimum.
     pub fn optimum_bytes(&self) -> u64 {
         self.uses.bytes()

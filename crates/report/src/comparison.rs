@@ -25,6 +25,11 @@ impl Comparison {
         bifold_trace::region_begins_later(region) && self.outcome.before_region.is_none()
     }
 
+    /// The lines above a table: the command, the guest, the profile, the run and what warns of it.
+    pub fn render_head(&self) -> String {
+        crate::table::head(self)
+    }
+
     /// Number of self-checks made, and number of self-checks that failed.
     pub fn checks(&self) -> (u64, u64) {
         let stats = self.meta.capture_checks.unwrap_or_default();

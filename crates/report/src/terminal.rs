@@ -27,7 +27,7 @@ pub(crate) fn columns() -> usize {
 }
 
 /// Whether tables draw lines with ASCII characters.
-pub(crate) fn ascii() -> bool {
+pub fn ascii() -> bool {
     ASCII.load(Ordering::Relaxed)
 }
 

@@ -19,7 +19,7 @@ const MEMORY_MIB: u64 = 2048;
 const CHECK_EVERY: u64 = 10_000;
 
 /// Options of the guest.
-#[derive(Debug, Args)]
+#[derive(Debug, Clone, Args)]
 #[command(next_help_heading = "Guest")]
 pub struct GuestArgs {
     /// Let guest time follow host time instead of counting instructions

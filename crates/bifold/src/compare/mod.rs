@@ -13,8 +13,9 @@ mod plan;
 mod region;
 mod runs;
 
-pub use args::{CompareArgs, RecordArgs};
-pub use plan::command_tip;
+pub use args::{CompareArgs, ProgramArgs, RecordArgs};
+pub use guest::GuestArgs;
+pub use plan::{Source, command_tip, source};
 
 use crate::status::Status;
 

@@ -79,7 +79,7 @@ pub fn compare(args: CompareArgs) -> anyhow::Result<Plan> {
     if runs > 1 && common.show.timeline.is_some() {
         return Err(UsageError::conflict("--timeline", "holds one run: leave out --runs").into());
     }
-    Ok(Plan { output, runs, ..plan(common, Source::OfCompare(file), None)? })
+    Ok(Plan { output, runs, ..plan(common, Source::OfReader("compare", file), None)? })
 }
 
 /// The plan of `record`.
@@ -113,9 +113,9 @@ fn distinct_files(
 }
 
 /// The verb that needs a source of events.
-enum Source {
-    /// `compare`, with its recording if one is named.
-    OfCompare(Option<PathBuf>),
+pub enum Source {
+    /// A verb of this name that reads recordings too, with the recording if one is named.
+    OfReader(&'static str, Option<PathBuf>),
     /// `record`.
     OfRecord,
 }
@@ -124,7 +124,7 @@ const ONE_SOURCE: &str =
     "is one source of events too many: give a command after `--`, or a recording, or --generate";
 
 /// Opens the one source of events that the arguments name.
-fn source(
+pub fn source(
     verb: Source,
     program: ProgramArgs,
     guest: GuestArgs,
@@ -132,14 +132,14 @@ fn source(
     seed: u64,
 ) -> anyhow::Result<Box<dyn EventSource>> {
     let none = match verb {
-        Source::OfCompare(Some(path)) => {
+        Source::OfReader(verb, Some(path)) => {
             if program.generate.is_some() || !program.command.is_empty() {
                 return Err(UsageError::conflict("FILE", ONE_SOURCE).into());
             }
             no_guest(&guest, "a recording")?;
-            return open_recording(path);
+            return open_recording(verb, path);
         }
-        Source::OfCompare(None) => "give a command after `--`, a recording, or --generate",
+        Source::OfReader(_, None) => "give a command after `--`, a recording, or --generate",
         Source::OfRecord => "give a command after `--`, or --generate",
     };
     match (program.generate, program.command.is_empty()) {
@@ -166,13 +166,13 @@ fn no_guest(args: &GuestArgs, source: &str) -> Result<(), UsageError> {
     }
 }
 
-fn open_recording(path: PathBuf) -> anyhow::Result<Box<dyn EventSource>> {
+fn open_recording(verb: &str, path: PathBuf) -> anyhow::Result<Box<dyn EventSource>> {
     match Reader::open(&path) {
         Ok(reader) => Ok(Box::new(Recording { reader: Box::new(reader), path })),
         // Most often, FILE is a command without `--` rather than a damaged recording.
         Err(e @ (FileError::Io { .. } | FileError::NotARecording { .. })) => {
             let e = anyhow::Error::from(e);
-            Err(anyhow!("{e:#}\n{}", command_tip("compare", &[path.into()])))
+            Err(anyhow!("{e:#}\n{}", command_tip(verb, &[path.into()])))
         }
         Err(e) => Err(e.into()),
     }

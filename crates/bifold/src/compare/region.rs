@@ -6,7 +6,7 @@ use bifold_guest::{Begin, Region, Windows};
 use clap::Args;
 
 /// Options for long programs.
-#[derive(Debug, Args)]
+#[derive(Debug, Clone, Args)]
 #[command(next_help_heading = "Long programs")]
 pub struct RegionArgs {
     /// Skip the first N instructions, or seconds with the suffix s: 500M, 2G, 1.5s

@@ -47,6 +47,11 @@ pub const VERBS: &[Verb] = &[
         ..verb("record", GUEST)
     },
     verb("diff", &[]),
+    Verb {
+        without: Some("it reads recordings and generators, and runs no command"),
+        parts: ROOT_HOST,
+        ..verb("reclaim show", GUEST)
+    },
     verb("policy", &[]),
     verb("profile", &[]),
     Verb { parts: &[FEW_FIGURES], ..verb("stat", &[MODULE]) },

@@ -8,7 +8,7 @@ use clap::{Args, ValueEnum};
 use std::path::Path;
 
 /// The default hardware profile.
-const DEFAULT_PROFILE: &str = "i5-7600";
+pub const DEFAULT_PROFILE: &str = "i5-7600";
 /// The default seed of the host frames' placement.
 const DEFAULT_SEED: u64 = 1;
 
@@ -122,7 +122,7 @@ impl From<CachesArg> for CacheMode {
 }
 
 /// `--help` of `--profile`: the first line of `-h`, and the built-in profiles with their descriptions.
-fn profile_help() -> String {
+pub fn profile_help() -> String {
     let list: Vec<String> = Profile::builtin_descriptions()
         .map(|(name, description)| format!("`{name}`, {description}"))
         .collect();
@@ -130,6 +130,20 @@ fn profile_help() -> String {
 }
 
 impl ModelArgs {
+    /// The defaults, with this profile and these changes of its values.
+    pub fn of_profile(profile: String, set: Vec<String>) -> ModelArgs {
+        ModelArgs {
+            profile,
+            set,
+            configs: Vec::new(),
+            interval: None,
+            caches: CachesArg::default(),
+            seed: DEFAULT_SEED,
+            host_frames: HostFrames::default(),
+            backed: false,
+        }
+    }
+
     /// The profile with its overrides.
     ///
     /// # Errors

@@ -10,17 +10,18 @@ mod pace;
 pub mod policies;
 pub mod source;
 
-pub use args::{ModelArgs, configs, profile_file};
+pub use args::{DEFAULT_PROFILE, ModelArgs, configs, profile_file, profile_help};
 
 use crate::console::{Progress, note, note_file};
 use crate::status::Status;
 use bifold_attribute::{Attribution, View};
 use bifold_guest::{GuestError, Written};
 use bifold_model::{
-    CacheMode, Config, Frames, MOST_REGIONS, Model, Options, Outcome, PlacementOptions, Profile,
+    CacheMode, Config, Frames, MOST_REGIONS, Model, Options, Outcome, PlacementOptions, Profile, UseOptions,
 };
 use bifold_policy::Timeline;
 use bifold_policy::replay_check::OnLine;
+use bifold_reclaim::MemoryUse;
 use bifold_report::{Comparison, Meta, Partial, Places, grouped};
 use bifold_trace::file::Writer;
 use bifold_trace::{CommandExit, Thin, Windows};
@@ -65,6 +66,8 @@ pub struct Plan {
     pub until: Option<f64>,
     /// The placements for which local and remote references are counted; none without them.
     pub placed: Option<PlacementOptions>,
+    /// What is counted of the use of memory; none without it.
+    pub uses: Option<UseOptions>,
     /// The notes to print on stderr.
     pub notes: Notes,
 }
@@ -124,6 +127,7 @@ impl Plan {
             thin: None,
             until: None,
             placed: None,
+            uses: None,
             notes,
         })
     }
@@ -137,6 +141,8 @@ pub struct Carried {
     outcome: Outcome,
     /// Costs by place, with `--where`.
     places: Option<Places>,
+    /// What the guest used of its memory, if that was watched.
+    pub uses: Option<MemoryUse>,
     /// Number and size of the files that the command wrote.
     pub written: Option<Written>,
     /// An archive of the files that the command wrote, with `--keep`.
@@ -173,6 +179,9 @@ pub fn carry_out(plan: &mut Plan, part: &str, stop: &AtomicBool) -> anyhow::Resu
     let mut model = Model::new(&plan.profile, options);
     if places.is_some() {
         model.charge(plan.places.is_some_and(|p| p.stacks));
+    }
+    if let Some(uses) = plan.uses {
+        model.watch_uses(uses)?;
     }
     for on_line in &plan.on_line {
         on_line.attach(&mut model, &plan.profile, interval_s, plan.time_scale);
@@ -235,13 +244,14 @@ pub fn carry_out(plan: &mut Plan, part: &str, stop: &AtomicBool) -> anyhow::Resu
     let (written, kept, short_of_memory) = (ending.written, ending.kept, ending.short_of_memory);
     let progress = Progress::start(plan.notes.progress, pace::REPORT).prefix(part);
     let window_scale = feed.model.window_scale();
+    let uses = feed.model.take_uses();
     let outcome = feed.model.finish();
     let places = feed
         .places
         .zip(plan.places)
         .map(|(p, shown)| Places::new(p.finish(window_scale), shown.view, shown.config));
     progress.end();
-    Ok(Carried { meta, outcome, places, written, kept, short_of_memory, failure: ending.failure })
+    Ok(Carried { meta, outcome, places, uses, written, kept, short_of_memory, failure: ending.failure })
 }
 
 /// Whether the guest did not start the command, so that all events are the guest's own, or the command did not come to its

@@ -1,0 +1,204 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! `bifold reclaim show`: how much memory a guest needs.
+
+mod needs;
+mod out;
+
+use crate::compare::{GuestArgs, ProgramArgs, Source, source};
+use crate::console::{Delivery, create, create_for_data, distinct, named, note, stop_on_signals};
+use crate::run::{self, DEFAULT_PROFILE, ModelArgs, Notes, carry_out, profile_file, profile_help};
+use crate::status::{self, Status};
+use crate::usage::UsageError;
+use crate::words;
+use bifold_model::{CacheMode, Config, Profile, UseOptions};
+use bifold_reclaim::{About, MemoryTimeline};
+use bifold_report::Format;
+use clap::Args;
+use needs::Needs;
+use std::num::NonZeroU64;
+use std::path::PathBuf;
+
+/// Bytes of a frame.
+pub const FRAME: u64 = 4096;
+/// The most references of which the optimum is kept: 1 GiB.
+const MOST_KEPT: u64 = 1 << 28;
+
+const EXAMPLES: &str = "\
+Examples:
+  bifold reclaim show -- gcc -O2 -c mid_size.c
+  bifold reclaim show --timeline gcc.memory -- gcc -O2 -c mid_size.c
+  bifold reclaim show --sizes 32M,48M,64M --format json run.bifold";
+
+/// Show how much memory a guest needs: misses at every size, and the working set over time
+///
+/// Runs CMD in a Linux guest as `compare` does, or reads a recording, or takes events from a built-in generator. Each use of a
+/// page of the guest's memory counts: by data, by code, and by walks of the guest's page tables. A page that is used
+/// after it was taken away is a refault: the host has to bring it back, and the guest waits.
+///
+/// The table has the refaults at each size of memory, if the host takes the page that was used least recently (LRU), and
+/// the fewest that any choice can have, which knows the future (Belady). First uses are no refaults: no amount of memory
+/// avoids them. Counts are exact, from 1 MB of memory on, and from 3 MB for the fewest.
+#[derive(Debug, Args)]
+#[command(
+    override_usage = "bifold reclaim show [OPTIONS] -- CMD...\n       \
+                      bifold reclaim show [OPTIONS] FILE\n       \
+                      bifold reclaim show [OPTIONS] --generate NAME[:N]",
+    after_help = EXAMPLES,
+    after_long_help = status::below(EXAMPLES)
+)]
+pub struct ShowArgs {
+    /// A recording made by `bifold record`
+    #[arg(value_name = "FILE")]
+    pub file: Option<PathBuf>,
+
+    /// A command or a generator.
+    #[command(flatten)]
+    pub program: ProgramArgs,
+
+    /// Sizes of memory in the table, separated by commas, as in 32M,48M [default: two for each doubling]
+    #[arg(long, value_name = "LIST", value_delimiter = ',', value_parser = size)]
+    pub sizes: Vec<u64>,
+
+    /// Microseconds that the guest waits for a refault
+    ///
+    /// The default is a random read from an NVMe disk for data centres, by its data sheet (Intel P4500, 1 TB). The
+    /// host's own work for the fault comes on top.
+    #[arg(long, value_name = "US", value_parser = words::microseconds, default_value = "85")]
+    pub refault_us: f64,
+
+    /// Length of the intervals of the working set, in seconds of the ideal run [default: 0.1]
+    #[arg(short, long, value_name = "SECS", value_parser = words::timeline_interval)]
+    pub interval: Option<f64>,
+
+    /// Output format
+    ///
+    /// `table` is for reading. `json` is one document (schema bifold.memory-use/1) with the curve at four sizes for each
+    /// doubling and all intervals. `csv` has the misses at every size.
+    #[arg(long, value_parser = words::formats(FORMATS), default_value = "table", hide_possible_values = true,
+          value_name = "table|json|csv", help_heading = "Output")]
+    pub format: Format,
+
+    /// Write the data to FILE instead of stdout
+    #[arg(short, long, value_name = "FILE", help_heading = "Output")]
+    pub output: Option<PathBuf>,
+
+    /// Also write the guest's need over time, for `bifold reclaim plan`
+    #[arg(long, value_name = "FILE", help_heading = "Output")]
+    pub timeline: Option<PathBuf>,
+
+    /// No progress and no notes on stderr
+    #[arg(short, long, help_heading = "Output")]
+    pub quiet: bool,
+
+    /// Hardware profile: a built-in name or a TOML file
+    #[arg(long, value_name = "NAME|FILE", default_value = DEFAULT_PROFILE, long_help = profile_help(), help_heading = "Model")]
+    pub profile: String,
+
+    /// Change one value of the profile (repeatable)
+    #[arg(long, value_name = "KEY=VALUE", help_heading = "Model")]
+    pub set: Vec<String>,
+
+    /// The guest in which the command runs.
+    #[command(flatten)]
+    pub guest: GuestArgs,
+}
+
+const FORMATS: &[Format] = &[Format::Table, Format::Json, Format::Csv];
+
+/// The smallest size of memory that counts are exact for.
+const LEAST: u64 = bifold_reclaim::FRONT as u64;
+
+/// A size of memory, in frames.
+fn size(text: &str) -> Result<u64, String> {
+    let bounds = LEAST * FRAME..=1 << 41;
+    words::size_within(text, 1, bounds, "from 1M to 2T").map(|bytes| bytes / FRAME)
+}
+
+/// Carries out the verb.
+pub fn run(args: ShowArgs) -> anyhow::Result<Status> {
+    let model = ModelArgs::of_profile(args.profile.clone(), args.set.clone());
+    let inputs = [
+        ("the recording", args.file.as_deref()),
+        ("the profile", profile_file(&model)),
+        ("the kernel", args.guest.kernel.as_deref()),
+    ];
+    let outputs = [("--output", args.output.as_deref()), ("--timeline", args.timeline.as_deref())];
+    distinct(&named(inputs), &named(outputs))?;
+    let profile = model.profile()?;
+    let mut plan = plan(&args, &model, profile)?;
+    plan.source.prepare()?;
+    let output = create_for_data(args.output.as_deref())?;
+    let timeline = create(args.timeline.as_deref())?;
+    let stop = stop_on_signals()?;
+    let mut carried = carry_out(&mut plan, "", &stop)?;
+    let failure = carried.failure.take();
+    let uses = carried.uses.take().expect("the plan asks for the use of memory");
+    let comparison = carried.plain();
+    let needs = Needs::of(&comparison, &uses, &args.sizes, args.refault_us / 1e6);
+    let text = match args.format {
+        Format::Json => out::json(&comparison, &needs)?,
+        Format::Csv => out::csv(&uses),
+        _ => out::table(&comparison, &needs),
+    };
+    let mut delivery = Delivery::new(plan.notes.notes);
+    delivery.data(&text, output);
+    delivery.file("timeline", timeline, || {
+        let guest = comparison.meta.guest.as_ref().map(|g| g.describe()).unwrap_or_default();
+        let about = About {
+            program: comparison.meta.what(),
+            guest,
+            bifold: comparison.meta.bifold.clone(),
+            input_hash: comparison.outcome.input_hash.clone(),
+            guest_frames: comparison.outcome.guest_frames,
+        };
+        Ok(MemoryTimeline::of(about, &uses, needs.seconds_per_instruction).to_json().into_bytes())
+    });
+    if uses.is_optimum_cut() {
+        note(
+            plan.notes.notes,
+            "the fewest refaults are unknown: the run has more references than are kept for them",
+        );
+    }
+    if let Some(e) = failure {
+        return Err(e);
+    }
+    delivery.done()?;
+    Ok(run::status(plan.source.live(), &comparison))
+}
+
+/// The run: native alone, whose walks read the guest's tables, and no data caches.
+fn plan(args: &ShowArgs, model: &ModelArgs, profile: Profile) -> anyhow::Result<run::Plan> {
+    let region = &args.guest.region;
+    let every = "counts every use of a page, and a sampled run has only some";
+    if region.sample.is_some() {
+        return Err(UsageError::conflict("--sample", format!("cannot be: the curve {every}")).into());
+    }
+    if region.from_marker && region.regions != Some(1) {
+        let problem = "may record several regions, and the curve is of one: add --regions 1";
+        return Err(UsageError::conflict("--from-marker", problem).into());
+    }
+    if args.guest.keep.is_some() {
+        return Err(UsageError::conflict("--keep", "is for `compare` and `record`").into());
+    }
+    let per_second = profile.cpu.frequency_hz as f64 / profile.cpu.base_cpi;
+    let interval = (args.interval.unwrap_or(0.1) * per_second) as u64;
+    let program =
+        ProgramArgs { command: args.program.command.clone(), generate: args.program.generate.clone() };
+    let reader = Source::OfReader("reclaim show", args.file.clone());
+    let source = source(reader, program, args.guest.clone(), &profile, model.seed)?;
+    let header = source.header().source;
+    if header.sample.is_some() {
+        anyhow::bail!("this recording is of a sampled run: the curve {every}");
+    }
+    if bifold_trace::several_regions(header.region.as_deref()) {
+        anyhow::bail!(
+            "this recording may have several regions, and the curve is of one: record with --regions 1"
+        );
+    }
+    let mut plan = run::Plan::new(source, profile, model, Notes::new(args.quiet, false))?;
+    plan.configs = vec![Config::ALL[0]];
+    plan.caches = CacheMode::Off;
+    let interval = NonZeroU64::new(interval).unwrap_or(NonZeroU64::MIN);
+    plan.uses = Some(UseOptions { interval, optimum: MOST_KEPT });
+    Ok(plan)
+}
