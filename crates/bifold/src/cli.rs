@@ -8,7 +8,7 @@
 use crate::usage::UsageError;
 use crate::{cache, compare, diff, doctor, profile, status};
 #[cfg(feature = "host")]
-use crate::{ctl, daemon, mode, noise, place, policy, share, stat, top};
+use crate::{ctl, daemon, mode, noise, place, policy, reclaim, share, stat, top};
 use clap::error::{ContextKind, ContextValue, ErrorKind};
 use clap::{ArgMatches, Command, CommandFactory as _, FromArgMatches as _, Parser, Subcommand};
 use std::path::PathBuf;
@@ -36,11 +36,12 @@ pub struct Cli {
 /// The verbs that this build leaves out.
 const LEFT_OUT: &[&str] = if cfg!(feature = "host") { &[] } else { OF_HOST };
 /// The verbs of the feature `host`.
-const OF_HOST: &[&str] = &["policy", "stat", "top", "mode", "daemon", "ctl", "share", "place", "noise"];
+const OF_HOST: &[&str] =
+    &["policy", "stat", "top", "mode", "daemon", "ctl", "share", "place", "noise", "reclaim"];
 const LEFT_OUT_IN_WORDS: &str = if cfg!(feature = "host") {
     ""
 } else {
-    "Without policy, stat, top, mode, daemon, ctl, share, place and noise: `make build` adds them.\n\n"
+    "Without policy, stat, top, mode, daemon, ctl, share, place, noise and reclaim: `make build` adds them.\n\n"
 };
 
 /// Whether this build leaves the verb out, or what stands below it: `share`, `share run`.
@@ -73,6 +74,8 @@ pub enum Verb {
     Place(place::PlaceArgs),
     #[cfg(feature = "host")]
     Noise(noise::NoiseArgs),
+    #[cfg(feature = "host")]
+    Reclaim(reclaim::ReclaimArgs),
     Cache(cache::CacheArgs),
     Doctor(doctor::DoctorArgs),
     /// Write the man pages into a directory
@@ -199,7 +202,7 @@ mod tests {
         for verb in Cli::command().get_subcommands() {
             let name = verb.get_name();
             assert!(["doctor", "man", "completions"].contains(&name) || doctor::knows(name), "{name}");
-            if ["share", "place", "noise"].contains(&name) {
+            if ["share", "place", "noise", "reclaim"].contains(&name) {
                 for one in verb.get_subcommands() {
                     let full = format!("{name} {}", one.get_name());
                     assert!(doctor::knows(&full), "{full}");
