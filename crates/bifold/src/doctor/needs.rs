@@ -79,6 +79,7 @@ pub const VERBS: &[Verb] = &[
     verb("place check", &[]),
     verb("place apply", &[]),
     verb("place undo", &[]),
+    verb("reclaim plan", &[]),
     verb("cache", &[]),
 ];
 

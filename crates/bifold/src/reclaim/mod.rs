@@ -1,12 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! `bifold reclaim`: what guests' memory is worth, and taking it back.
 
+mod plan;
 mod show;
 
 use crate::status::{self, Status};
 use clap::{Args, Subcommand};
 
-/// See how much memory guests need, and what taking memory back costs
+/// See how much memory guests need, and plan how to divide a host's memory among them
 #[derive(Debug, Args)]
 #[command(subcommand_required = true, arg_required_else_help = true, disable_help_subcommand = true,
           after_long_help = status::IN_WORDS)]
@@ -19,14 +20,13 @@ pub struct ReclaimArgs {
 #[derive(Debug, Subcommand)]
 enum ReclaimVerb {
     Show(Box<show::ShowArgs>),
+    Plan(plan::PlanArgs),
 }
 
 impl ReclaimArgs {
     /// Whether the verb runs a command, whose status is then the verb's.
     pub fn runs_a_command(&self) -> bool {
-        match &self.verb {
-            ReclaimVerb::Show(args) => !args.program.command.is_empty(),
-        }
+        matches!(&self.verb, ReclaimVerb::Show(args) if !args.program.command.is_empty())
     }
 }
 
@@ -34,5 +34,6 @@ impl ReclaimArgs {
 pub fn run(args: ReclaimArgs) -> anyhow::Result<Status> {
     match args.verb {
         ReclaimVerb::Show(args) => show::run(*args),
+        ReclaimVerb::Plan(args) => plan::run(&args),
     }
 }

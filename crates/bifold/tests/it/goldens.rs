@@ -44,6 +44,7 @@ golden! {
     place_undo_help_short: "place undo -h";
     place_help_short: "place -h";
     place_show_help_long: "place show --help";
+    reclaim_plan_help_long: "reclaim plan --help";
     t_table: "compare --generate t:20000 --profile geometry-g";
     t_json: "compare --generate t:20000 --profile geometry-g --format json";
     t_csv: "compare --generate t:20000 --profile geometry-g --format csv";

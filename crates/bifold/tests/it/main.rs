@@ -23,6 +23,7 @@ mod place_plan;
 mod places;
 mod policy;
 mod profile;
+mod reclaim_plan;
 mod recordings;
 mod reference;
 mod runs;

@@ -1,0 +1,86 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! `bifold reclaim plan` over three guests: two that need much by turns, and one that ends and is idle.
+
+use crate::command::{Ran, bifold_in};
+use bifold_reclaim::{About, Interval, MemoryTimeline, Recorder, ReferenceKind, StackDistances, WorkingSet};
+use std::fs;
+
+const FRAMES: u64 = 8192;
+
+/// Each interval runs in a loop over so many frames from a start on.
+fn timeline(program: &str, intervals: &[(u64, u64)]) -> MemoryTimeline {
+    let about = About { program: program.into(), guest_frames: FRAMES, ..About::default() };
+    let mut stack = <StackDistances>::new(FRAMES).expect("few frames");
+    let mut recorder = Recorder::new(about);
+    for (interval, &(start, frames)) in (0..).zip(intervals) {
+        (start..start + frames)
+            .cycle()
+            .take(20_000)
+            .for_each(|f| _ = stack.reference(f, ReferenceKind::Data));
+        let set = WorkingSet { interval, frames, dirty: frames / 4 };
+        recorder.interval(&mut stack, 0.05, 1_000_000, &set);
+    }
+    recorder.finish()
+}
+
+/// A folder with the guests' files.
+fn guests() -> tempfile::TempDir {
+    let dir = tempfile::tempdir().expect("a folder");
+    let write = |name: &str, timeline: &MemoryTimeline| {
+        fs::write(dir.path().join(format!("{name}.json")), timeline.to_json()).expect("it is written");
+    };
+    let turns =
+        |odd: usize| (0..24).map(move |i| if (i / 6 + odd) % 2 == 0 { (0, 4000) } else { (4000, 600) });
+    write("web", &timeline("web --serve", &turns(0).collect::<Vec<_>>()));
+    write("db", &timeline("db", &turns(1).collect::<Vec<_>>()));
+    write("batch", &timeline("batch", &[(0, 2000); 8]));
+    dir
+}
+
+fn plan(args: &str) -> Ran {
+    bifold_in(guests().path(), &format!("reclaim plan {args}"))
+}
+
+#[test]
+fn a_plan_says_what_each_policy_costs_and_why() {
+    insta::assert_snapshot!(plan("web.json db.json batch.json --host 24M").quietly());
+}
+
+#[test]
+fn a_plan_is_a_document() {
+    insta::assert_snapshot!(
+        plan("a=web.json b=batch.json --host 16M --policies equal,curves --format json").quietly()
+    );
+}
+
+#[test]
+fn what_cannot_be_planned_is_refused() {
+    let dir = guests();
+    let path = |name: &str| dir.path().join(name);
+    fs::write(path("empty.json"), "").expect("it is written");
+    fs::write(path("other.json"), "{\"schema\": \"bifold.memory-timeline/9\"}").expect("it is written");
+    let mut wrong = timeline("wrong", &[(0, 100)]);
+    wrong.intervals = vec![Interval { dirty: 101, ..wrong.intervals[0].clone() }];
+    fs::write(path("wrong.json"), wrong.to_json()).expect("it is written");
+    let mut all = String::new();
+    for args in [
+        "web.json --host 128K",
+        "web.json db.json --host 2M --floor 1536K",
+        "web.json --host 1M --policies equal,fair",
+        "web.json --host 1M --refault-us 0",
+        "web.json --host 1M --interval 0.000001",
+        "web.json ./web.json --host 1M",
+        "missing.json --host 1M",
+        "empty.json --host 1M",
+        "other.json --host 1M",
+        "wrong.json --host 1M",
+        "web.json --host 1M -o web.json",
+        "web.json",
+    ] {
+        all += &format!(
+            "$ reclaim plan {args}\n{}\n",
+            bifold_in(dir.path(), &format!("reclaim plan {args}")).refused()
+        );
+    }
+    insta::assert_snapshot!(all);
+}
