@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! The comparison: the data that every output of a run is made from.
 
-use crate::{Meta, Places, RunPolicies};
+use crate::{MemoryNeeds, Meta, Places, RunPolicies};
 use bifold_model::Outcome;
 
 /// A finished run: the facts about the run and the results of the model.
@@ -15,6 +15,8 @@ pub struct Comparison {
     pub policies: Option<RunPolicies>,
     /// Places of cost; none unless asked for.
     pub places: Option<Places>,
+    /// How much memory the guest needs; none unless asked for.
+    pub memory: Option<MemoryNeeds>,
 }
 
 impl Comparison {

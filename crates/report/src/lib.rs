@@ -28,7 +28,7 @@
 //!     clock: None,
 //!     hardware: profile,
 //! };
-//! let comparison = Comparison { meta, outcome: model.finish(), policies: None, places: None };
+//! let comparison = Comparison { meta, outcome: model.finish(), policies: None, places: None, memory: None };
 //! assert!(comparison.render(Format::Table).unwrap().contains("nested-4k"));
 //! assert!(comparison.render(Format::Csv).unwrap().starts_with("interval,"));
 //! assert_eq!(comparison.checks().1, 0);
@@ -45,6 +45,7 @@ mod flames;
 mod format;
 mod html;
 mod json;
+mod memory;
 mod meta;
 mod page;
 mod placement;
@@ -69,6 +70,7 @@ pub use comparison::Comparison;
 pub use error::RenderError;
 pub use figures::{Figure, Figures};
 pub use format::Format;
+pub use memory::MemoryNeeds;
 pub use meta::{Guest, Input, Meta, Partial};
 pub use page::{Page, PageChart, PageTable};
 pub use places::Places;

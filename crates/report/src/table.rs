@@ -24,6 +24,7 @@ pub(crate) fn render(c: &Comparison, show: Show) -> String {
         parts.push(p.table(terminal::columns()) + &note.unwrap_or_default());
     }
     parts.extend(placement::table(c));
+    parts.extend(c.memory.as_ref().map(|m| m.table()));
     if let Some(p) = &c.policies {
         if show.policies {
             parts.push(policies::of_run(&p.evaluation));

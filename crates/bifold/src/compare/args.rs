@@ -168,6 +168,13 @@ pub struct OutputArgs {
     #[arg(long, value_enum, requires = "folded", hide_possible_values = true, value_name = "COUNT")]
     pub folded_count: Option<CountArg>,
 
+    /// Also show how much memory the guest needs: refaults at each size, and the working set over time
+    ///
+    /// The parts that `bifold reclaim show` has, with its defaults. Not for sampled runs and several regions, and native
+    /// has to be among --configs.
+    #[arg(long)]
+    pub memory: bool,
+
     /// Also write a timeline for `bifold policy`: the cost of both modes in each interval
     #[arg(long, value_name = "FILE")]
     pub timeline: Option<PathBuf>,

@@ -216,6 +216,7 @@ fn events(
         both_modes(option, &plan.configs)?;
     }
     plan.places = places(show, &plan.configs, &mut *plan.source)?;
+    plan.memory = memory(show, &plan)?;
     if plan.sample.is_some() && plan.places.is_some_and(|p| p.stacks) {
         let problem = "follows every call, and a sampled run has only some: leave out --sample";
         return Err(UsageError::conflict("--where=stacks", problem).into());
@@ -252,6 +253,25 @@ fn only_whole_runs(args: &PlacementArgs, run: &run::Plan) -> Result<(), UsageErr
         () => return Ok(()),
     };
     Err(UsageError::conflict("--placement", problem))
+}
+
+/// What `--memory` shows.
+fn memory(show: &OutputArgs, plan: &run::Plan) -> Result<Option<run::Memory>, UsageError> {
+    let region = plan.source.header().source.region;
+    let problem = match () {
+        () if !show.memory => return Ok(None),
+        () if plan.sample.is_some() => {
+            "counts every use of a page, and a sampled run has only some: leave out --sample"
+        }
+        () if bifold_trace::several_regions(region.as_deref()) => {
+            "is for one region, and there may be several: add --regions 1"
+        }
+        () if !plan.configs.contains(&Config::ALL[0]) => {
+            "needs the configuration native: add it to --configs"
+        }
+        () => return Ok(Some(run::Memory::default())),
+    };
+    Err(UsageError::conflict("--memory", problem))
 }
 
 /// The view and the configuration of `--where`. Asks the source for events that say who runs.

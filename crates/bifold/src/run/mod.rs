@@ -22,12 +22,13 @@ use bifold_model::{
 use bifold_policy::Timeline;
 use bifold_policy::replay_check::OnLine;
 use bifold_reclaim::MemoryUse;
-use bifold_report::{Comparison, Meta, Partial, Places, grouped};
+use bifold_report::{Comparison, MemoryNeeds, Meta, Partial, Places, grouped};
 use bifold_trace::file::Writer;
 use bifold_trace::{CommandExit, Thin, Windows};
 use source::{EventSource, Feed, Length, Until};
 use std::fs::File;
 use std::io::IsTerminal as _;
+use std::num::NonZeroU64;
 use std::path::PathBuf;
 use std::sync::atomic::AtomicBool;
 use std::time::Instant;
@@ -66,10 +67,38 @@ pub struct Plan {
     pub until: Option<f64>,
     /// The placements for which local and remote references are counted; none without them.
     pub placed: Option<PlacementOptions>,
-    /// What is counted of the use of memory; none without it.
-    pub uses: Option<UseOptions>,
+    /// What is shown of the use of memory; none without it.
+    pub memory: Option<Memory>,
     /// The notes to print on stderr.
     pub notes: Notes,
+}
+
+/// What is shown of the use of memory.
+#[derive(Debug, Clone)]
+pub struct Memory {
+    /// Sizes of memory, in frames; none for those that suit the run.
+    pub sizes: Vec<u64>,
+    /// Length of an interval in seconds of the ideal run.
+    pub interval_seconds: f64,
+    /// Seconds that the guest waits for a refault.
+    pub refault_s: f64,
+}
+
+impl Default for Memory {
+    fn default() -> Memory {
+        Memory { sizes: Vec::new(), interval_seconds: 0.1, refault_s: 85e-6 }
+    }
+}
+
+impl Memory {
+    /// The most references of which the fewest refaults are made: 1 GiB.
+    const MOST_KEPT: u64 = 1 << 28;
+
+    fn options(&self, profile: &Profile) -> UseOptions {
+        let per_second = profile.cpu.frequency_hz as f64 / profile.cpu.base_cpi;
+        let interval = NonZeroU64::new((self.interval_seconds * per_second) as u64);
+        UseOptions { interval: interval.unwrap_or(NonZeroU64::MIN), optimum: Self::MOST_KEPT }
+    }
 }
 
 /// What is shown of costs by place.
@@ -127,7 +156,7 @@ impl Plan {
             thin: None,
             until: None,
             placed: None,
-            uses: None,
+            memory: None,
             notes,
         })
     }
@@ -141,6 +170,8 @@ pub struct Carried {
     outcome: Outcome,
     /// Costs by place, with `--where`.
     places: Option<Places>,
+    /// How much memory the guest needs, if that was watched.
+    memory: Option<MemoryNeeds>,
     /// What the guest used of its memory, if that was watched.
     pub uses: Option<MemoryUse>,
     /// Number and size of the files that the command wrote.
@@ -180,8 +211,8 @@ pub fn carry_out(plan: &mut Plan, part: &str, stop: &AtomicBool) -> anyhow::Resu
     if places.is_some() {
         model.charge(plan.places.is_some_and(|p| p.stacks));
     }
-    if let Some(uses) = plan.uses {
-        model.watch_uses(uses)?;
+    if let Some(memory) = &plan.memory {
+        model.watch_uses(memory.options(&plan.profile))?;
     }
     for on_line in &plan.on_line {
         on_line.attach(&mut model, &plan.profile, interval_s, plan.time_scale);
@@ -246,12 +277,31 @@ pub fn carry_out(plan: &mut Plan, part: &str, stop: &AtomicBool) -> anyhow::Resu
     let window_scale = feed.model.window_scale();
     let uses = feed.model.take_uses();
     let outcome = feed.model.finish();
+    let memory = uses
+        .as_ref()
+        .zip(plan.memory.as_ref())
+        .map(|(uses, m)| MemoryNeeds::of(&outcome, uses, &m.sizes, m.refault_s));
+    let cut = uses.as_ref().is_some_and(MemoryUse::is_optimum_cut);
     let places = feed
         .places
         .zip(plan.places)
         .map(|(p, shown)| Places::new(p.finish(window_scale), shown.view, shown.config));
     progress.end();
-    Ok(Carried { meta, outcome, places, uses, written, kept, short_of_memory, failure: ending.failure })
+    if cut {
+        let text = "the fewest refaults are unknown: the run has more references than are kept for them";
+        note(plan.notes.notes, text);
+    }
+    Ok(Carried {
+        meta,
+        outcome,
+        places,
+        memory,
+        uses,
+        written,
+        kept,
+        short_of_memory,
+        failure: ending.failure,
+    })
 }
 
 /// Whether the guest did not start the command, so that all events are the guest's own, or the command did not come to its
@@ -264,7 +314,13 @@ fn not_started(e: &anyhow::Error) -> bool {
 impl Carried {
     /// The run without policies.
     pub fn plain(self) -> Comparison {
-        Comparison { meta: self.meta, outcome: self.outcome, policies: None, places: self.places }
+        Comparison {
+            meta: self.meta,
+            outcome: self.outcome,
+            policies: None,
+            places: self.places,
+            memory: self.memory,
+        }
     }
 
     /// Why the run has no timeline; none if it has one.

@@ -34,6 +34,7 @@ fn run(rows: &[(&str, u64, Sample)], hardware: Profile) -> Comparison {
         }
     };
     Comparison {
+        memory: None,
         outcome: Outcome {
             placed: None,
             sampling: None,

@@ -90,6 +90,7 @@ pub fn comparison() -> Comparison {
         }
     });
     Comparison {
+        memory: None,
         meta: Meta {
             bifold: "0.0.0-test".into(),
             input: Input::Guest,

@@ -1,27 +1,21 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! `bifold reclaim show`: how much memory a guest needs.
 
-mod needs;
-mod out;
-
 use crate::compare::{GuestArgs, ProgramArgs, Source, source};
-use crate::console::{Delivery, create, create_for_data, distinct, named, note, stop_on_signals};
+use crate::console::{Delivery, create, create_for_data, distinct, named, stop_on_signals};
 use crate::run::{self, DEFAULT_PROFILE, ModelArgs, Notes, carry_out, profile_file, profile_help};
 use crate::status::{self, Status};
 use crate::usage::UsageError;
 use crate::words;
-use bifold_model::{CacheMode, Config, Profile, UseOptions};
-use bifold_reclaim::{About, MemoryTimeline};
-use bifold_report::Format;
+use bifold_model::{CacheMode, Config, Profile};
+use bifold_reclaim::{About, MemoryTimeline, MemoryUse, ReferenceKind};
+use bifold_report::{Comparison, Format};
 use clap::Args;
-use needs::Needs;
-use std::num::NonZeroU64;
+use std::fmt::Write as _;
 use std::path::PathBuf;
 
 /// Bytes of a frame.
-pub const FRAME: u64 = 4096;
-/// The most references of which the optimum is kept: 1 GiB.
-const MOST_KEPT: u64 = 1 << 28;
+const FRAME: u64 = 4096;
 
 const EXAMPLES: &str = "\
 Examples:
@@ -134,31 +128,15 @@ pub fn run(args: ShowArgs) -> anyhow::Result<Status> {
     let failure = carried.failure.take();
     let uses = carried.uses.take().expect("the plan asks for the use of memory");
     let comparison = carried.plain();
-    let needs = Needs::of(&comparison, &uses, &args.sizes, args.refault_us / 1e6);
+    let needs = comparison.memory.as_ref().expect("the plan asks for the use of memory");
     let text = match args.format {
-        Format::Json => out::json(&comparison, &needs)?,
-        Format::Csv => out::csv(&uses),
-        _ => out::table(&comparison, &needs),
+        Format::Json => needs.json(&comparison)?,
+        Format::Csv => csv(&uses),
+        _ => comparison.render_head() + "\n" + &needs.table(),
     };
     let mut delivery = Delivery::new(plan.notes.notes);
     delivery.data(&text, output);
-    delivery.file("timeline", timeline, || {
-        let guest = comparison.meta.guest.as_ref().map(|g| g.describe()).unwrap_or_default();
-        let about = About {
-            program: comparison.meta.what(),
-            guest,
-            bifold: comparison.meta.bifold.clone(),
-            input_hash: comparison.outcome.input_hash.clone(),
-            guest_frames: comparison.outcome.guest_frames,
-        };
-        Ok(MemoryTimeline::of(about, &uses, needs.seconds_per_instruction).to_json().into_bytes())
-    });
-    if uses.is_optimum_cut() {
-        note(
-            plan.notes.notes,
-            "the fewest refaults are unknown: the run has more references than are kept for them",
-        );
-    }
+    delivery.file("timeline", timeline, || Ok(over_time(&comparison, &uses).to_json().into_bytes()));
     if let Some(e) = failure {
         return Err(e);
     }
@@ -180,8 +158,6 @@ fn plan(args: &ShowArgs, model: &ModelArgs, profile: Profile) -> anyhow::Result<
     if args.guest.keep.is_some() {
         return Err(UsageError::conflict("--keep", "is for `compare` and `record`").into());
     }
-    let per_second = profile.cpu.frequency_hz as f64 / profile.cpu.base_cpi;
-    let interval = (args.interval.unwrap_or(0.1) * per_second) as u64;
     let program =
         ProgramArgs { command: args.program.command.clone(), generate: args.program.generate.clone() };
     let reader = Source::OfReader("reclaim show", args.file.clone());
@@ -198,7 +174,36 @@ fn plan(args: &ShowArgs, model: &ModelArgs, profile: Profile) -> anyhow::Result<
     let mut plan = run::Plan::new(source, profile, model, Notes::new(args.quiet, false))?;
     plan.configs = vec![Config::ALL[0]];
     plan.caches = CacheMode::Off;
-    let interval = NonZeroU64::new(interval).unwrap_or(NonZeroU64::MIN);
-    plan.uses = Some(UseOptions { interval, optimum: MOST_KEPT });
+    plan.memory = Some(run::Memory {
+        sizes: args.sizes.clone(),
+        interval_seconds: args.interval.unwrap_or(run::Memory::default().interval_seconds),
+        refault_s: args.refault_us / 1e6,
+    });
     Ok(plan)
+}
+
+/// The guest's need over time.
+fn over_time(run: &Comparison, uses: &MemoryUse) -> MemoryTimeline {
+    let about = About {
+        program: run.meta.what(),
+        guest: run.meta.guest.as_ref().map(|g| g.describe()).unwrap_or_default(),
+        bifold: run.meta.bifold.clone(),
+        input_hash: run.outcome.input_hash.clone(),
+        guest_frames: run.outcome.guest_frames,
+    };
+    MemoryTimeline::of(about, uses, run.outcome.base_cpi / run.outcome.frequency_hz as f64)
+}
+
+/// Misses at every size up to the one that is enough, first uses included.
+fn csv(uses: &MemoryUse) -> String {
+    let curves = ReferenceKind::ALL.map(|kind| uses.curve_of(kind));
+    let mut text = String::from("frames");
+    ReferenceKind::ALL.iter().for_each(|kind| _ = write!(text, ",{}_misses", kind.name()));
+    text.push('\n');
+    for frames in LEAST..=uses.curve().enough() {
+        let _ = write!(text, "{frames}");
+        curves.iter().for_each(|curve| _ = write!(text, ",{}", curve.misses(frames)));
+        text.push('\n');
+    }
+    text
 }

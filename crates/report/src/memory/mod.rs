@@ -1,72 +1,96 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! The figures of `bifold reclaim show`, which all its outputs have.
+//! How much memory a guest needs: refaults at each size, and the working set over time.
 
-use super::{FRAME, LEAST};
-use bifold_reclaim::{IntervalUse, MemoryUse, MissCurve, ReferenceKind, sizes};
-use bifold_report::Comparison;
+mod json;
+mod text;
 
-/// What a guest needs.
-pub struct Needs {
-    /// The guest's memory, bytes.
-    pub guest: u64,
+use bifold_model::Outcome;
+use bifold_reclaim::{FRONT, IntervalUse, MemoryUse, MissCurve, ReferenceKind, sizes};
+pub(crate) use json::Memory;
+
+/// Bytes of a frame.
+const FRAME: u64 = 4096;
+/// The smallest size of memory that counts are exact for, frames.
+const LEAST: u64 = FRONT as u64;
+const KINDS: usize = ReferenceKind::ALL.len();
+
+/// How much memory a guest needs.
+///
+/// ```
+/// use bifold_model::{Model, Options, Profile, UseOptions};
+/// use bifold_report::MemoryNeeds;
+/// use bifold_trace::Generator;
+/// use std::num::NonZeroU64;
+///
+/// let generator = Generator::parse("t:20000").unwrap();
+/// let profile = Profile::load("i5-7600", &[]).unwrap();
+/// let options = Options { guest_frames: generator.guest_frames(), ..Options::default() };
+/// let mut model = Model::new(&profile, options);
+/// model.watch_uses(UseOptions { interval: NonZeroU64::new(1000).unwrap(), optimum: 1 << 20 })?;
+/// generator.run(&mut |words| model.consume(words)).unwrap();
+/// let uses = model.take_uses().unwrap();
+/// // Sizes in frames of 4 KB; 85 us for a refault.
+/// let needs = MemoryNeeds::of(&model.finish(), &uses, &[1024, 2048], 85e-6);
+/// assert!(needs.table().contains("4.00 MiB"));
+/// # Ok::<(), bifold_model::UseError>(())
+/// ```
+#[derive(Debug, Clone, PartialEq)]
+pub struct MemoryNeeds {
+    /// The guest's memory, frames.
+    guest: u64,
     /// Frames in use at the end.
-    pub held: u64,
+    held: u64,
     /// References by kind.
-    pub references: [u64; KINDS],
+    references: [u64; KINDS],
     /// References to pages that held no memory, by kind.
-    pub first: [u64; KINDS],
+    first: [u64; KINDS],
     /// References outside of the guest's memory.
-    pub outside: u64,
+    outside: u64,
     /// The smallest memory without refaults, frames.
-    pub enough: u64,
+    enough: u64,
     /// Sizes, ascending.
-    pub rows: Vec<Row>,
-    pub intervals: Vec<IntervalUse>,
+    rows: Vec<Row>,
+    intervals: Vec<IntervalUse>,
     /// Of the ideal run.
-    pub seconds_per_instruction: f64,
+    seconds_per_instruction: f64,
     /// Seconds that the guest waits for a refault.
-    pub refault_s: f64,
+    refault_s: f64,
 }
 
-pub const KINDS: usize = ReferenceKind::ALL.len();
-
 /// One size of memory.
-pub struct Row {
-    pub frames: u64,
+#[derive(Debug, Clone, PartialEq)]
+struct Row {
+    frames: u64,
     /// Refaults by kind, with LRU replacement.
-    pub refaults: [u64; KINDS],
+    refaults: [u64; KINDS],
     /// The fewest refaults, if they are known.
-    pub fewest: Option<u64>,
+    fewest: Option<u64>,
     /// Whether the table has this size.
-    pub shown: bool,
+    shown: bool,
 }
 
 impl Row {
-    pub fn bytes(&self) -> u64 {
-        self.frames * FRAME
-    }
-
-    pub fn all(&self) -> u64 {
+    fn all(&self) -> u64 {
         self.refaults.iter().sum()
     }
 }
 
-impl Needs {
-    /// `wanted`: sizes for the table, in frames; chosen here if there are none.
-    pub fn of(comparison: &Comparison, uses: &MemoryUse, wanted: &[u64], refault_s: f64) -> Needs {
+impl MemoryNeeds {
+    /// What a run needs. `wanted`: sizes for the table, in frames; chosen here if there are none. The guest waits
+    /// `refault_s` seconds for a refault.
+    pub fn of(outcome: &Outcome, uses: &MemoryUse, wanted: &[u64], refault_s: f64) -> MemoryNeeds {
         let curves = ReferenceKind::ALL.map(|kind| uses.curve_of(kind));
         let all = uses.curve();
         let first = curves.each_ref().map(MissCurve::first);
-        let frames = comparison.outcome.guest_frames;
+        let frames = outcome.guest_frames;
         let row = |(frames, shown): (u64, bool)| Row {
             frames,
             refaults: std::array::from_fn(|i| curves[i].misses(frames) - first[i]),
             fewest: uses.optimum(frames).map(|misses| misses - all.first()),
             shown,
         };
-        let o = &comparison.outcome;
-        Needs {
-            guest: frames * FRAME,
+        MemoryNeeds {
+            guest: frames,
             held: uses.held(),
             references: curves.each_ref().map(MissCurve::references),
             first,
@@ -74,13 +98,15 @@ impl Needs {
             enough: all.enough(),
             rows: choose(wanted, all.enough(), frames).into_iter().map(row).collect(),
             intervals: uses.intervals().to_vec(),
-            seconds_per_instruction: o.base_cpi / o.frequency_hz as f64,
+            seconds_per_instruction: outcome.base_cpi / outcome.frequency_hz as f64,
             refault_s,
         }
     }
 
-    pub fn seconds(&self) -> f64 {
-        self.intervals.iter().map(|i| i.instructions as f64).sum::<f64>() * self.seconds_per_instruction
+    /// Seconds of the ideal run in each interval, and the bytes in use there.
+    fn sets(&self) -> Vec<(f64, u64)> {
+        let seconds = |i: &IntervalUse| i.instructions as f64 * self.seconds_per_instruction;
+        self.intervals.iter().map(|i| (seconds(i), i.frames * FRAME)).collect()
     }
 }
 
