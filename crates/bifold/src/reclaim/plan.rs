@@ -43,8 +43,8 @@ pub struct PlanArgs {
     #[arg(long, value_name = "SIZE", value_parser = |text: &str| words::size(text, 1))]
     pub host: u64,
 
-    /// The least that each guest has
-    #[arg(long, value_name = "SIZE", value_parser = |text: &str| words::size(text, 1), default_value = "256K")]
+    /// The least that each guest has; never below the smallest size of its timeline
+    #[arg(long, value_name = "SIZE", value_parser = |text: &str| words::size(text, 1), default_value = "1M")]
     pub floor: u64,
 
     /// Compare only these, separated by commas: equal, idle-tax, mom, proxmox, feedback, curves, oracle

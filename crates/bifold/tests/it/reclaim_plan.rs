@@ -2,25 +2,23 @@
 //! `bifold reclaim plan` over three guests: two that need much by turns, and one that ends and is idle.
 
 use crate::command::{Ran, bifold_in};
-use bifold_reclaim::{About, Interval, MemoryTimeline, Recorder, ReferenceKind, StackDistances, WorkingSet};
+use bifold_reclaim::{About, Interval, MemoryTimeline, MemoryUse, ReferenceKind};
 use std::fs;
+use std::num::NonZeroU64;
 
 const FRAMES: u64 = 8192;
 
 /// Each interval runs in a loop over so many frames from a start on.
 fn timeline(program: &str, intervals: &[(u64, u64)]) -> MemoryTimeline {
     let about = About { program: program.into(), guest_frames: FRAMES, ..About::default() };
-    let mut stack = <StackDistances>::new(FRAMES).expect("few frames");
-    let mut recorder = Recorder::new(about);
-    for (interval, &(start, frames)) in (0..).zip(intervals) {
-        (start..start + frames)
-            .cycle()
-            .take(20_000)
-            .for_each(|f| _ = stack.reference(f, ReferenceKind::Data));
-        let set = WorkingSet { interval, frames, dirty: frames / 4 };
-        recorder.interval(&mut stack, 0.05, 1_000_000, &set);
+    let length = NonZeroU64::new(1_000_000).expect("not 0");
+    let mut uses = MemoryUse::<64>::new(FRAMES, length, 0).expect("few frames");
+    for (interval, &(start, frames)) in (1..).zip(intervals) {
+        let frames = (start..start + frames).cycle().take(20_000);
+        frames.for_each(|frame| uses.reference(frame, ReferenceKind::Data, frame % 4 == 0));
+        uses.ran(interval * 1_000_000);
     }
-    recorder.finish()
+    MemoryTimeline::of(about, &uses, 0.05e-6)
 }
 
 /// A folder with the guests' files.
