@@ -15,7 +15,7 @@ const MOST_STEPS: f64 = 100_000.0;
 pub struct Setting {
     /// The host's memory for guests, in frames of 4 KB.
     pub host_frames: u64,
-    /// The least that each guest has, in frames; a guest with less memory has all of it.
+    /// The least that each guest has, in frames: never below the smallest size of its timeline, and never above its memory.
     pub floor_frames: u64,
     /// What a refault costs, s.
     pub refault_s: f64,
@@ -26,8 +26,6 @@ pub struct Setting {
 }
 
 impl Setting {
-    /// The smallest floor: the least size that the timelines of `bifold reclaim show` have misses of.
-    pub const LEAST_FLOOR: u64 = crate::FRONT as u64;
     /// A random read of 4 KB from an NVMe disk for data centres, in s: 85 us by the data sheet of Intel's P4500 with 1 TB (as in Lenovo's
     /// product guide of it). The host's own work for the fault comes on top, and is left out.
     pub const NVME_S: f64 = 85e-6;

@@ -43,7 +43,7 @@ pub struct PlanArgs {
     #[arg(long, value_name = "SIZE", value_parser = |text: &str| words::size(text, 1))]
     pub host: u64,
 
-    /// The least that each guest has
+    /// The least that each guest has; never below the smallest size of its timeline
     #[arg(long, value_name = "SIZE", value_parser = |text: &str| words::size(text, 1), default_value = "1M")]
     pub floor: u64,
 

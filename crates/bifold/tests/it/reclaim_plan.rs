@@ -12,11 +12,11 @@ const FRAMES: u64 = 8192;
 fn timeline(program: &str, intervals: &[(u64, u64)]) -> MemoryTimeline {
     let about = About { program: program.into(), guest_frames: FRAMES, ..About::default() };
     let length = NonZeroU64::new(1_000_000).expect("not 0");
-    let mut uses = <MemoryUse>::new(FRAMES, length, 0).expect("few frames");
+    let mut uses = MemoryUse::<64>::new(FRAMES, length, 0).expect("few frames");
     for (interval, &(start, frames)) in (1..).zip(intervals) {
-        let references = (start..start + frames).cycle().take(20_000);
-        references.for_each(|f| uses.reference(f, ReferenceKind::Data, (f - start) % 4 == 0));
-        uses.ran(interval * length.get());
+        let frames = (start..start + frames).cycle().take(20_000);
+        frames.for_each(|frame| uses.reference(frame, ReferenceKind::Data, frame % 4 == 0));
+        uses.ran(interval * 1_000_000);
     }
     MemoryTimeline::of(about, &uses, 0.05e-6)
 }
