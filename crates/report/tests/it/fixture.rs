@@ -10,8 +10,10 @@ use bifold_policy::evaluate::{self, Options, evaluate};
 use bifold_policy::replay_check::ReplayCheck;
 use bifold_policy::timeline::{About, Runs, StaticRun, SwitchCosts};
 use bifold_policy::{Named, Scale, Timeline, VmKind};
-use bifold_report::{Comparison, Guest, Input, Meta, Places, PolicyComparison, RunPolicies};
+use bifold_reclaim::{MemoryUse, ReferenceKind};
+use bifold_report::{Comparison, Guest, Input, MemoryNeeds, Meta, Places, PolicyComparison, RunPolicies};
 use bifold_trace::{Clock, CommandExit, Stats};
+use std::num::NonZeroU64;
 
 const INTERVALS: u64 = 40;
 const INTERVAL_CYCLES: u64 = 35_000_000;
@@ -156,6 +158,22 @@ pub fn comparison() -> Comparison {
         policies: None,
         places: None,
     }
+}
+
+/// A guest that runs in a loop over 700 pages and then in one over 300: the first interval writes a quarter of its pages.
+pub fn needs(outcome: &Outcome) -> MemoryNeeds {
+    let mut uses =
+        <MemoryUse>::new(outcome.guest_frames, NonZeroU64::new(1000).expect("not 0"), 1 << 20).expect("few");
+    uses.reference(900, ReferenceKind::Code, false);
+    for (interval, frames) in [(1, 700u64), (2, 300)] {
+        for frame in (0..frames).cycle().take(2000) {
+            uses.reference(frame, ReferenceKind::Data, interval == 1 && frame % 4 == 0);
+        }
+        uses.ran(interval * 1000);
+    }
+    uses.reference(u64::MAX, ReferenceKind::Data, false);
+    uses.end();
+    MemoryNeeds::of(outcome, &uses, &[], 85e-6)
 }
 
 /// Where the comparison's cost is: this many places, the later ones the cheaper.

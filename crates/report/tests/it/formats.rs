@@ -3,7 +3,7 @@
 //!
 //! `INSTA_UPDATE=always` writes the tables of `docs/reference/formats.md` from the schemas.
 
-use crate::fixture::{comparison, place, places, policies, several_regions};
+use crate::fixture::{comparison, needs, place, places, policies, several_regions};
 use bifold_model::{CacheError, CacheFacts, Estimate, Mean, Sampling};
 use bifold_report::{Comparison, Format, Guest, Input, Partial, RunPolicies};
 use bifold_trace::CommandExit;
@@ -113,15 +113,17 @@ fn comparisons() -> Vec<Comparison> {
     several_regions(&mut regions.outcome, 2);
     let mut attributed = comparison();
     attributed.places = Some(places(2000));
+    let mut memory = comparison();
+    memory.memory = Some(needs(&memory.outcome));
     let mut spread = comparison();
     let hardware = &mut spread.meta.hardware;
-    let memory = hardware.memory.as_mut().unwrap();
-    (memory.remote_cycles, memory.walkers) = (Some(600), Some(6));
-    (memory.page_cross_cycles, memory.first_use_2m_cycles) = (Some(200), Some(1000));
+    let of_memory = hardware.memory.as_mut().unwrap();
+    (of_memory.remote_cycles, of_memory.walkers) = (Some(600), Some(6));
+    (of_memory.page_cross_cycles, of_memory.first_use_2m_cycles) = (Some(200), Some(1000));
     (hardware.cpu.reorder_window, hardware.tlb[0].miss_cycles) = (Some(300), Some(7));
     place(&mut spread.outcome);
     spread.meta.guest.as_mut().unwrap().nodes = Some(2);
-    vec![comparison(), generated, recorded, without, sampled, regions, attributed, spread]
+    vec![comparison(), generated, recorded, without, sampled, regions, attributed, memory, spread]
 }
 
 #[test]

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! What each output says, and that the JSON is as its schema describes it.
 
-use crate::fixture::{comparison, place, places, policies, several_regions};
+use crate::fixture::{comparison, needs, place, places, policies, several_regions};
 use crate::html::with_caches;
 use bifold_attribute::View;
 use bifold_model::{Config, Outcome, Sample};
@@ -31,6 +31,17 @@ fn table_of_a_partial_run_whose_checks_failed() {
     c.outcome.untranslated = 12;
     c.outcome.configs.truncate(3);
     insta::assert_snapshot!(c.render(Format::Table).unwrap());
+}
+
+#[test]
+fn table_with_memory() {
+    let mut c = comparison();
+    c.memory = Some(needs(&c.outcome));
+    let table = c.render(Format::Table).unwrap();
+    // A loop over 700 pages misses always below, that over 300 too, and its own first round hits.
+    let needs = c.memory.as_ref().unwrap().table();
+    assert!(table.contains(&needs));
+    insta::assert_snapshot!(needs);
 }
 
 #[test]
