@@ -23,4 +23,5 @@ mod stream;
 mod switching;
 mod timeline;
 mod trace_t;
+mod uses;
 mod windows;
