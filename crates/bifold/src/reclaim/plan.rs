@@ -258,10 +258,10 @@ fn worst(policy: &PolicyPlan) -> String {
 
 fn why(policy: &PolicyPlan) -> String {
     let Some(costliest) = &policy.costliest else { return "No guest refaulted.".into() };
+    let when = if costliest.seconds == 0.0 { "the start".into() } else { seconds(costliest.seconds) };
     format!(
-        "Costliest: {} at {}, {} refaults: it {}.",
+        "Costliest: {} at {when}, {} refaults: it {}.",
         costliest.guest,
-        seconds(costliest.seconds),
         grouped(costliest.refaults),
         costliest.reason
     )
