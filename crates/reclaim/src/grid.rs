@@ -8,7 +8,7 @@
 /// assert_eq!(bifold_reclaim::sizes(64, 200), [64, 80, 96, 112, 128, 160, 192, 200]);
 /// ```
 pub fn sizes(least: u64, frames: u64) -> Vec<u64> {
-    let quarters = (0..).flat_map(|k| (4..8).map(move |n| (least.max(1) * n << k) / 4));
+    let quarters = (0..).flat_map(|k| (4..8).map(move |n| ((least.max(1) * n) << k) / 4));
     let mut sizes: Vec<u64> = quarters.take_while(|&size| size < frames).chain([frames]).collect();
     sizes.dedup();
     sizes

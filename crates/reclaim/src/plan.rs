@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! Several guests' timelines under each policy: refaults, stalls, the guest that is worst off, and why.
 
-use crate::policies::{self, PolicyName};
-use crate::replay::{Guest, Host, Tick, replay};
+use crate::policies::PolicyName;
+use crate::replay::{Guest, Host, Tick};
 use crate::steps::{longest_interval, steps};
 use crate::timeline::MemoryTimeline;
 use serde::Serialize;
@@ -206,11 +206,7 @@ pub fn plan(
         refault_s: setting.refault_s,
         time_scale: setting.time_scale,
     };
-    let run = |name: PolicyName| match name {
-        PolicyName::Oracle => policies::oracle(&guests, host),
-        name => replay(&guests, host, &mut *name.policy(&guests)),
-    };
-    let equal = run(PolicyName::Equal);
+    let equal = PolicyName::Equal.replay(&guests, host);
     Ok(Plan {
         host_frames: host.frames,
         working_set_frames: guests.iter().map(mean_working_set).sum::<f64>().round() as u64,
@@ -218,7 +214,10 @@ pub fn plan(
         steps: count as u64,
         refault_seconds: host.refault_s,
         time_scale: host.time_scale,
-        policies: names.iter().map(|&name| summary(name, &guests, host, &run(name), &equal)).collect(),
+        policies: names
+            .iter()
+            .map(|&name| summary(name, &guests, host, &name.replay(&guests, host), &equal))
+            .collect(),
     })
 }
 

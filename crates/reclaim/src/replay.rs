@@ -195,4 +195,73 @@ pub(crate) mod tests {
         assert_eq!(fit(vec![900, 500, 10], &views, 850), [500, 300, 50]);
         assert_eq!(fit(vec![5000, 5000, 5000], &views, 2200), [1000, 1000, 200]);
     }
+
+    /// Refaults of an LRU memory that has these sizes in turn, each for an equal part of the stream.
+    fn exact(stream: &[u64], sizes: &[u64]) -> f64 {
+        // The most recent frame last.
+        let (mut memory, mut seen, mut refaults) = (Vec::new(), std::collections::HashSet::new(), 0);
+        for (part, &size) in stream.chunks(stream.len() / sizes.len()).zip(sizes) {
+            memory.drain(..memory.len().saturating_sub(size as usize));
+            for frame in part {
+                match memory.iter().rposition(|f| f == frame) {
+                    Some(at) => _ = memory.remove(at),
+                    None => {
+                        refaults += u64::from(!seen.insert(*frame));
+                        if memory.len() as u64 == size {
+                            memory.remove(0);
+                        }
+                    }
+                }
+                memory.push(*frame);
+            }
+        }
+        refaults as f64
+    }
+
+    #[test]
+    fn refaults_of_every_policy_are_those_of_memories_of_its_sizes() {
+        use crate::{About, MemoryTimeline, MemoryUse, PolicyName, ReferenceKind};
+        use rand::{Rng, SeedableRng};
+        const STEPS: u64 = 40;
+        const REFERENCES: u64 = 4000;
+        let mut random = rand_pcg::Pcg64::seed_from_u64(3);
+        // Half of the references go to few frames, which change now and then; the others to frames that are the likelier the
+        // lower their numbers are.
+        let mut stream = |offset: u64| -> Vec<u64> {
+            let frame = |at| {
+                let phase = (at / REFERENCES + offset) / 6 % 3;
+                if random.random_range(0..2) == 0 {
+                    phase * 300 + random.random_range(0..80 + 100 * phase)
+                } else {
+                    (1000f64.powf(random.random::<f64>()) as u64).min(999)
+                }
+            };
+            (0..STEPS * REFERENCES).map(frame).collect()
+        };
+        let streams = [0, 6, 12].map(&mut stream);
+        let guests: Vec<Guest> = streams
+            .iter()
+            .map(|stream| {
+                let length = std::num::NonZeroU64::new(REFERENCES).expect("not 0");
+                let mut uses = MemoryUse::<64>::new(1024, length, 0).expect("few frames");
+                for (at, &frame) in (1..).zip(stream) {
+                    uses.reference(frame, ReferenceKind::Data, false);
+                    uses.ran(at);
+                }
+                uses.end();
+                let about = About { guest_frames: 1024, ..About::default() };
+                let timeline = MemoryTimeline::of(about, &uses, 1.0 / REFERENCES as f64);
+                guest("", crate::steps::steps(&timeline, 1.0, STEPS as usize))
+            })
+            .collect();
+        let host = Host { frames: 1000, time_scale: 100.0, ..HOST };
+        for name in PolicyName::ALL {
+            let ticks = name.replay(&guests, host);
+            for (stream, ticks) in streams.iter().zip(&ticks) {
+                let sizes: Vec<u64> = ticks.iter().map(|tick| tick.size).collect();
+                let (here, exact) = (ticks.iter().map(|t| t.refaults).sum::<f64>(), exact(stream, &sizes));
+                assert!((here - exact).abs() < 0.05 * exact, "{}: {here} refaults, not {exact}", name.name());
+            }
+        }
+    }
 }

@@ -19,9 +19,9 @@ const FRAME: u64 = 4096;
 
 const EXAMPLES: &str = "\
 Examples:
-  bifold reclaim plan --host 96M gcc.json redis.json idle.json
-  bifold reclaim plan --host 2G --policies equal,curves,oracle web1=web.json web2=web.json
-  bifold reclaim plan --host 96M --format json -o plan.json *.json";
+  bifold reclaim plan --host 96M gcc.memory redis.memory idle.memory
+  bifold reclaim plan --host 2G --policies equal,curves,oracle web1=web.memory web2=web.memory
+  bifold reclaim plan --host 96M --format json -o plan.json *.memory";
 
 /// Compare policies that divide a host's memory among guests
 ///
@@ -258,10 +258,10 @@ fn worst(policy: &PolicyPlan) -> String {
 
 fn why(policy: &PolicyPlan) -> String {
     let Some(costliest) = &policy.costliest else { return "No guest refaulted.".into() };
+    let when = if costliest.seconds == 0.0 { "the start".into() } else { seconds(costliest.seconds) };
     format!(
-        "Costliest: {} at {}, {} refaults: it {}.",
+        "Costliest: {} at {when}, {} refaults: it {}.",
         costliest.guest,
-        seconds(costliest.seconds),
         grouped(costliest.refaults),
         costliest.reason
     )

@@ -25,7 +25,7 @@ fn timeline(program: &str, intervals: &[(u64, u64)]) -> MemoryTimeline {
 fn guests() -> tempfile::TempDir {
     let dir = tempfile::tempdir().expect("a folder");
     let write = |name: &str, timeline: &MemoryTimeline| {
-        fs::write(dir.path().join(format!("{name}.json")), timeline.to_json()).expect("it is written");
+        fs::write(dir.path().join(format!("{name}.memory")), timeline.to_json()).expect("it is written");
     };
     let turns =
         |odd: usize| (0..24).map(move |i| if (i / 6 + odd) % 2 == 0 { (0, 4000) } else { (4000, 600) });
@@ -41,13 +41,13 @@ fn plan(args: &str) -> Ran {
 
 #[test]
 fn a_plan_says_what_each_policy_costs_and_why() {
-    insta::assert_snapshot!(plan("web.json db.json batch.json --host 24M").quietly());
+    insta::assert_snapshot!(plan("web.memory db.memory batch.memory --host 24M").quietly());
 }
 
 #[test]
 fn a_plan_is_a_document() {
     insta::assert_snapshot!(
-        plan("a=web.json b=batch.json --host 16M --policies equal,curves --format json").quietly()
+        plan("a=web.memory b=batch.memory --host 16M --policies equal,curves --format json").quietly()
     );
 }
 
@@ -55,25 +55,25 @@ fn a_plan_is_a_document() {
 fn what_cannot_be_planned_is_refused() {
     let dir = guests();
     let path = |name: &str| dir.path().join(name);
-    fs::write(path("empty.json"), "").expect("it is written");
-    fs::write(path("other.json"), "{\"schema\": \"bifold.memory-timeline/9\"}").expect("it is written");
+    fs::write(path("empty.memory"), "").expect("it is written");
+    fs::write(path("other.memory"), "{\"schema\": \"bifold.memory-timeline/9\"}").expect("it is written");
     let mut wrong = timeline("wrong", &[(0, 100)]);
     wrong.intervals = vec![Interval { dirty: 101, ..wrong.intervals[0].clone() }];
-    fs::write(path("wrong.json"), wrong.to_json()).expect("it is written");
+    fs::write(path("wrong.memory"), wrong.to_json()).expect("it is written");
     let mut all = String::new();
     for args in [
-        "web.json --host 128K",
-        "web.json db.json --host 2M --floor 1536K",
-        "web.json --host 1M --policies equal,fair",
-        "web.json --host 1M --refault-us 0",
-        "web.json --host 1M --interval 0.000001",
-        "web.json ./web.json --host 1M",
-        "missing.json --host 1M",
-        "empty.json --host 1M",
-        "other.json --host 1M",
-        "wrong.json --host 1M",
-        "web.json --host 1M -o web.json",
-        "web.json",
+        "web.memory --host 128K",
+        "web.memory db.memory --host 2M --floor 1536K",
+        "web.memory --host 1M --policies equal,fair",
+        "web.memory --host 1M --refault-us 0",
+        "web.memory --host 1M --interval 0.000001",
+        "web.memory ./web.memory --host 1M",
+        "missing.memory --host 1M",
+        "empty.memory --host 1M",
+        "other.memory --host 1M",
+        "wrong.memory --host 1M",
+        "web.memory --host 1M -o web.memory",
+        "web.memory",
     ] {
         all += &format!(
             "$ reclaim plan {args}\n{}\n",

@@ -4,6 +4,9 @@
 //! The next step is taken to be as an average of the last ones, of which each newer one counts as much as all older ones. Misses are those
 //! from what a guest holds to what it would get, so that a change has its price. The search is exact over 256 parts of what the
 //! guests can share ([`least_cost`]). Memory that would spare no miss is divided equally.
+//!
+//! No guest has less than the size with which the last step would have had twice the refaults of the equal split. Without this,
+//! one guest pays for the others, and a wrong expectation costs more. A guest that rests is not protected.
 
 use crate::grid::Curve;
 use crate::partition::{by_level, least_cost};
@@ -15,6 +18,8 @@ const PARTS: u64 = 256;
 const TAKE: f64 = 0.01;
 /// The last step's part of the average.
 const NEW: f64 = 0.5;
+/// Refaults that a guest would have had in the last step, over those under the equal split.
+const MOST_LOSS: f64 = 2.0;
 
 #[derive(Default)]
 pub(crate) struct Curves {
@@ -27,18 +32,39 @@ impl Policy for Curves {
             guests.iter().map(|guest| guest.past.map(|past| &past.curve)).collect();
         let Some(past) = past else { return super::equal::Equal.decide(now, guests) };
         if self.expected.is_empty() {
-            self.expected = past.into_iter().cloned().collect();
+            self.expected = past.iter().map(|&past| past.clone()).collect();
         } else {
-            for (expected, past) in self.expected.iter_mut().zip(past) {
+            for (expected, past) in self.expected.iter_mut().zip(&past) {
                 *expected = expected.scaled(1.0 - NEW);
                 expected.add(past, NEW);
             }
         }
-        least_misses(now.host, guests, |i, size| {
+        let equal = super::equal::Equal.decide(now, guests);
+        let protected = guests.iter().zip(past).zip(equal);
+        let guests: Vec<View> = protected
+            .map(|((guest, past), equal)| View {
+                least: protected_size(past, guest.least, equal),
+                ..guest.clone()
+            })
+            .collect();
+        least_misses(now.host, &guests, |i, size| {
             let held = guests[i].held.min(size);
             self.expected[i].misses_while_growing(held, size, guests[i].in_use - held).0
         })
     }
+}
+
+/// The smallest size, up to that of the equal split, with refaults within [`MOST_LOSS`].
+fn protected_size(past: &Curve, least: u64, equal: u64) -> u64 {
+    let refaults = |size: u64| past.misses(size as f64) - past.first();
+    // One refault is allowed where there were none.
+    let most = MOST_LOSS * (refaults(equal) + 1.0);
+    let (mut low, mut high) = (least, equal);
+    while low < high {
+        let middle = (low + high) / 2;
+        if refaults(middle) <= most { high = middle } else { low = middle + 1 }
+    }
+    high
 }
 
 /// The sizes with the least sum of `misses(i, size)`.
@@ -62,4 +88,41 @@ pub(super) fn least_misses(host: u64, guests: &[View], misses: impl Fn(usize, f6
         guests.iter().zip(units).map(|(guest, n)| (guest.least + n as u64 * unit, guest.most)).collect();
     let spare = |i: usize, level: f64| bounds[i].0 as f64 + level;
     by_level(host, &bounds, spare)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::replay::tests::looping;
+    use crate::steps::Step;
+
+    #[test]
+    fn a_guest_keeps_what_spares_it_half_of_its_refaults() {
+        let curve = looping(512, 1000, 0).curve;
+        // The loop fits under the equal split, so it fits, to the line between 448 and 512.
+        assert_eq!(protected_size(&curve, 64, 600), 512);
+        // It does not fit under the equal split, and any size is as bad.
+        assert_eq!(protected_size(&curve, 64, 400), 64);
+        assert_eq!(protected_size(&curve, 64, 64), 64);
+    }
+
+    #[test]
+    fn memory_goes_to_the_loop_that_fits_and_the_rest_is_divided() {
+        fn view(past: &Step, held: f64) -> View<'_> {
+            View {
+                least: 64,
+                most: 1024,
+                size: 500,
+                held,
+                in_use: past.in_use,
+                pressure: 0.0,
+                past: Some(past),
+            }
+        }
+        let (large, small) = (looping(700, 1000, 0), looping(200, 1000, 0));
+        let guests = [view(&large, 500.0), view(&small, 200.0)];
+        let sizes = Curves::default().decide(Now { host: 1000, seconds: 1.0 }, &guests);
+        assert_eq!(sizes.iter().sum::<u64>(), 1000);
+        assert!(sizes[0] >= 700 && sizes[1] >= 200, "{sizes:?}");
+    }
 }

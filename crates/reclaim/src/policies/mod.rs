@@ -9,9 +9,7 @@ mod mom;
 mod oracle;
 mod proxmox;
 
-pub(crate) use oracle::best as oracle;
-
-use crate::replay::{Guest, Policy, View};
+use crate::replay::{Guest, Host, Policy, Tick, View, replay};
 
 /// A policy by its name.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -75,17 +73,18 @@ impl PolicyName {
         }
     }
 
-    /// The policy for guests; the oracle is [`oracle`].
-    pub(crate) fn policy(self, guests: &[Guest]) -> Box<dyn Policy + '_> {
-        match self {
+    /// The steps of each guest under the policy.
+    pub(crate) fn replay(self, guests: &[Guest], host: Host) -> Vec<Vec<Tick>> {
+        let mut policy: Box<dyn Policy> = match self {
             PolicyName::Equal => Box::new(equal::Equal),
             PolicyName::IdleTax => Box::new(idle_tax::IdleTax::new(guests.len())),
             PolicyName::Mom => Box::new(mom::Mom::default()),
             PolicyName::Proxmox => Box::new(proxmox::Proxmox::default()),
             PolicyName::Feedback => Box::new(feedback::Feedback),
             PolicyName::Curves => Box::new(curves::Curves::default()),
-            PolicyName::Oracle => Box::new(oracle::Ahead::new(guests, 1)),
-        }
+            PolicyName::Oracle => return oracle::best(guests, host),
+        };
+        replay(guests, host, &mut *policy)
     }
 }
 
