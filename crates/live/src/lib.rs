@@ -26,6 +26,7 @@ pub mod follow;
 pub mod hardware;
 mod interval;
 mod measured;
+pub mod memory;
 mod observation;
 pub mod order;
 pub mod pairs;

@@ -9,7 +9,7 @@ use crate::memory::text;
 use crate::topology::{below, mounts};
 use crate::{Host, VmStat};
 use std::collections::BTreeSet;
-use std::io;
+use std::io::{self, Write as _};
 use std::path::{Path, PathBuf};
 
 /// Most groups below one that are looked at.
@@ -115,8 +115,10 @@ impl MemoryGroup {
     /// # Errors
     /// If the kernel refuses. A signal interrupts the call.
     pub fn reclaim(&self, bytes: u64) -> io::Result<bool> {
-        match std::fs::write(self.folder.join("memory.reclaim"), bytes.to_string()) {
-            Ok(()) => Ok(true),
+        let mut file = std::fs::OpenOptions::new().write(true).open(self.folder.join("memory.reclaim"))?;
+        // One call: after a signal, a second one would take all of the bytes again.
+        match file.write(bytes.to_string().as_bytes()) {
+            Ok(_) => Ok(true),
             // The kernel found less.
             Err(e) if e.kind() == io::ErrorKind::WouldBlock => Ok(false),
             Err(e) => Err(e),

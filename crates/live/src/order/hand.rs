@@ -95,6 +95,9 @@ impl Hand {
         let pid = self.guest.0;
         if self.way == Way::Cgroup {
             let taken = match self.host.memory_group(pid) {
+                Ok(group) if group.processes.iter().any(|p| *p != pid) => {
+                    Err(io::Error::other("another process has come into it"))
+                }
                 Ok(group) => group.reclaim(look.size.saturating_sub(size)),
                 Err(e) => Err(io::Error::other(e)),
             };

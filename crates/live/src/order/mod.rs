@@ -6,6 +6,7 @@
 //! a guardian, or the next command, can do that if this process is killed.
 
 mod hand;
+mod polling;
 mod record;
 mod refusal;
 mod running;
@@ -14,6 +15,7 @@ mod steer;
 mod tests;
 
 pub use hand::Hand;
+pub use polling::Polling;
 pub use record::{Back, OrderError, Record, WHAT, folder, places, records};
 pub use refusal::{Facts, Refusal, facts, refusal};
 pub use running::{Event, Order, Wish, preview};

@@ -2,10 +2,11 @@
 //! What an order found, and how it is given back: by the order itself, its guardian, or a later command.
 
 use super::Way;
-use super::refusal::{Refusal, one};
+use super::refusal::{Refusal as NoOrder, one};
 use bifold_host::Host;
 use bifold_host::guest_memory::{Balloon, Machine, Monitor, MonitorPlace, VirtioMem};
 use bifold_host::held::{HeldError, Journal, Places};
+use bifold_host::qmp::Refusal;
 use std::io;
 use std::path::{Path, PathBuf};
 use std::thread::sleep;
@@ -32,7 +33,7 @@ pub enum OrderError {
         /// The guest's name.
         name: String,
         /// Why.
-        refusal: Box<Refusal>,
+        refusal: Box<NoOrder>,
     },
     /// QEMU's monitor does not answer.
     #[error("the monitor of process {pid} ({place}) does not answer")]
@@ -58,6 +59,26 @@ pub enum OrderError {
         /// The process.
         pid: u32,
     },
+    /// An earlier order has left something to give back.
+    #[error(
+        "an earlier order about process {pid} has to be given back first: run `bifold reclaim restore {pid}`"
+    )]
+    Left {
+        /// The guest's process.
+        pid: u32,
+    },
+    /// Another program has set another size since the order.
+    #[error(
+        "process {pid} has {size} MiB now, which no order asked for: --force gives it the {found} MiB of before, --keep leaves its size"
+    )]
+    Changed {
+        /// The guest's process.
+        pid: u32,
+        /// Its size in MiB.
+        size: u64,
+        /// The size before the order, in MiB.
+        found: u64,
+    },
     /// Ctrl-C came before the first step.
     #[error("stopped before anything was taken")]
     Interrupted,
@@ -74,7 +95,7 @@ impl OrderError {
         match self {
             OrderError::NoFolder | OrderError::Held(HeldError::NotRoot { .. }) => true,
             OrderError::Refused { refusal, .. } => {
-                matches!(**refusal, Refusal::Group(_) | Refusal::NoReclaim | Refusal::NoSwap)
+                matches!(**refusal, NoOrder::Group(_) | NoOrder::NoReclaim | NoOrder::NoSwap)
             }
             _ => false,
         }
@@ -182,17 +203,19 @@ impl Record {
         let machine = Machine::ask(monitor)?;
         let back = match self.way {
             Way::Cgroup => Back::Given,
-            Way::Balloon => {
-                let size = machine.balloon.as_ref().and_then(|b| b.actual);
-                // Without a driver the guest has all of its memory, and QEMU keeps the order for the next driver.
-                match size.filter(|size| !force && !self.is_ours(*size)) {
+            // Nothing was ordered yet. Another program's order that the guest has not followed yet stays.
+            _ if self.least == self.found && !force => Back::Given,
+            Way::Balloon => match &machine.balloon {
+                // The driver of a device that is unplugged gives the guest all of its pages.
+                None => Back::Given,
+                Some(balloon) => match balloon.actual.filter(|size| !force && !self.is_ours(*size)) {
                     Some(size) => Back::Another { size },
                     None => {
                         Balloon::order(monitor, self.found)?;
                         Back::Given
                     }
-                }
-            }
+                },
+            },
             Way::VirtioMem => match one(&machine.virtio_mem) {
                 Ok(device) if device.id.as_deref() == Some(&self.device) => {
                     // The last request is known here, unlike a balloon's.
@@ -207,7 +230,11 @@ impl Record {
             },
         };
         if let Some((seconds, path)) = &self.polling {
-            Balloon::poll(monitor, path, *seconds)?;
+            match Balloon::poll(monitor, path, *seconds) {
+                // The balloon may have been unplugged.
+                Err(e) if Refusal::in_error(&e).is_none() => return Err(e),
+                _ => {}
+            }
         }
         Ok(back)
     }

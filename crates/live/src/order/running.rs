@@ -381,7 +381,7 @@ fn found(
 }
 
 /// Makes the folder, which only its user may enter.
-fn make(folder: &Path) -> Result<(), OrderError> {
+pub(super) fn make(folder: &Path) -> Result<(), OrderError> {
     let parent = folder.parent().unwrap_or(Path::new("/"));
     let made = std::fs::create_dir_all(parent).and_then(|()| DirBuilder::new().mode(0o700).create(folder));
     let made = made.or_else(|e| if folder.is_dir() { Ok(()) } else { Err(e) });
