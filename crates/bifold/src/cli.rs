@@ -6,7 +6,7 @@
 //! man pages show.
 
 use crate::usage::UsageError;
-use crate::{cache, compare, diff, doctor, profile, status};
+use crate::{cache, compare, diff, doctor, profile, reclaim, status};
 #[cfg(feature = "host")]
 use crate::{ctl, daemon, mode, noise, place, policy, share, stat, top};
 use clap::error::{ContextKind, ContextValue, ErrorKind};
@@ -73,6 +73,7 @@ pub enum Verb {
     Place(place::PlaceArgs),
     #[cfg(feature = "host")]
     Noise(noise::NoiseArgs),
+    Reclaim(reclaim::ReclaimArgs),
     Cache(cache::CacheArgs),
     Doctor(doctor::DoctorArgs),
     /// Write the man pages into a directory
@@ -199,7 +200,7 @@ mod tests {
         for verb in Cli::command().get_subcommands() {
             let name = verb.get_name();
             assert!(["doctor", "man", "completions"].contains(&name) || doctor::knows(name), "{name}");
-            if ["share", "place", "noise"].contains(&name) {
+            if ["share", "place", "noise", "reclaim"].contains(&name) {
                 for one in verb.get_subcommands() {
                     let full = format!("{name} {}", one.get_name());
                     assert!(doctor::knows(&full), "{full}");

@@ -2,7 +2,7 @@
 //! The command `bifold`.
 //!
 //! Each verb is a folder or file with its options, their help, and its work: `compare` (with `record`),
-//! `diff`, `policy`, `profile`, `stat`, `top`, `mode`, `daemon`, `ctl`, `share`, `place`, `noise`, `cache`, `doctor`, `manual`. Verbs use [`run`], one run of the
+//! `diff`, `policy`, `profile`, `stat`, `top`, `mode`, `daemon`, `ctl`, `share`, `place`, `noise`, `reclaim`, `cache`, `doctor`, `manual`. Verbs use [`run`], one run of the
 //! model. Verbs and [`run`] use modules that know no verb: [`words`] (values that several verbs take), [`vms`] (the VMs
 //! of this host), [`console`] (stdout, stderr and files), [`usage`] (usage errors), [`status`] (the exit status).
 //!
@@ -36,6 +36,7 @@ mod place;
 #[cfg(feature = "host")]
 mod policy;
 mod profile;
+mod reclaim;
 mod run;
 #[cfg(feature = "host")]
 mod share;
@@ -96,6 +97,7 @@ fn carry_out(verb: Verb) -> anyhow::Result<Status> {
         #[cfg(feature = "host")]
         Verb::Policy(args) => policy::run(args),
         Verb::Profile(args) => profile::run(args),
+        Verb::Reclaim(args) => reclaim::run(args),
         #[cfg(feature = "host")]
         Verb::Share(args) => share::run(args),
         #[cfg(feature = "host")]

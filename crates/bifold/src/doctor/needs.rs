@@ -74,6 +74,10 @@ pub const VERBS: &[Verb] = &[
     verb("place check", &[]),
     verb("place apply", &[]),
     verb("place undo", &[]),
+    verb("reclaim watch", &[]),
+    verb("reclaim advise", &[]),
+    verb("reclaim set", &[]),
+    verb("reclaim restore", &[]),
     verb("cache", &[]),
 ];
 
