@@ -94,6 +94,40 @@ pub fn smaps(data: &[u8]) {
     assert_eq!(mergeable_areas(&more), areas);
 }
 
+/// QEMU's command line, and its monitor's answers about memory: values that the text has, or none.
+pub fn monitor(data: &[u8]) {
+    use bifold_host::guest_memory::{GuestStatistics, MonitorPlace, VirtioMem};
+    if let Some(place) = MonitorPlace::of(data) {
+        // A journal has it on one line.
+        assert!(!place.to_string().contains('\n'), "{place}");
+        assert_eq!(MonitorPlace::parse(&place.to_string()), Some(place));
+    }
+    let Ok(answer) = serde_json::from_slice(data) else { return };
+    let stats = GuestStatistics::parse(&answer);
+    for figure in [stats.total, stats.free, stats.available, stats.major_faults, stats.oom_kills] {
+        assert_ne!(figure, Some(u64::MAX), "{stats:?}");
+    }
+    assert!(VirtioMem::parse(&answer).iter().all(|d| d.block.is_power_of_two()));
+}
+
+/// A cgroup's files of memory, the host's swap and pressure, and a process's memory: figures that the text has, or none.
+pub fn memory_group(data: &[u8]) {
+    use bifold_host::guest_memory::{Limit, MemoryGroup, ProcessMemory, Stalls, Swap};
+    let text = String::from_utf8_lossy(data);
+    if let Some(Limit::Bytes(bytes)) = Limit::parse(&text) {
+        assert!(text.contains(&bytes.to_string()), "{bytes}");
+    }
+    if let Some(stalls) = Stalls::parse(&text) {
+        assert!(text.contains("some ") && text.contains("total="), "{stalls:?}");
+    }
+    assert!(Swap::parse(&text).is_none() || text.contains("SwapTotal"));
+    let group = MemoryGroup { stat: VmStat::parse(&text), ..MemoryGroup::default() };
+    assert!(group.refaults().is_none() || text.contains("workingset_refault"));
+    let memory = ProcessMemory::parse(&text, &text, &text);
+    assert!(memory.locked.is_none() || text.contains("VmLck"), "{memory:?}");
+    assert!(memory.hugetlb.is_none() || text.to_lowercase().contains("hugetlb"), "{memory:?}");
+}
+
 #[cfg(test)]
 mod tests {
     use super::super::inputs::bytes;
@@ -123,6 +157,31 @@ mod tests {
             memory(&data);
             for text in [amounts, counts, pressure] {
                 memory(text.as_bytes());
+            }
+        }
+
+        #[test]
+        fn any_text_is_of_a_monitor_or_says_nothing(
+            data in bytes(),
+            cmdline in "(-qmp|-mon|-chardev|unix:|/a|,|=|socket|id=m|path=/b|server|on|chardev=m|mode=control|\n|\0){0,16}",
+            stats in "\\{\"stats\": \\{\"stat-(free|total|available)-memory\": -?[0-9]{1,20}\\}, \"last-update\": [0-9]{1,21}\\}",
+            device in "\\[\\{\"type\": \"(dimm|virtio-mem)\", \"data\": \\{\"requested-size\": 1, \"size\": 2, \"max-size\": 3, \"block-size\": [0-9]{1,3}\\}\\}\\]",
+        ) {
+            monitor(&data);
+            for text in [cmdline, stats, device] {
+                monitor(text.as_bytes());
+            }
+        }
+
+        #[test]
+        fn any_text_is_a_groups_memory_or_says_nothing(
+            data in bytes(), limit in "(max|-?[0-9]{1,22})\n?",
+            lines in "((workingset_refault(_anon|_file)?|anon) -?[0-9]{1,21}\n|(VmLck|Swap(Total|Free)?|Rss|Private_Hugetlb): {1,9}-?[0-9]{0,21} kB\n){0,6}",
+            stalls in "((some|full) avg10=[0-9.]{1,5} total=-?[0-9]{0,21}\n){0,3}",
+        ) {
+            memory_group(&data);
+            for text in [limit, lines, stalls] {
+                memory_group(text.as_bytes());
             }
         }
 

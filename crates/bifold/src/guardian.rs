@@ -1,21 +1,25 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! The hidden verb under which this program guards KSM's settings ([`bifold_host::held::Guardian`]).
+//! The hidden verbs under which this program guards KSM's settings and guests' sizes ([`bifold_host::held::Guardian`]).
 //!
-//! The verb is not in the parser: no user types it, and it has to work before anything else is parsed.
+//! The verbs are not in the parser: no user types them, and they have to work before anything else is parsed.
 
-use crate::status;
+use crate::{reclaim, status};
 use bifold_host::held::Stood;
 use bifold_host::ksm::stand_guard;
 use std::ffi::OsString;
 use std::path::Path;
 use std::process::ExitCode;
 
-/// The hidden verb's name.
+/// The hidden verb of KSM's settings.
 pub const VERB: &str = "ksm-guardian";
 
-/// Guards the settings if the arguments begin with [`VERB`].
+/// Guards if the arguments begin with a guardian's verb.
 pub fn if_asked(mut args: impl Iterator<Item = OsString>) -> Option<ExitCode> {
-    if args.next()? != VERB {
+    let verb = args.next()?;
+    if verb == reclaim::GUARDIAN {
+        return Some(of_an_order(Path::new(&args.next()?)));
+    }
+    if verb != VERB {
         return None;
     }
     let (sys, journal) = (args.next()?, args.next()?);
@@ -31,4 +35,18 @@ pub fn if_asked(mut args: impl Iterator<Item = OsString>) -> Option<ExitCode> {
             ExitCode::from(status::of_error(&e))
         }
     })
+}
+
+fn of_an_order(journal: &Path) -> ExitCode {
+    match reclaim::guard(journal) {
+        Ok(said) => {
+            said.iter().for_each(|text| eprintln!("bifold: {text}"));
+            ExitCode::SUCCESS
+        }
+        Err(e) => {
+            let e = anyhow::Error::new(e);
+            eprintln!("bifold: a guest's memory is not given back, run `bifold reclaim restore`: {e:#}");
+            ExitCode::from(status::of_error(&e))
+        }
+    }
 }

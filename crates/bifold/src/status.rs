@@ -8,6 +8,8 @@ use bifold_host::HostError;
 use bifold_host::exit_counts::ExitCountersError;
 use bifold_host::ksm::KsmError;
 use bifold_host::tracing::TracingError;
+#[cfg(feature = "host")]
+use bifold_live::order::OrderError;
 use bifold_measure::MeasureError;
 #[cfg(feature = "host")]
 use bifold_place::apply::ApplyError;
@@ -136,6 +138,7 @@ fn of_host(error: &anyhow::Error) -> Option<u8> {
         return Some(of_experiment(e));
     }
     let unavailable = error.downcast_ref::<DaemonError>().is_some_and(DaemonError::cannot_work_here)
+        || error.downcast_ref::<OrderError>().is_some_and(OrderError::cannot_work_here)
         || error.downcast_ref::<ApplyError>().is_some_and(ApplyError::cannot_work_here)
         || error.downcast_ref::<CheckError>().is_some_and(CheckError::cannot_work_here)
         || error.downcast_ref::<ImageError>().is_some_and(ImageError::is_privilege);

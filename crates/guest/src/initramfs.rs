@@ -94,15 +94,17 @@ fn boot(spec: &GuestSpec, kernel: &Kernel) -> Result<(Archive, Config), GuestErr
 }
 
 /// Builds the archive of a guest that keeps running ([`crate::vm`]). Init runs `program`, one of `files`, as
-/// root; the first of `arguments` is the program's name. The guest's root holds only `files`.
+/// root; the first of `arguments` is the program's name. The guest's root holds only `files`. Init loads the modules
+/// `more` besides those for ports.
 ///
 /// # Errors
-/// If the kernel lacks a module for virtio-serial ports.
+/// If the kernel lacks one of these modules, or one for virtio-serial ports.
 pub fn workload_initramfs(
     kernel: &Kernel,
     mut files: Archive,
     program: &str,
     arguments: &[String],
+    more: &[&str],
 ) -> Result<Vec<u8>, GuestError> {
     files.add(b"init", Entry::File { mode: 0o755, data: INIT.to_vec() });
     for dir in ["dev", "proc", "sys", "run"] {
@@ -110,7 +112,7 @@ pub fn workload_initramfs(
     }
     files.add(b"tmp", Entry::Dir { mode: 0o1777 });
     let mut config = Config::default();
-    put_modules(modules::PORTS, kernel, &mut files, &mut config)?;
+    put_modules(&[modules::PORTS, more].concat(), kernel, &mut files, &mut config)?;
     config.put("root", b"initramfs");
     config.put("resident", b"yes");
     // With huge pages of its own a guest would fill its memory in other places; the host's are

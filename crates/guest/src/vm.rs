@@ -42,6 +42,8 @@ pub struct GuestVmSpec<'a> {
     pub merge: bool,
     /// Whether the host may back guest memory with huge pages.
     pub huge_pages: bool,
+    /// Further arguments of QEMU, such as devices.
+    pub more: &'a [String],
 }
 
 /// An initramfs in memory, from which any number of guests can start.
@@ -252,6 +254,7 @@ fn arguments(spec: &GuestVmSpec, fds: &Fds) -> Vec<String> {
     opt("-chardev", format!("socket,id=qmp,fd={}", fds.qmp.as_raw_fd()));
     opt("-mon", "chardev=qmp,mode=control".into());
     args.extend(BARE.map(String::from));
+    args.extend_from_slice(spec.more);
     args
 }
 
@@ -281,6 +284,7 @@ mod tests {
         let file = File::open("/dev/null").unwrap();
         let fd = file.as_fd();
         let fds = Fds { console: fd, control: fd, workload: fd, qmp: fd };
+        let more = ["-device".into()];
         let spec = |merge| GuestVmSpec {
             name: "a,b",
             memory_mib: 64,
@@ -288,10 +292,11 @@ mod tests {
             initrd: &initrd,
             merge,
             huge_pages: false,
+            more: &more,
         };
         let words = |merge| arguments(&spec(merge), &fds).join(" ");
         assert!(words(true).contains("memory-backend-ram,id=ram,size=64M,merge=on"));
         assert!(words(false).contains("merge=off"));
-        assert!(words(true).contains("-name a,,b,"));
+        assert!(words(true).contains("-name a,,b,") && words(true).ends_with(" -device"));
     }
 }

@@ -7,7 +7,7 @@
 //! built by `make kernel` has three more files there: `paging_stats`, `paging_refusal`, and `paging_mode`, which
 //! switches the VM when written. A VM may end at any moment; if its directory disappears, the error is [`HostError::Gone`].
 //!
-//! [`qmp`] talks to QEMU's monitor. [`keys`] declares the tables of the TOML files of daemon and placement.
+//! [`guest_memory`] has the facts of a guest's memory on the host. [`qmp`] talks to QEMU's monitor. [`keys`] declares the tables of the TOML files of daemon and placement.
 //!
 //! This crate makes no decisions and has no model. Policies, counts and experiments are in other crates.
 //!
@@ -27,6 +27,7 @@
 mod backing;
 mod error;
 pub mod exit_counts;
+pub mod guest_memory;
 mod guests;
 pub mod held;
 pub mod keys;

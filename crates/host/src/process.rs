@@ -49,6 +49,12 @@ impl Host {
 }
 
 impl Host {
+    /// The user of a process; `None` if the process has ended.
+    pub fn user(&self, pid: u32) -> Option<u32> {
+        let status = crate::memory::text(&self.proc.join(pid.to_string()).join("status"));
+        status.lines().find_map(|l| l.strip_prefix("Uid:")?.split_whitespace().next()?.parse().ok())
+    }
+
     /// When a process started, in ticks since boot; `None` if the process has ended. A process id and this time are one
     /// process, while the machine runs.
     pub fn started(&self, pid: u32) -> Option<u64> {

@@ -11,6 +11,8 @@
 //! Intervals are written to [`files`]; a [`recording`] reads them back. A policy [`follow`]s a VM; a [`replay`] shows what a
 //! policy would have decided over a recording.
 //!
+//! [`order`] takes memory of a guest, in steps, and gives it back.
+//!
 //! This crate switches no VM.
 #![forbid(unsafe_code)]
 
@@ -24,7 +26,9 @@ pub mod follow;
 pub mod hardware;
 mod interval;
 mod measured;
+pub mod memory;
 mod observation;
+pub mod order;
 pub mod pairs;
 pub mod recording;
 pub mod replay;

@@ -33,7 +33,7 @@ struct Document<'a> {
     /// Costs by place, or null.
     r#where: Option<Value>,
     /// The use of memory, or null.
-    memory: Option<crate::memory::Memory>,
+    memory_use: Option<crate::memory::Memory>,
     counters: Vec<Value>,
     figures: &'static [crate::Figure],
 }
@@ -117,7 +117,7 @@ pub(crate) fn document(c: &Comparison) -> Result<impl Serialize + '_, RenderErro
         no_policies: evaluation.and_then(|e| e.err()).map(String::as_str),
         policy_checks: c.policies.as_ref().map_or(Vec::new(), |p| checks_json(None, &p.checks)),
         r#where: c.places.as_ref().map(crate::Places::json),
-        memory: c.memory.as_ref().map(crate::MemoryNeeds::fields),
+        memory_use: c.memory.as_ref().map(crate::MemoryNeeds::fields),
         counters: Sample::COUNTERS
             .iter()
             .map(|c| json!({ "name": c.name, "unit": c.unit, "doc": c.doc }))

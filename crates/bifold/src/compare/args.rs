@@ -173,7 +173,7 @@ pub struct OutputArgs {
     /// The parts that `bifold reclaim show` has, with its defaults. Not for sampled runs and several regions, and native
     /// has to be among --configs.
     #[arg(long)]
-    pub memory: bool,
+    pub memory_use: bool,
 
     /// Also write a timeline for `bifold policy`: the cost of both modes in each interval
     #[arg(long, value_name = "FILE")]

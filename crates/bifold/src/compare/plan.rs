@@ -255,11 +255,11 @@ fn only_whole_runs(args: &PlacementArgs, run: &run::Plan) -> Result<(), UsageErr
     Err(UsageError::conflict("--placement", problem))
 }
 
-/// What `--memory` shows.
+/// What `--memory-use` shows.
 fn memory(show: &OutputArgs, plan: &run::Plan) -> Result<Option<run::Memory>, UsageError> {
     let region = plan.source.header().source.region;
     let problem = match () {
-        () if !show.memory => return Ok(None),
+        () if !show.memory_use => return Ok(None),
         () if plan.sample.is_some() => {
             "counts every use of a page, and a sampled run has only some: leave out --sample"
         }
@@ -271,7 +271,7 @@ fn memory(show: &OutputArgs, plan: &run::Plan) -> Result<Option<run::Memory>, Us
         }
         () => return Ok(Some(run::Memory::default())),
     };
-    Err(UsageError::conflict("--memory", problem))
+    Err(UsageError::conflict("--memory-use", problem))
 }
 
 /// The view and the configuration of `--where`. Asks the source for events that say who runs.

@@ -80,6 +80,10 @@ pub const VERBS: &[Verb] = &[
     verb("place apply", &[]),
     verb("place undo", &[]),
     verb("reclaim plan", &[]),
+    verb("reclaim watch", &[]),
+    verb("reclaim advise", &[]),
+    verb("reclaim set", &[]),
+    verb("reclaim restore", &[]),
     verb("cache", &[]),
 ];
 

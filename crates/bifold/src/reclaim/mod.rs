@@ -1,13 +1,25 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! `bifold reclaim`: what guests' memory is worth, and taking it back.
+//! `bifold reclaim`: what guests' memory is worth, and taking it back without harm.
+//!
+//! Each verb is a file. [`guests`] finds the guests that a user names.
 
+mod advise;
+mod guests;
 mod plan;
+mod restore;
+mod set;
 mod show;
+mod watch;
+
+pub use restore::{GUARDIAN, guard};
 
 use crate::status::{self, Status};
 use clap::{Args, Subcommand};
 
-/// See how much memory guests need, and plan how to divide a host's memory among them
+/// See how much memory guests need, plan how to divide a host's memory, and take memory back in steps
+///
+/// A host that has promised more memory than it has takes some back: the guest reports free pages, a balloon makes the
+/// guest choose pages, or the host pages out.
 #[derive(Debug, Args)]
 #[command(subcommand_required = true, arg_required_else_help = true, disable_help_subcommand = true,
           after_long_help = status::IN_WORDS)]
@@ -21,6 +33,10 @@ pub struct ReclaimArgs {
 enum ReclaimVerb {
     Show(Box<show::ShowArgs>),
     Plan(plan::PlanArgs),
+    Watch(watch::WatchArgs),
+    Advise(advise::AdviseArgs),
+    Set(set::SetArgs),
+    Restore(restore::RestoreArgs),
 }
 
 impl ReclaimArgs {
@@ -35,5 +51,9 @@ pub fn run(args: ReclaimArgs) -> anyhow::Result<Status> {
     match args.verb {
         ReclaimVerb::Show(args) => show::run(*args),
         ReclaimVerb::Plan(args) => plan::run(&args),
+        ReclaimVerb::Watch(args) => watch::run(&args),
+        ReclaimVerb::Advise(args) => advise::run(&args),
+        ReclaimVerb::Set(args) => set::run(&args),
+        ReclaimVerb::Restore(args) => restore::run(&args),
     }
 }

@@ -23,6 +23,8 @@ mod place_plan;
 mod places;
 mod policy;
 mod profile;
+mod reclaim;
+mod reclaim_guest;
 mod reclaim_plan;
 mod recordings;
 mod reference;

@@ -140,5 +140,6 @@ fn the_page_of_profile_keys_is_their_declaration() {
 
 #[test]
 fn the_page_of_findings_is_their_declaration() {
-    page_is("findings.md", &bifold_place::check::page());
+    let parts = [bifold_place::check::page(), bifold_live::memory::rules::page()];
+    page_is("findings.md", &parts.join("\n"));
 }

@@ -23,7 +23,9 @@ use std::time::Duration;
 
 /// The guardian's message once signals cannot end it.
 const READY: &[u8] = b"ready\n";
-/// Time limit for that message.
+/// The holder's message that the settings are to stay as they are.
+const STAY: u8 = b'.';
+/// Time limit for the guardian's message.
 const START: Duration = Duration::from_secs(20);
 
 /// How to start a guardian: a program and its first arguments. The holder adds further arguments, the
@@ -87,6 +89,13 @@ pub(super) struct Standing {
 }
 
 impl Standing {
+    /// Has the guardian end without restoring.
+    pub fn excuse(&mut self) {
+        if let Some(socket) = &mut self.socket {
+            let _ = socket.write_all(&[STAY]);
+        }
+    }
+
     /// Closes the socket and waits until the guardian has ended.
     pub fn dismiss(&mut self) {
         self.socket = None;
@@ -137,6 +146,7 @@ pub fn stand_guard<E: From<HeldError>>(
     loop {
         match socket.read(&mut byte) {
             Err(e) if e.kind() == io::ErrorKind::Interrupted => {}
+            Ok(n) if n > 0 && byte == [STAY] => return Ok(Stood::Idle),
             Ok(n) if n > 0 => {}
             _ => break,
         }

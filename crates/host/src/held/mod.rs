@@ -74,18 +74,65 @@ impl Held {
         restore: impl FnOnce(&Journal) -> Result<(), E>,
         find: impl FnOnce() -> Result<Vec<(String, String)>, E>,
     ) -> Result<Held, E> {
+        let mut recovered = None;
+        let mut held = Held::adopt(what, places, (guardian, words), |left| {
+            if let Some(left) = left {
+                restore(left)?;
+                Journal::remove(&places.journal)?;
+                recovered = Some(left.pid);
+            }
+            find()
+        })?;
+        held.recovered = recovered;
+        Ok(held)
+    }
+
+    /// As [`take`](Held::take), but the caller decides what becomes of an earlier holder's journal: `begin` gets it and returns
+    /// what the new one has, which replaces the old one in one step. If `begin` fails, the old journal stays.
+    ///
+    /// # Errors
+    /// If another process holds the settings, `begin` fails, or the guardian does not start.
+    pub fn adopt<E: From<HeldError>>(
+        what: &'static str,
+        places: &Places,
+        (guardian, words): (&Guardian, &[&Path]),
+        begin: impl FnOnce(Option<&Journal>) -> Result<Vec<(String, String)>, E>,
+    ) -> Result<Held, E> {
         let lock = lock(what, places)?;
-        let recovered = restore_from(what, places, restore)?.map(|left| left.pid);
-        let journal = Journal { what: what.into(), pid: std::process::id(), found: find()? };
+        let left = Journal::read(&places.journal, what)?;
+        let found = begin(left.as_ref())?;
+        // Not if `begin` has restored what it lists, and removed it.
+        let left = left.filter(|_| places.journal.exists());
+        let journal = Journal { what: what.into(), pid: std::process::id(), found };
         journal.write(&places.journal)?;
         match guardian.start(words, &places.journal, &lock) {
             Ok(standing) => {
-                Ok(Held { places: places.clone(), recovered, guardian: Some(standing), _lock: lock })
+                Ok(Held { places: places.clone(), recovered: None, guardian: Some(standing), _lock: lock })
             }
             Err(e) => {
-                Journal::remove(&places.journal)?;
+                match left {
+                    Some(left) => left.write(&places.journal)?,
+                    None => Journal::remove(&places.journal)?,
+                }
                 Err(e.into())
             }
+        }
+    }
+
+    /// Writes down further values, before they change. The journal then has these only.
+    ///
+    /// # Errors
+    /// If the journal cannot be written, as on a full disk.
+    pub fn note(&self, what: &str, found: Vec<(String, String)>) -> Result<(), HeldError> {
+        Journal { what: what.into(), pid: std::process::id(), found }.write(&self.places.journal)
+    }
+
+    /// Ends the guardian without restoring: the settings stay changed, and the journal stays for
+    /// [`restore_left_behind`].
+    pub fn keep(mut self) {
+        if let Some(mut guardian) = self.guardian.take() {
+            guardian.excuse();
+            guardian.dismiss();
         }
     }
 

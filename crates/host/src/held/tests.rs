@@ -120,3 +120,28 @@ fn a_journal_that_could_not_be_read_back_is_not_written() {
     assert!(journal.write(&path).is_err());
     assert_eq!(Journal::read(&path, WHAT).unwrap().unwrap().found.len(), 1);
 }
+
+#[test]
+fn kept_settings_stay_and_the_next_holder_has_their_journal() {
+    let tree = Tree::new();
+    let held = tree.take(&idle()).unwrap();
+    held.note(WHAT, vec![("first".into(), "nested".into())]).unwrap();
+    fs::write(tree.path("mode"), "shadow").unwrap();
+    held.keep();
+    assert_eq!(tree.mode(), "shadow");
+    let adopt = |guardian: &Guardian| {
+        let begin = |left: Option<&Journal>| {
+            assert_eq!(left.unwrap().found, [("first".to_owned(), "nested".to_owned())]);
+            Ok::<_, HeldError>(vec![("second".into(), "x".into())])
+        };
+        let adopt = || Held::adopt(WHAT, &tree.places(), (guardian, &[]), begin);
+        once_free(adopt, |taken| !matches!(taken, Err(HeldError::Busy { .. })))
+    };
+    let none = Guardian { program: "/nonexistent".into(), words: Vec::new() };
+    assert!(matches!(adopt(&none), Err(HeldError::Guardian { .. })));
+    // The old journal is there again.
+    let held = adopt(&idle()).unwrap();
+    let journal = Journal::read(&tree.places().journal, WHAT).unwrap().unwrap();
+    assert_eq!(journal.found, [("second".to_owned(), "x".to_owned())]);
+    drop(held);
+}

@@ -44,26 +44,19 @@ impl Host {
 
     /// The file system that has the controller cpuset, which is in one version of cgroups only.
     fn cpuset_mount(&self) -> Option<Mount> {
-        let proc = Tree::new(&self.proc);
-        let mounts = proc.text("self/mounts").or_else(|| proc.text("mounts"))?;
-        let rows = mounts.lines().filter_map(|line| {
-            let mut words = line.split(' ').skip(1);
-            Some((words.next()?, words.next()?, words.next()?))
-        });
-        let at = |point: &str| self.root().join(unescaped(point).trim_start_matches('/'));
-        let rows: Vec<_> = rows.collect();
+        let rows = mounts(self);
         let has_v1 = |kind: &str, options: &str| match kind {
             "cgroup" => options.split(',').any(|o| o == "cpuset"),
             kind => kind == "cpuset",
         };
-        let v1 = rows.iter().find(|(_, kind, options)| has_v1(kind, options));
-        let v2 = rows.iter().find(|(_, kind, _)| *kind == "cgroup2");
+        let v1 = rows.iter().find(|row| has_v1(&row.kind, &row.options));
+        let v2 = rows.iter().find(|row| row.kind == "cgroup2");
         match (v1, v2) {
-            (Some((point, _, options)), _) => {
-                let files = if options.split(',').any(|o| o == "cpuset_v2_mode") { V1_AS_V2 } else { V1 };
-                Some(Mount { at: at(point), files, v2: false })
+            (Some(row), _) => {
+                let files = if row.options.split(',').any(|o| o == "cpuset_v2_mode") { V1_AS_V2 } else { V1 };
+                Some(Mount { at: row.at.clone(), files, v2: false })
             }
-            (None, Some((point, ..))) => Some(Mount { at: at(point), files: V2, v2: true }),
+            (None, Some(row)) => Some(Mount { at: row.at.clone(), files: V2, v2: true }),
             (None, None) => None,
         }
     }
@@ -98,8 +91,28 @@ fn group_of(proc: &Tree, process: &str, v2: bool) -> Option<String> {
     line.or_else(|| proc.text(&format!("{process}/cpuset"))).filter(|g| g.starts_with('/'))
 }
 
+/// A mounted file system.
+pub(crate) struct MountRow {
+    /// Where, as seen from here.
+    pub at: PathBuf,
+    pub kind: String,
+    pub options: String,
+}
+
+/// The mounted file systems.
+pub(crate) fn mounts(host: &Host) -> Vec<MountRow> {
+    let proc = Tree::new(&host.proc);
+    let text = proc.text("self/mounts").or_else(|| proc.text("mounts")).unwrap_or_default();
+    let row = |line: &str| {
+        let mut words = line.split(' ').skip(1);
+        let at = host.root().join(unescaped(words.next()?).trim_start_matches('/'));
+        Some(MountRow { at, kind: words.next()?.into(), options: words.next()?.into() })
+    };
+    text.lines().filter_map(row).collect()
+}
+
 /// The group's path below the mount point. A `..` stands for groups outside of the cgroup namespace.
-fn below(group: &str) -> PathBuf {
+pub(crate) fn below(group: &str) -> PathBuf {
     Path::new(group).components().filter(|c| matches!(c, Component::Normal(_))).collect()
 }
 

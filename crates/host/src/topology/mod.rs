@@ -12,6 +12,7 @@ mod nodes;
 mod read;
 mod tree;
 
+pub(crate) use cgroup::{MountRow, below, mounts};
 pub use list::{BadList, NumberSet};
 
 use std::collections::BTreeMap;

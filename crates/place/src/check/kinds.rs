@@ -179,10 +179,10 @@ kinds! {
         "The plan's reason is in the evidence."
 }
 
-/// The reference page of all kinds, in Markdown.
+/// The part of the reference page about all kinds, in Markdown.
 pub fn page() -> String {
     let mut page = String::from(
-        "# Findings of place check\n\n`bifold place check` names what it finds. This page is made from the list in \
+        "# Findings\n\n## place check\n\n`bifold place check` names what it finds. This part is made from the list in \
          `crates/place/src/check/kinds.rs`; a test compares both. Each finding also has its figures and the command that \
          mends it.\n\n| name | severity | raised when | cost |\n|---|---|---|---|\n",
     );

@@ -78,7 +78,7 @@ impl Kind {
             }
         }
         let arguments = arguments(workload);
-        Initrd::new(&workload_initramfs(&self.kernel, archive, PROGRAM, &arguments)?)
+        Initrd::new(&workload_initramfs(&self.kernel, archive, PROGRAM, &arguments, &[])?)
     }
 }
 
@@ -168,6 +168,7 @@ impl Guest {
             initrd,
             merge: planned.mergeable,
             huge_pages,
+            more: &[],
         };
         Ok(Guest {
             vm: Some(GuestVm::start(qemu, &spec)?),

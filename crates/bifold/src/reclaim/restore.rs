@@ -1,0 +1,146 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! `bifold reclaim restore`: gives back what orders took and left, and the guardian, which does the same for an order that
+//! was killed.
+
+use crate::console::print;
+use crate::status::{self, Status};
+use crate::usage::UsageError;
+use crate::words::MIB;
+use bifold_host::guest_memory::MonitorPlace;
+use bifold_host::held::{self, Stood};
+use bifold_host::{Host, printable, word_rank};
+use bifold_live::order::{Back, OrderError, Record, WHAT, folder, records};
+use clap::Args;
+use std::path::Path;
+use std::time::Duration;
+
+const EXAMPLES: &str = "\
+Examples:
+  bifold reclaim restore
+  bifold reclaim restore web";
+
+/// Give back the memory that orders took and left
+///
+/// `bifold reclaim set --keep` leaves a guest's size as it is. This verb gives the memory of such guests back, and of those
+/// whose order and guardian were killed together. Without VM, of all of them.
+#[derive(Debug, Args)]
+#[command(after_help = EXAMPLES, after_long_help = status::below(EXAMPLES))]
+pub struct RestoreArgs {
+    /// The guest: its process id, or its name
+    #[arg(value_name = "VM")]
+    vm: Option<String>,
+
+    /// Also where another program has set another size since
+    #[arg(long, conflicts_with = "keep")]
+    force: bool,
+
+    /// Leave sizes that another program has set since, and forget the order
+    #[arg(long)]
+    keep: bool,
+}
+
+/// The hidden verb of the guardian.
+pub const GUARDIAN: &str = "reclaim-guardian";
+
+/// How long a command of a killed order may still take.
+const ORPHAN: Duration = Duration::from_secs(10);
+
+/// Carries out the verb on this machine.
+pub fn run(args: &RestoreArgs) -> anyhow::Result<Status> {
+    let (host, folder) = (Host::live(), folder()?);
+    let name = |record: &Record| host.process(record.guest.0).name;
+    let is_named = |record: &Record| {
+        args.vm
+            .as_deref()
+            .is_none_or(|w| word_rank(w, None, record.guest.0, name(record).as_deref()).is_some())
+    };
+    let (mut found, mut failed) = (0, Vec::new());
+    for entry in records(&folder) {
+        let (places, record) = match entry {
+            Ok(entry) => entry,
+            Err(e) => {
+                failed.push(anyhow::Error::from(e));
+                continue;
+            }
+        };
+        if !is_named(&record) {
+            continue;
+        }
+        found += 1;
+        let shown =
+            name(&record).map_or(format!("process {}", record.guest.0), |n| format!("VM {}", printable(&n)));
+        let mut back = None;
+        let restored = held::restore_left_behind(WHAT, &places, |left| {
+            let record = Record::at(&places.journal, left)?;
+            match record.give_back(&host, args.force)? {
+                Back::Another { size } if !args.keep => Err(OrderError::Changed {
+                    pid: record.guest.0,
+                    size: size / MIB,
+                    found: record.found / MIB,
+                }),
+                given => {
+                    back = Some(given);
+                    Ok(())
+                }
+            }
+        });
+        match (restored, back) {
+            (Err(e), _) => failed.push(anyhow::Error::from(e).context(shown)),
+            (Ok(_), Some(Back::Given)) => {
+                print(&format!("{shown}: {} MiB are ordered again\n", record.found / MIB))?
+            }
+            (Ok(_), Some(Back::Another { size })) => {
+                print(&format!("{shown}: stays at {} MiB\n", size / MIB))?
+            }
+            (Ok(_), Some(Back::Gone)) => print(&format!("{shown}: the guest has ended\n"))?,
+            // The order gave it back meanwhile.
+            (Ok(_), None) => print(&format!("{shown}: its order has ended\n"))?,
+        }
+    }
+    if let Some(first) = failed.pop() {
+        for other in failed {
+            eprintln!("bifold: {other:#}");
+        }
+        return Err(first);
+    }
+    match &args.vm {
+        Some(vm) if found == 0 => {
+            let problem = format!("no order has taken memory of `{}`", vm.escape_debug());
+            Err(UsageError::value("VM", problem).failing().into())
+        }
+        _ if found == 0 => print("no order has taken memory of a guest\n").map(|()| Status::Done),
+        _ => Ok(Status::Done),
+    }
+}
+
+/// Runs the guardian of an order.
+///
+/// # Errors
+/// If the memory cannot be given back: the journal stays then.
+pub fn guard(journal: &Path) -> Result<Option<String>, OrderError> {
+    let mut said = None;
+    let stood = held::stand_guard(WHAT, journal, |left| {
+        let record = Record::at(journal, left)?;
+        if let MonitorPlace::Libvirt(_) = record.monitor {
+            // The order's last virsh may still be on its way to QEMU, and would come after what is ordered here. A socket's
+            // orders keep their sequence.
+            std::thread::sleep(ORPHAN);
+        }
+        said = Some(match record.give_back(&Host::live(), false)? {
+            Back::Given => format!("its guest {} gets its memory back", record.guest.0),
+            Back::Gone => format!("its guest {} has ended too", record.guest.0),
+            Back::Another { size } => format!(
+                "another program has set the size of its guest {} to {} MiB since, which stays",
+                record.guest.0,
+                size / MIB
+            ),
+        });
+        Ok::<_, OrderError>(())
+    })?;
+    Ok(match stood {
+        Stood::Idle => None,
+        Stood::Restored { pid } => {
+            Some(format!("process {pid} ended during an order: {}", said.unwrap_or_default()))
+        }
+    })
+}

@@ -1,0 +1,55 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+/*
+ * The program of a guest whose memory a test takes: "full" when it has written 200 MiB, "freed" when it has
+ * freed them some seconds later, then "cycle N" each second, while it uses 40 MiB. It never ends by itself.
+ */
+#define _GNU_SOURCE
+#include <stdlib.h>
+#include <sys/mman.h>
+
+#include "port.h"
+
+#define MIB (1UL << 20)
+
+static int host = -1;
+
+static void say(const char *fmt, ...)
+{
+    va_list ap;
+
+    va_start(ap, fmt);
+    send_line(host, fmt, ap);
+    va_end(ap);
+}
+
+static char *filled(unsigned long bytes)
+{
+    char *at = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+
+    if (at == MAP_FAILED) {
+        say("failed to get memory: %s", strerror(errno));
+        exit(1);
+    }
+    for (unsigned long i = 0; i < bytes; i += 4096)
+        at[i] = (char)(i / 4096 + 1);
+    return at;
+}
+
+int main(void)
+{
+    char *large, *own;
+
+    host = port("bifold.workload", O_RDWR);
+    own = filled(40 * MIB);
+    large = filled(200 * MIB);
+    say("full");
+    sleep(5);
+    munmap(large, 200 * MIB);
+    say("freed");
+    for (unsigned long n = 1;; n++) {
+        for (unsigned long i = 0; i < 40 * MIB; i += 4096)
+            own[i]++;
+        say("cycle %lu", n);
+        sleep(1);
+    }
+}

@@ -1,0 +1,168 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! Orders about the size of a real guest: an emulated Linux with a balloon, where there are QEMU and such a kernel.
+//!
+//! No time is asserted: the guest is slow on a busy machine.
+
+use bifold_guest::cpio::{Archive, Entry};
+use bifold_guest::kernel::{self, Kernel};
+use bifold_guest::vm::{GuestLine, GuestVm, GuestVmSpec, Initrd};
+use bifold_guest::{GuestError, workload_initramfs};
+use bifold_host::Host;
+use bifold_host::guest_memory::{Machine, MonitorPlace};
+use std::path::Path;
+use std::process::{Command, Stdio};
+use std::time::{Duration, Instant};
+
+const MIB: u64 = 1 << 20;
+/// More than any step here takes on a busy machine.
+const LONG: Duration = Duration::from_secs(600);
+
+/// A kernel with a balloon, or nothing if this machine cannot get one.
+fn kernel() -> Option<(bifold_guest::qemu::Qemu, Kernel)> {
+    let skip = |why: &str| {
+        eprintln!("skipped: {why}");
+        None
+    };
+    let Ok(qemu) = bifold_guest::qemu::find() else { return skip("no emulator") };
+    match kernel::for_guest(Some("6.1"), &mut |_| {}) {
+        Ok(kernel) => Some((qemu, kernel)),
+        Err(e) => skip(&format!("no kernel: {e}")),
+    }
+}
+
+fn program(dir: &Path) -> Vec<u8> {
+    let here = Path::new(env!("CARGO_MANIFEST_DIR"));
+    let out = dir.join("program");
+    let made = Command::new("cc")
+        .args(["-O2", "-static", "-s", "-Wall", "-Werror", "-I"])
+        .arg(here.join("../guest/guest"))
+        .arg("-o")
+        .arg(&out)
+        .arg(here.join("tests/it/guest_memory.c"))
+        .status();
+    assert!(made.unwrap().success(), "cc fails");
+    std::fs::read(out).unwrap()
+}
+
+struct Guest {
+    vm: GuestVm,
+    place: MonitorPlace,
+    cycles: u64,
+    phase: String,
+}
+
+impl Guest {
+    fn resident(&self) -> u64 {
+        Host::live().process_memory(self.vm.pid()).resident.unwrap() / MIB
+    }
+
+    /// Size in MiB, and seconds between two statistics.
+    fn state(&self) -> (u64, u64) {
+        let mut monitor = self.place.open(&Host::live(), self.vm.pid()).unwrap();
+        let balloon = Machine::ask(&mut monitor).unwrap().balloon.unwrap();
+        (balloon.actual.unwrap() / MIB, balloon.polling_s)
+    }
+
+    fn read(&mut self) {
+        for line in self.vm.new_lines() {
+            let GuestLine::Workload(line) = line else { continue };
+            match line.strip_prefix("cycle ") {
+                Some(n) => self.cycles = n.parse().unwrap(),
+                None => self.phase = line,
+            }
+        }
+        let ended = self.vm.ended().unwrap();
+        assert!(ended.is_none(), "the guest has ended: {}", self.vm.last_words());
+    }
+
+    fn until(&mut self, what: &str, so: impl Fn(&Guest) -> bool) {
+        let begun = Instant::now();
+        loop {
+            self.read();
+            if so(self) {
+                return;
+            }
+            assert!(
+                begun.elapsed() < LONG,
+                "not {what}: {} {:?} {}",
+                self.phase,
+                self.state(),
+                self.resident()
+            );
+            std::thread::sleep(Duration::from_millis(100));
+        }
+    }
+
+    /// Whether the program in the guest still works.
+    fn works_on(&mut self) {
+        let cycles = self.cycles;
+        self.until("working", |g| g.cycles > cycles + 1);
+    }
+}
+
+#[test]
+fn memory_of_a_real_guest_is_taken_and_comes_back() {
+    let Some((qemu, kernel)) = kernel() else { return };
+    let dir = tempfile::tempdir().unwrap();
+    let mut files = Archive::default();
+    files.add(b"program", Entry::File { mode: 0o755, data: program(dir.path()) });
+    let initrd =
+        match workload_initramfs(&kernel, files, "/program", &["program".into()], &["virtio_balloon"]) {
+            Err(GuestError::NoModule { .. }) => {
+                eprintln!(
+                    "skipped: the stored kernel has no virtio_balloon, and no newer one can be fetched"
+                );
+                return;
+            }
+            other => Initrd::new(&other.unwrap()).unwrap(),
+        };
+    let socket = dir.path().join("qmp");
+    let name = format!("reclaim-{}", std::process::id());
+    let more = [
+        "-device",
+        "virtio-balloon-pci,id=b0,deflate-on-oom=on,free-page-reporting=on",
+        "-qmp",
+        &format!("unix:{},server=on,wait=off", socket.display()),
+    ]
+    .map(String::from);
+    let spec = GuestVmSpec {
+        name: &name,
+        memory_mib: 512,
+        kernel: &kernel,
+        initrd: &initrd,
+        merge: false,
+        huge_pages: false,
+        more: &more,
+    };
+    let vm = GuestVm::start(&qemu, &spec).unwrap();
+    let mut guest = Guest { vm, place: MonitorPlace::Socket(socket), cycles: 0, phase: String::new() };
+    guest.until("full", |g| g.phase == "full");
+    let full = guest.resident();
+    guest.until("freed", |g| g.phase == "freed");
+    // The guest reports what it has freed, and QEMU gives it to the host.
+    guest.until("given to the host", |g| g.resident() + 150 < full);
+    let order = |more: &[&str]| {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_bifold"));
+        command.args(["reclaim", "set", &name]).args(more).env("XDG_RUNTIME_DIR", dir.path());
+        command.stdin(Stdio::null());
+        command
+    };
+    let output = order(&["256", "--for", "2"]).output().unwrap();
+    let text = String::from_utf8_lossy(&[&output.stdout[..], &output.stderr].concat()).into_owned();
+    eprintln!("resident {full} MiB, then {} MiB\n{text}", guest.resident());
+    assert!(output.status.success() && text.contains("holds at 256 MiB"), "{text}");
+    guest.until("as it was", |g| g.state() == (512, 0));
+    guest.works_on();
+    // The floor holds in a real guest, too.
+    let output = order(&["64"]).output().unwrap();
+    let text = String::from_utf8_lossy(&output.stderr).into_owned();
+    assert!(!output.status.success() && text.contains("below its least size"), "{text}");
+    for seconds in [1, 4, 8, 16] {
+        let mut order = order(&["256"]).stdout(Stdio::null()).stderr(Stdio::null()).spawn().unwrap();
+        std::thread::sleep(Duration::from_secs(seconds));
+        order.kill().unwrap();
+        order.wait().unwrap();
+        guest.until("as it was after a kill", |g| g.state() == (512, 0));
+        guest.works_on();
+    }
+}

@@ -1,0 +1,275 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! Finds and opens the monitor of a guest's QEMU.
+//!
+//! A QMP socket has one client at a time, and QEMU answers the next one only when that client has gone. So a connection
+//! is kept for a moment: the operator's own tools use the same socket. libvirt keeps the monitor of its guests to itself;
+//! `virsh qemu-monitor-command` leads to it, and libvirt then notes in its log that the guest is tainted.
+
+use crate::process::name_of;
+use crate::qmp::{self, Qmp};
+use crate::{Host, comma_parts, read_up_to};
+use nix::sys::socket::{getsockopt, sockopt::PeerCredentials};
+use serde_json::{Value, json};
+use std::fmt;
+use std::io::{self, Read as _};
+use std::os::unix::net::UnixStream;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+use std::sync::mpsc;
+use std::time::{Duration, Instant};
+
+/// Time limit of each answer.
+const PATIENCE: Duration = Duration::from_secs(2);
+/// Time limit of `virsh`, which connects to libvirt's daemon first.
+const VIRSH: Duration = Duration::from_secs(10);
+/// Longest command line, and longest answer of `virsh`.
+const MOST: u64 = 4 << 20;
+/// The name that libvirt gives to the monitor's character device.
+const OF_LIBVIRT: &str = "charmonitor";
+
+/// Where a guest's monitor is.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum MonitorPlace {
+    /// A socket on which QEMU listens.
+    Socket(PathBuf),
+    /// libvirt has the monitor of the domain with this UUID.
+    Libvirt(String),
+}
+
+impl MonitorPlace {
+    /// The monitor on a command line of QEMU, in the form of `/proc/PID/cmdline`: `-qmp unix:PATH,server=on`, or `-mon` with
+    /// `-chardev socket,path=PATH,server=on`. `None` if the command line has no monitor that a program can connect to.
+    pub fn of(cmdline: &[u8]) -> Option<MonitorPlace> {
+        let words: Vec<_> = cmdline.split(|b| *b == 0).map(String::from_utf8_lossy).collect();
+        let named = |name: &str| -> Vec<Vec<String>> {
+            let is = |w: &str| w.strip_prefix("--").or(w.strip_prefix('-')) == Some(name);
+            words.windows(2).filter(|w| is(&w[0])).map(|w| comma_parts(&w[1])).collect()
+        };
+        let controls: Vec<String> = named("mon")
+            .iter()
+            .filter(|parts| value(parts, "mode") == Some("control"))
+            .filter_map(|parts| {
+                let first = parts.first().filter(|p| !p.contains('=')).map(String::as_str);
+                value(parts, "chardev").or(first).map(String::from)
+            })
+            .collect();
+        if controls.iter().any(|id| id == OF_LIBVIRT) {
+            let uuid = named("uuid").into_iter().flatten().next()?;
+            let plain = uuid.len() == 36 && uuid.chars().all(|c| c.is_ascii_hexdigit() || c == '-');
+            return plain.then_some(MonitorPlace::Libvirt(uuid));
+        }
+        let direct = named("qmp").into_iter().filter_map(|mut parts| {
+            let path = parts.first()?.strip_prefix("unix:")?.to_owned();
+            parts[0] = format!("path={path}");
+            Some(parts)
+        });
+        let through = named("chardev").into_iter().filter(|parts| {
+            parts.first().is_some_and(|p| p == "socket")
+                && value(parts, "id").is_some_and(|id| controls.iter().any(|c| c == id))
+        });
+        let path = direct.chain(through).find_map(|parts| {
+            // A path of QEMU's own folder is unknown here, and a new line would not fit into a journal.
+            let path = value(&parts, "path").filter(|p| p.starts_with('/') && !p.contains('\n'))?;
+            listens(&parts).then(|| path.to_owned())
+        });
+        path.map(|p| MonitorPlace::Socket(p.into()))
+    }
+
+    /// Parses what [`fmt::Display`] writes.
+    pub fn parse(text: &str) -> Option<MonitorPlace> {
+        match text.split_once(' ')? {
+            ("unix", path) if path.starts_with('/') => Some(MonitorPlace::Socket(path.into())),
+            ("libvirt", uuid) if !uuid.is_empty() => Some(MonitorPlace::Libvirt(uuid.into())),
+            _ => None,
+        }
+    }
+
+    /// Connects to the monitor.
+    ///
+    /// # Errors
+    /// If nothing listens, another program has the connection, or another process than the guest's answers.
+    pub fn open(&self, host: &Host, pid: u32) -> io::Result<Monitor> {
+        match self {
+            MonitorPlace::Socket(path) => {
+                let stream = connect(path)?;
+                is_of(host, &stream, pid)?;
+                Ok(Monitor(Way::Qmp(Box::new(Qmp::greet(&stream, PATIENCE)?))))
+            }
+            MonitorPlace::Libvirt(uuid) => Ok(Monitor(Way::Virsh(uuid.clone()))),
+        }
+    }
+}
+
+impl fmt::Display for MonitorPlace {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            MonitorPlace::Socket(path) => write!(f, "unix {}", path.display()),
+            MonitorPlace::Libvirt(uuid) => write!(f, "libvirt {uuid}"),
+        }
+    }
+}
+
+impl Host {
+    /// Where the monitor of a guest's process is.
+    pub fn monitor_place(&self, pid: u32) -> Option<MonitorPlace> {
+        let cmdline = read_up_to(&self.proc.join(pid.to_string()).join("cmdline"), MOST).ok()?;
+        MonitorPlace::of(&cmdline)
+    }
+}
+
+/// An open monitor.
+#[derive(Debug)]
+pub struct Monitor(Way);
+
+#[derive(Debug)]
+enum Way {
+    Qmp(Box<Qmp>),
+    Virsh(String),
+}
+
+impl Monitor {
+    /// Sends a command and waits for its answer.
+    ///
+    /// # Errors
+    /// If QEMU refuses the command ([`qmp::Refusal`]), has ended, or is silent for too long.
+    pub fn ask(&mut self, command: &str, arguments: Value) -> io::Result<Value> {
+        match &mut self.0 {
+            Way::Qmp(qmp) => qmp.ask(command, arguments),
+            Way::Virsh(uuid) => virsh(uuid, command, arguments),
+        }
+    }
+}
+
+/// The value of `KEY=VALUE` among an option's parts; the last one counts, as for QEMU.
+fn value<'a>(parts: &'a [String], key: &str) -> Option<&'a str> {
+    parts.iter().filter_map(|p| p.strip_prefix(key)?.strip_prefix('=')).next_back()
+}
+
+/// Whether QEMU listens: `server=on`, or `server` alone.
+fn listens(parts: &[String]) -> bool {
+    value(parts, "server").is_some_and(|v| v == "on" || v == "yes" || v == "true")
+        || parts.iter().any(|p| p == "server")
+}
+
+/// Connects in a thread: connect(2) waits without limit while the socket's queue is full.
+fn connect(socket: &Path) -> io::Result<UnixStream> {
+    let (to, from) = mpsc::channel();
+    let socket = socket.to_owned();
+    std::thread::spawn(move || to.send(UnixStream::connect(socket)));
+    from.recv_timeout(PATIENCE).map_err(|_| io::Error::from(io::ErrorKind::TimedOut))?
+}
+
+/// Refuses a socket on which another process than the guest's listens: a command line is what its owner wrote, and could
+/// name the monitor of another guest. A process that listened before it became a daemon has ended.
+fn is_of(host: &Host, stream: &UnixStream, pid: u32) -> io::Result<()> {
+    let peer = getsockopt(stream, PeerCredentials)?;
+    let (other, user) = (peer.pid(), peer.uid());
+    let lives = other > 0 && host.proc.join(other.to_string()).is_dir();
+    if other as u32 == pid || (!lives && Some(user) == host.user(pid)) {
+        return Ok(());
+    }
+    let name = name_of(&host.proc, other as u32).map_or("?".into(), |n| crate::printable(&n));
+    Err(io::Error::other(format!("process {other} ({name}) listens there, not the guest's process {pid}")))
+}
+
+/// Sends a command through libvirt.
+fn virsh(uuid: &str, command: &str, arguments: Value) -> io::Result<Value> {
+    let line = json!({ "execute": command, "arguments": arguments }).to_string();
+    let uri = if rustix::process::geteuid().is_root() { "qemu:///system" } else { "qemu:///session" };
+    let mut child = Command::new("virsh")
+        .args(["-q", "-c", uri, "qemu-monitor-command", "--domain", uuid, "--cmd", &line])
+        .stdin(Stdio::null())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .map_err(|e| {
+            io::Error::new(e.kind(), format!("libvirt has the monitor, and virsh does not run: {e}"))
+        })?;
+    let (to, from) = mpsc::channel();
+    for (first, stream) in [
+        (true, child.stdout.take().map(|s| Box::new(s) as Box<dyn io::Read + Send>)),
+        (false, child.stderr.take().map(|s| Box::new(s) as Box<dyn io::Read + Send>)),
+    ] {
+        let (to, stream) = (to.clone(), stream.expect("the stream is piped"));
+        std::thread::spawn(move || {
+            let mut bytes = Vec::new();
+            let _ = stream.take(MOST).read_to_end(&mut bytes);
+            to.send((first, bytes))
+        });
+    }
+    let (mut out, mut wrong, end) = (Vec::new(), Vec::new(), Instant::now() + VIRSH);
+    for _ in 0..2 {
+        match from.recv_timeout(end.saturating_duration_since(Instant::now())) {
+            Ok((true, bytes)) => out = bytes,
+            Ok((false, bytes)) => wrong = bytes,
+            Err(_) => {
+                let _ = child.kill();
+                let _ = child.wait();
+                return Err(io::Error::new(io::ErrorKind::TimedOut, "virsh does not answer"));
+            }
+        }
+    }
+    if !child.wait()?.success() {
+        return Err(io::Error::other(format!("virsh: {}", crate::one_line(&wrong))));
+    }
+    let mut line = serde_json::from_slice(&out).map_err(|e| io::Error::new(io::ErrorKind::InvalidData, e))?;
+    qmp::answer(command, &mut line)?
+        .ok_or_else(|| io::Error::new(io::ErrorKind::InvalidData, "virsh gives no answer of QEMU"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::os::unix::net::UnixListener;
+
+    fn of(line: &str) -> Option<String> {
+        MonitorPlace::of(line.replace(' ', "\0").as_bytes()).map(|p| p.to_string())
+    }
+
+    #[test]
+    fn a_monitor_is_found_however_the_command_line_names_it() {
+        for (line, place) in [
+            ("qemu -qmp unix:/run/a,,b,server=on,wait=off", Some("unix /run/a,b")),
+            ("qemu --qmp unix:/run/a,server,nowait", Some("unix /run/a")),
+            // Proxmox.
+            (
+                "kvm -chardev socket,id=qmp,path=/run/100.qmp,server=on,wait=off -mon chardev=qmp,mode=control",
+                Some("unix /run/100.qmp"),
+            ),
+            ("qemu -chardev socket,id=m,path=/m,server=on -mon m,mode=control", Some("unix /m")),
+            // A human's monitor, a client, a file descriptor, a path of a folder that is unknown.
+            ("qemu -chardev socket,id=m,path=/m,server=on -mon chardev=m", None),
+            ("qemu -qmp unix:/run/a", None),
+            ("qemu -chardev socket,id=m,fd=7 -mon chardev=m,mode=control", None),
+            ("qemu -qmp unix:a,server=on", None),
+            ("qemu -qmp tcp:localhost:44,server=on", None),
+            (
+                "qemu -uuid 6c1f22d0-54f4-4c5c-9a4b-0c5a4f1e9a10 -chardev socket,id=charmonitor,fd=25,server=on \
+                 -mon chardev=charmonitor,id=monitor,mode=control",
+                Some("libvirt 6c1f22d0-54f4-4c5c-9a4b-0c5a4f1e9a10"),
+            ),
+            ("qemu -uuid --help -mon chardev=charmonitor,mode=control", None),
+            ("qemu", None),
+        ] {
+            assert_eq!(of(line).as_deref(), place, "{line}");
+            let parsed = place.map(|p| MonitorPlace::parse(p).unwrap().to_string());
+            assert_eq!(parsed.as_deref(), place);
+        }
+        assert_eq!(MonitorPlace::parse("unix relative"), None);
+    }
+
+    #[test]
+    fn a_socket_of_another_process_is_refused() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("qmp");
+        let _listener = UnixListener::bind(&path).unwrap();
+        let place = MonitorPlace::Socket(path.clone());
+        let error = place.open(&Host::live(), 1).unwrap_err().to_string();
+        assert!(error.contains("listens there, not the guest's process 1"), "{error}");
+        // The right process, which does not greet.
+        let error = place.open(&Host::live(), std::process::id()).unwrap_err();
+        assert!(matches!(error.kind(), io::ErrorKind::WouldBlock | io::ErrorKind::TimedOut), "{error}");
+        std::fs::remove_file(&path).unwrap();
+        assert_eq!(place.open(&Host::live(), 1).unwrap_err().kind(), io::ErrorKind::NotFound);
+    }
+}

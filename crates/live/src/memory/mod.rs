@@ -1,0 +1,79 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! The memory of a host's guests at one time, and what to change about it.
+//!
+//! [`see`] reads the facts and changes nothing. [`rules`] turn them into findings.
+
+pub mod rules;
+
+use crate::order::{Facts, facts};
+use bifold_host::guest_memory::{GuestStatistics, Stalls, Swap};
+use bifold_host::placement::LiveGuest;
+use bifold_host::{Host, MemInfo};
+use std::time::{SystemTime, UNIX_EPOCH};
+
+/// Statistics older than this are not of now.
+const OLD_S: u64 = 60;
+
+/// A guest and its memory.
+#[derive(Debug, Clone)]
+pub struct GuestMemory {
+    /// The guest.
+    pub guest: LiveGuest,
+    /// What is known of its memory.
+    pub facts: Facts,
+}
+
+/// A host's memory, and that of its guests.
+#[derive(Debug, Clone)]
+pub struct HostMemory {
+    /// Seconds since 1970.
+    pub time_s: u64,
+    /// Amounts.
+    pub memory: MemInfo,
+    /// Swap; `None` if the kernel has none.
+    pub swap: Option<Swap>,
+    /// Time in which tasks waited for memory, if the kernel has PSI.
+    pub stalls: Option<Stalls>,
+    /// Percent of the last minute in which some task waited.
+    pub waiting_60: Option<f64>,
+    /// The guests, by process.
+    pub guests: Vec<GuestMemory>,
+}
+
+/// Reads the memory of a host and its guests.
+pub fn see(host: &Host) -> HostMemory {
+    let one = |guest: LiveGuest| {
+        let place = host.monitor_place(guest.pid);
+        let facts = facts(host, guest.pid, place.as_ref());
+        // The process may have ended meanwhile.
+        (host.started(guest.pid) == Some(guest.started)).then_some(GuestMemory { guest, facts })
+    };
+    let guests = host.live_guests().into_iter().filter_map(one).collect();
+    HostMemory {
+        time_s: SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_secs(),
+        memory: host.memory().unwrap_or_default(),
+        swap: host.swap(),
+        stalls: host.stalls(),
+        waiting_60: host.pressure().map(|p| p.some_60),
+        guests,
+    }
+}
+
+impl GuestMemory {
+    /// Bytes at the machine's start.
+    pub fn size(&self) -> Option<u64> {
+        self.facts.machine.as_ref().ok()?.base
+    }
+
+    /// Bytes outside of the balloon.
+    pub fn actual(&self) -> Option<u64> {
+        self.facts.machine.as_ref().ok()?.balloon.as_ref()?.actual
+    }
+
+    /// The guest's statistics, unless they are old at this time; empty without a balloon.
+    pub fn statistics(&self, now_s: u64) -> GuestStatistics {
+        let of = || Some(self.facts.machine.as_ref().ok()?.balloon.as_ref()?.statistics);
+        let fresh = |s: &GuestStatistics| s.updated_s.is_some_and(|at| now_s.saturating_sub(at) <= OLD_S);
+        of().filter(fresh).unwrap_or_default()
+    }
+}

@@ -1,0 +1,80 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! Statistics of a guest for a while, without an order about its size.
+
+use super::running::make;
+use super::{OrderError, Record, WHAT, Way, facts, places};
+use bifold_host::Host;
+use bifold_host::guest_memory::Balloon;
+use bifold_host::held::{Guardian, Held, Journal};
+use bifold_host::placement::LiveGuest;
+use std::path::Path;
+
+/// A guest whose statistics are requested until this is dropped or [`end`](Polling::end)ed. Meanwhile no order can have the
+/// guest.
+#[derive(Debug)]
+pub struct Polling {
+    host: Host,
+    held: Held,
+    record: Record,
+}
+
+impl Polling {
+    /// Has QEMU ask the guest for statistics every so many seconds; `None` if it does already, there is no balloon, or an
+    /// order has left something to give back.
+    ///
+    /// # Errors
+    /// If an order has the guest now, or QEMU does not answer.
+    pub fn begin(
+        host: &Host,
+        folder: &Path,
+        guardian: &Guardian,
+        guest: &LiveGuest,
+        seconds: u64,
+    ) -> Result<Option<Polling>, OrderError> {
+        let Some(place) = host.monitor_place(guest.pid) else { return Ok(None) };
+        let balloon = facts(host, guest.pid, Some(&place)).machine.ok().and_then(|m| m.balloon);
+        let Some(balloon) = balloon.filter(|b| b.polling_s == 0) else { return Ok(None) };
+        let Some(size) = balloon.actual else { return Ok(None) };
+        make(folder)?;
+        let id = (guest.pid, guest.started);
+        let places = places(folder, id);
+        let path = balloon.path.clone();
+        let record = Record {
+            guest: id,
+            monitor: place.clone(),
+            way: Way::Balloon,
+            device: balloon.path,
+            // No size is ordered, so none is given back.
+            found: size,
+            least: size,
+            at_begin: size,
+            polling: Some((0, path.clone())),
+            kept: false,
+        };
+        let begin = |left: Option<&Journal>| match left {
+            Some(_) => Err(OrderError::Left { pid: guest.pid }),
+            None => Ok(record.values()),
+        };
+        let held = match Held::adopt(WHAT, &places, (guardian, &[]), begin) {
+            Err(OrderError::Left { .. }) => return Ok(None),
+            other => other?,
+        };
+        let polling = Polling { host: host.clone(), held, record };
+        let asked = place.open(host, guest.pid).and_then(|mut m| Balloon::poll(&mut m, &path, seconds));
+        match asked {
+            Ok(()) => Ok(Some(polling)),
+            Err(source) => {
+                polling.end()?;
+                Err(OrderError::Monitor { pid: guest.pid, place: place.to_string(), source })
+            }
+        }
+    }
+
+    /// Sets the interval back.
+    ///
+    /// # Errors
+    /// If the monitor does not answer: the journal stays then.
+    pub fn end(mut self) -> Result<(), OrderError> {
+        self.held.end(|| self.record.give_back(&self.host, false).map(drop))
+    }
+}

@@ -1,0 +1,293 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! What an order found, and how it is given back: by the order itself, its guardian, or a later command.
+
+use super::Way;
+use super::refusal::{Refusal as NoOrder, one};
+use bifold_host::Host;
+use bifold_host::guest_memory::{Balloon, Machine, Monitor, MonitorPlace, VirtioMem};
+use bifold_host::held::{HeldError, Journal, Places};
+use bifold_host::qmp::Refusal;
+use std::io;
+use std::path::{Path, PathBuf};
+use std::thread::sleep;
+use std::time::{Duration, Instant};
+
+/// The subsystem's word in journals and errors.
+pub const WHAT: &str = "reclaim";
+/// How far a size may be from what was ordered.
+const SLACK: u64 = 1 << 20;
+/// How long the monitor is tried. Another program may have the connection for a while, and QEMU may be busy.
+const PATIENCE: Duration = Duration::from_secs(60);
+const AGAIN: Duration = Duration::from_millis(250);
+
+/// Why an order fails, or cannot be given back.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum OrderError {
+    /// Lock, journal, guardian.
+    #[error(transparent)]
+    Held(#[from] HeldError),
+    /// The order may not begin.
+    #[error("VM {name}: {refusal}")]
+    Refused {
+        /// The guest's name.
+        name: String,
+        /// Why.
+        refusal: Box<NoOrder>,
+    },
+    /// QEMU's monitor does not answer.
+    #[error("the monitor of process {pid} ({place}) does not answer")]
+    Monitor {
+        /// The guest's process.
+        pid: u32,
+        /// The monitor.
+        place: String,
+        /// Why.
+        source: io::Error,
+    },
+    /// The kernel refuses to take memory from the cgroup.
+    #[error("the kernel takes no memory from the cgroup of process {pid}")]
+    Group {
+        /// The guest's process.
+        pid: u32,
+        /// Why.
+        source: io::Error,
+    },
+    /// The guest has ended.
+    #[error("the guest's process {pid} has ended")]
+    Gone {
+        /// The process.
+        pid: u32,
+    },
+    /// An earlier order has left something to give back.
+    #[error(
+        "an earlier order about process {pid} has to be given back first: run `bifold reclaim restore {pid}`"
+    )]
+    Left {
+        /// The guest's process.
+        pid: u32,
+    },
+    /// Another program has set another size since the order.
+    #[error(
+        "process {pid} has {size} MiB now, which no order asked for: --force gives it the {found} MiB of before, --keep leaves its size"
+    )]
+    Changed {
+        /// The guest's process.
+        pid: u32,
+        /// Its size in MiB.
+        size: u64,
+        /// The size before the order, in MiB.
+        found: u64,
+    },
+    /// Ctrl-C came before the first step.
+    #[error("stopped before anything was taken")]
+    Interrupted,
+    /// There is no folder for the journal.
+    #[error(
+        "only root has a folder for journals by default: set XDG_RUNTIME_DIR, or run the command with sudo"
+    )]
+    NoFolder,
+}
+
+impl OrderError {
+    /// Whether this machine, or this user's rights, lack what an order needs.
+    pub fn cannot_work_here(&self) -> bool {
+        match self {
+            OrderError::NoFolder | OrderError::Held(HeldError::NotRoot { .. }) => true,
+            OrderError::Refused { refusal, .. } => {
+                matches!(**refusal, NoOrder::Group(_) | NoOrder::NoReclaim | NoOrder::NoSwap)
+            }
+            _ => false,
+        }
+    }
+}
+
+/// What an order has to give back.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Record {
+    /// The guest's process, and when that started.
+    pub guest: (u32, u64),
+    /// Its monitor.
+    pub monitor: MonitorPlace,
+    /// How its memory is taken.
+    pub way: Way,
+    /// The balloon's path, or the id of virtio-mem.
+    pub device: String,
+    /// The size that was found, as the device counts it: outside of the balloon, or of virtio-mem.
+    pub found: u64,
+    /// The least size that may have been ordered.
+    pub least: u64,
+    /// The size when the order began, which is not in the journal: an earlier order may have left another than it found.
+    pub at_begin: u64,
+    /// The seconds between two requests for statistics that were found, and the balloon's path, if they were changed.
+    pub polling: Option<(u64, String)>,
+    /// Whether the size is to stay when the order's process ends.
+    pub kept: bool,
+}
+
+impl Record {
+    /// As a journal's values.
+    pub fn values(&self) -> Vec<(String, String)> {
+        let mut values: Vec<(&str, String)> = vec![
+            ("guest", self.guest.0.to_string()),
+            ("started", self.guest.1.to_string()),
+            ("monitor", self.monitor.to_string()),
+            ("way", self.way.name().into()),
+            ("device", self.device.clone()),
+            ("found", self.found.to_string()),
+            ("least", self.least.to_string()),
+        ];
+        values.extend(self.polling.iter().map(|(seconds, path)| ("polling", format!("{seconds} {path}"))));
+        values.extend(self.kept.then(|| ("kept", "yes".into())));
+        values.into_iter().map(|(name, value)| (name.into(), value)).collect()
+    }
+
+    /// From a journal's values; `None` if one is missing or wrong.
+    pub fn of(values: &[(String, String)]) -> Option<Record> {
+        let get = |name: &str| values.iter().find(|v| v.0 == name).map(|v| v.1.as_str());
+        let number = |name: &str| get(name)?.parse::<u64>().ok();
+        let polling = match get("polling") {
+            Some(text) => {
+                let (seconds, path) = text.split_once(' ')?;
+                Some((seconds.parse().ok()?, path.to_owned()))
+            }
+            None => None,
+        };
+        Some(Record {
+            guest: (get("guest")?.parse().ok()?, number("started")?),
+            monitor: MonitorPlace::parse(get("monitor")?)?,
+            way: Way::ALL.into_iter().find(|w| Some(w.name()) == get("way"))?,
+            device: get("device")?.into(),
+            found: number("found")?,
+            least: number("least")?,
+            at_begin: number("found")?,
+            polling,
+            kept: get("kept").is_some(),
+        })
+    }
+
+    /// The record of a journal.
+    ///
+    /// # Errors
+    /// If the journal has no such record.
+    pub fn at(path: &Path, journal: &Journal) -> Result<Record, OrderError> {
+        let why = || "it lacks a value of an order".to_owned();
+        Record::of(&journal.found)
+            .ok_or_else(|| HeldError::Journal { what: WHAT.into(), path: path.into(), why: why() }.into())
+    }
+
+    /// Gives everything back: orders the size that was found, and sets the statistics' interval back. The guest follows on
+    /// its own. A size that another program has set since stays.
+    ///
+    /// # Errors
+    /// If the monitor does not answer for a minute: nothing else can be done then.
+    pub fn give_back(&self, host: &Host, force: bool) -> Result<Back, OrderError> {
+        let end = Instant::now() + PATIENCE;
+        let (pid, started) = self.guest;
+        loop {
+            if host.started(pid) != Some(started) {
+                return Ok(Back::Gone);
+            }
+            match self.monitor.open(host, pid).and_then(|mut monitor| self.give_back_by(&mut monitor, force))
+            {
+                Ok(back) => return Ok(back),
+                Err(source) if Instant::now() > end => {
+                    return Err(OrderError::Monitor { pid, place: self.monitor.to_string(), source });
+                }
+                Err(_) => sleep(AGAIN),
+            }
+        }
+    }
+
+    fn give_back_by(&self, monitor: &mut Monitor, force: bool) -> io::Result<Back> {
+        let machine = Machine::ask(monitor)?;
+        let back = match self.way {
+            Way::Cgroup => Back::Given,
+            // Nothing was ordered yet. Another program's order that the guest has not followed yet stays.
+            _ if self.least == self.found && !force => Back::Given,
+            Way::Balloon => match &machine.balloon {
+                // The driver of a device that is unplugged gives the guest all of its pages.
+                None => Back::Given,
+                Some(balloon) => match balloon.actual.filter(|size| !force && !self.is_ours(*size)) {
+                    Some(size) => Back::Another { size },
+                    None => {
+                        Balloon::order(monitor, self.found)?;
+                        Back::Given
+                    }
+                },
+            },
+            Way::VirtioMem => match one(&machine.virtio_mem) {
+                Ok(device) if device.id.as_deref() == Some(&self.device) => {
+                    // The last request is known here, unlike a balloon's.
+                    if !force && !self.is_ours(device.requested) {
+                        Back::Another { size: device.requested }
+                    } else {
+                        VirtioMem::order(monitor, &self.device, self.found)?;
+                        Back::Given
+                    }
+                }
+                _ => Back::Another { size: 0 },
+            },
+        };
+        if let Some((seconds, path)) = &self.polling {
+            match Balloon::poll(monitor, path, *seconds) {
+                // The balloon may have been unplugged.
+                Err(e) if Refusal::in_error(&e).is_none() => return Err(e),
+                _ => {}
+            }
+        }
+        Ok(back)
+    }
+
+    /// Whether a size lies between what was found and the least that was ordered.
+    fn is_ours(&self, size: u64) -> bool {
+        (self.least.saturating_sub(SLACK)..=self.found.saturating_add(SLACK)).contains(&size)
+    }
+}
+
+/// What became of a size.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Back {
+    /// It is ordered as it was found.
+    Given,
+    /// The guest has ended.
+    Gone,
+    /// Another program has set another size since, which stays.
+    Another {
+        /// The size.
+        size: u64,
+    },
+}
+
+/// The folder of this user's locks and journals. It does not survive a reboot.
+///
+/// # Errors
+/// If this user has no such folder.
+pub fn folder() -> Result<PathBuf, OrderError> {
+    if rustix::process::geteuid().is_root() {
+        return Ok("/run/bifold/reclaim".into());
+    }
+    let own = std::env::var_os("XDG_RUNTIME_DIR").filter(|dir| Path::new(dir).is_absolute());
+    own.map(|dir| Path::new(&dir).join("bifold-reclaim")).ok_or(OrderError::NoFolder)
+}
+
+/// Lock and journal of the orders about a guest's process.
+pub fn places(folder: &Path, (pid, started): (u32, u64)) -> Places {
+    let name = format!("{pid}-{started}");
+    Places { lock: folder.join(format!("{name}.lock")), journal: folder.join(format!("{name}.journal")) }
+}
+
+/// All journals in a folder: of orders under way, of sizes that were kept, and of orders whose process and guardian were
+/// killed. Those that cannot be read are errors of their own.
+pub fn records(folder: &Path) -> Vec<Result<(Places, Record), OrderError>> {
+    let entries = std::fs::read_dir(folder).into_iter().flatten().flatten();
+    let mut paths: Vec<PathBuf> =
+        entries.map(|e| e.path()).filter(|p| p.extension().is_some_and(|e| e == "journal")).collect();
+    paths.sort();
+    let read = |journal: PathBuf| {
+        let places = Places { lock: journal.with_extension("lock"), journal };
+        let found = Journal::read(&places.journal, WHAT).map_err(OrderError::from).transpose()?;
+        Some(found.and_then(|j| Record::at(&places.journal, &j)).map(|record| (places, record)))
+    };
+    paths.into_iter().filter_map(read).collect()
+}

@@ -1,0 +1,392 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! An order under way on a live host, from its lock to its end.
+
+use super::record::WHAT;
+use super::refusal::{Facts, Refusal, facts, one, refusal};
+use super::{Act, Back, Goal, Hand, Look, OrderError, Record, Steer, Way, Why, places};
+use bifold_host::guest_memory::{Balloon, MonitorPlace};
+use bifold_host::held::{Guardian, Held, HeldError, Journal, Places, lock};
+use bifold_host::placement::LiveGuest;
+use bifold_host::{Host, printable};
+use std::fs::{DirBuilder, File};
+use std::os::unix::fs::DirBuilderExt as _;
+use std::path::Path;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread::sleep;
+use std::time::{Duration, Instant};
+
+/// How long the first statistics are awaited, after they were requested.
+const FIRST: Duration = Duration::from_secs(10);
+/// How long the monitor may be silent during an order: another program may have the connection.
+const SILENT: Duration = Duration::from_secs(5);
+/// The time in which a size without an order must not move.
+const STILL: Duration = Duration::from_secs(1);
+const AGAIN: Duration = Duration::from_millis(100);
+/// Seconds between two requests for statistics during an order, unless there are some already.
+const POLLING: u64 = 1;
+
+/// What a user wants of a guest.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Wish {
+    /// How its memory is taken.
+    pub way: Way,
+    /// Its size, in bytes.
+    pub size: u64,
+    /// Least size.
+    pub floor: Option<u64>,
+    /// Bytes of a step.
+    pub step: Option<u64>,
+}
+
+/// What has happened since the last tick.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub enum Event {
+    /// The guest was looked at.
+    Looked(Look),
+    /// The monitor did not answer; it is tried again.
+    Silent,
+    /// A step was ordered.
+    Ordered {
+        /// The look before.
+        look: Look,
+        /// The size that is ordered.
+        target: u64,
+    },
+    /// The order has reached what it can.
+    Holding {
+        /// The look.
+        look: Look,
+        /// Whether that is the whole order.
+        whole: bool,
+    },
+    /// The order has to end now.
+    Ends {
+        /// The look.
+        look: Look,
+        /// Why.
+        why: Why,
+    },
+}
+
+/// An order under way. If it is dropped without an end, its guardian gives everything back.
+#[derive(Debug)]
+pub struct Order {
+    host: Host,
+    hand: Hand,
+    steer: Steer,
+    first: Look,
+    silent: Option<Instant>,
+    holding: Holding,
+}
+
+/// What keeps others away, and what has to be given back.
+#[derive(Debug)]
+enum Holding {
+    /// Nothing has to be given back: there is only the lock.
+    Lock(#[allow(dead_code)] File),
+    Journal(Box<(Held, Record)>),
+}
+
+/// What an order would begin with: its goal, and the floor by the statistics there are now. Changes nothing.
+///
+/// # Errors
+/// If the order would be refused.
+pub fn preview(host: &Host, guest: &LiveGuest, wish: &Wish) -> Result<(Goal, Look, Option<u64>), OrderError> {
+    let id = (guest.pid, guest.started);
+    let place = host.monitor_place(guest.pid);
+    let (facts, goal) = goal(host, guest, place.as_ref(), wish)?;
+    let look = Hand::new(host.clone(), id, place, wish.way).look()?;
+    let floor = Steer::new(goal, look).floor(&look);
+    let polled = facts.machine.is_ok_and(|m| m.balloon.is_some_and(|b| b.polling_s > 0));
+    match floor.filter(|_| polled || wish.floor.is_some()) {
+        Some(floor) if goal.size < floor => Err(refused(guest, below(&goal, &look, floor))),
+        floor => Ok((goal, look, floor)),
+    }
+}
+
+fn goal(
+    host: &Host,
+    guest: &LiveGuest,
+    place: Option<&MonitorPlace>,
+    wish: &Wish,
+) -> Result<(Facts, Goal), OrderError> {
+    let facts = facts(host, guest.pid, place);
+    let goal = refusal(&facts, wish.way, wish.size, wish.floor, wish.step).map_err(|r| refused(guest, r))?;
+    Ok((facts, goal))
+}
+
+fn refused(guest: &LiveGuest, refusal: Refusal) -> OrderError {
+    OrderError::Refused { name: printable(&guest.name), refusal: Box::new(refusal) }
+}
+
+fn below(goal: &Goal, look: &Look, floor: u64) -> Refusal {
+    Refusal::below(goal.size, floor, look.used.unwrap_or(0), goal.deflates)
+}
+
+impl Order {
+    /// Begins an order: takes the guest's lock, writes down what is found, and looks at the guest until it is known what the
+    /// guest uses. Its size does not change yet. `stop` ends the wait.
+    ///
+    /// # Errors
+    /// If the order is refused, or another order has the guest. Everything is as it was found then.
+    pub fn begin(
+        host: &Host,
+        folder: &Path,
+        guardian: &Guardian,
+        guest: &LiveGuest,
+        wish: &Wish,
+        stop: &AtomicBool,
+    ) -> Result<Order, OrderError> {
+        make(folder)?;
+        let id = (guest.pid, guest.started);
+        let places = places(folder, id);
+        let place = host.monitor_place(guest.pid);
+        let (holding, goal) = if wish.way == Way::Cgroup {
+            let lock = lock(WHAT, &places)?;
+            (Holding::Lock(lock), goal(host, guest, place.as_ref(), wish)?.1)
+        } else {
+            let (held, record, goal) = hold(host, &places, guardian, guest, place.as_ref(), wish)?;
+            (Holding::Journal(Box::new((held, record))), goal)
+        };
+        let hand = Hand::new(host.clone(), id, place, wish.way);
+        let steer = Steer::new(goal, Look::default());
+        let order = Order { host: host.clone(), hand, steer, first: Look::default(), silent: None, holding };
+        order.prepare(guest, goal, stop)
+    }
+
+    /// Requests statistics and makes sure that the order may take its first step. Gives everything back otherwise.
+    fn prepare(mut self, guest: &LiveGuest, goal: Goal, stop: &AtomicBool) -> Result<Order, OrderError> {
+        match self.first_look(guest, goal, stop) {
+            Ok((goal, look)) => {
+                self.steer = Steer::new(goal, look);
+                self.first = look;
+                Ok(self)
+            }
+            Err(e) => {
+                self.give_back()?;
+                Err(e)
+            }
+        }
+    }
+
+    fn first_look(
+        &mut self,
+        guest: &LiveGuest,
+        mut goal: Goal,
+        stop: &AtomicBool,
+    ) -> Result<(Goal, Look), OrderError> {
+        if let Holding::Journal(held) = &self.holding {
+            if let (Some((_, path)), pid) = (&held.1.polling, guest.pid) {
+                let place = &held.1.monitor;
+                let asked =
+                    place.open(&self.host, pid).and_then(|mut m| Balloon::poll(&mut m, path, POLLING));
+                asked.map_err(|source| OrderError::Monitor { pid, place: place.to_string(), source })?;
+            }
+        }
+        let begun = Instant::now();
+        let first = self.patiently(stop)?;
+        let mut look = first;
+        // The statistics' time changes with each update; those of before may be old.
+        let fresh = |look: &Look| look.used.is_some() && look.updated != first.updated;
+        let wanted = goal.way != Way::Cgroup;
+        let patience = FIRST.max(Duration::from_secs(goal.polling_s).saturating_mul(2));
+        while begun.elapsed() < STILL || (wanted && !fresh(&look) && begun.elapsed() < patience) {
+            sleep(AGAIN);
+            look = self.patiently(stop)?;
+        }
+        if look.size.abs_diff(first.size) > goal.slack {
+            let (from, to) = (first.size >> 20, look.size >> 20);
+            return Err(refused(guest, Refusal::Unsettled { from, to }));
+        }
+        if wanted && !fresh(&look) {
+            goal.statistics = false;
+            if goal.floor.is_none() || !goal.deflates {
+                return Err(refused(
+                    guest,
+                    Refusal::NoFloor(
+                        "the guest sends no statistics: load virtio_balloon in the guest, or give --floor, which takes a balloon with deflate-on-oom=on",
+                    ),
+                ));
+            }
+        }
+        let floor = Steer::new(goal, look).floor(&look);
+        match floor {
+            Some(floor) if goal.size < floor => Err(refused(guest, below(&goal, &look, floor))),
+            _ => Ok((goal, look)),
+        }
+    }
+
+    /// Looks, while the monitor may be busy.
+    fn patiently(&mut self, stop: &AtomicBool) -> Result<Look, OrderError> {
+        let end = Instant::now() + SILENT;
+        loop {
+            if stop.load(Ordering::Relaxed) {
+                return Err(OrderError::Interrupted);
+            }
+            match self.hand.look() {
+                Err(OrderError::Monitor { .. }) if Instant::now() < end => sleep(AGAIN),
+                other => return other,
+            }
+        }
+    }
+
+    /// The look before the first step.
+    pub fn first(&self) -> &Look {
+        &self.first
+    }
+
+    /// The least size that the order may go to, by a look.
+    pub fn floor(&self, look: &Look) -> Option<u64> {
+        self.steer.floor(look)
+    }
+
+    /// Looks at the guest once, and orders the next step if it is time for one.
+    ///
+    /// # Errors
+    /// If the guest has ended, its monitor is silent for too long, or a step cannot be written down or ordered. The order
+    /// should be given back then.
+    pub fn tick(&mut self) -> Result<Event, OrderError> {
+        let look = match self.hand.look() {
+            Ok(look) => look,
+            Err(e @ OrderError::Monitor { .. }) => {
+                let since = *self.silent.get_or_insert_with(Instant::now);
+                return if since.elapsed() > SILENT { Err(e) } else { Ok(Event::Silent) };
+            }
+            Err(e) => return Err(e),
+        };
+        self.silent = None;
+        Ok(match self.steer.next(&look) {
+            Act::Wait => Event::Looked(look),
+            Act::Hold { whole } => Event::Holding { look, whole },
+            Act::GiveBack(why) | Act::Leave(why) => Event::Ends { look, why },
+            Act::Order(target) => {
+                if let Holding::Journal(held) = &mut self.holding {
+                    let (held, record) = &mut **held;
+                    // What is found counts the device alone; the steps count from the size of the first look.
+                    let taken = self.first.size.saturating_sub(target);
+                    record.least = record.least.min(record.at_begin.saturating_sub(taken));
+                    held.note(WHAT, record.values())?;
+                }
+                self.hand.order(&look, target)?;
+                Event::Ordered { look, target }
+            }
+        })
+    }
+
+    /// Gives everything back and ends. The guest follows on its own.
+    ///
+    /// # Errors
+    /// If the monitor does not answer: the journal stays then, for the guardian and for `bifold reclaim restore`.
+    pub fn give_back(self) -> Result<Back, OrderError> {
+        let Holding::Journal(held) = self.holding else { return Ok(Back::Given) };
+        let (mut held, record) = *held;
+        let mut back = Back::Given;
+        held.end(|| {
+            back = record.give_back(&self.host, false)?;
+            Ok::<_, OrderError>(())
+        })?;
+        Ok(back)
+    }
+
+    /// Ends and leaves the size as it is. The journal stays, so that everything can be given back later.
+    ///
+    /// # Errors
+    /// If that cannot be written down: everything is given back then.
+    pub fn keep(self) -> Result<(), OrderError> {
+        let Holding::Journal(held) = self.holding else { return Ok(()) };
+        let (held, mut record) = *held;
+        if let Some((seconds, path)) = record.polling.take() {
+            let (pid, place) = (record.guest.0, &record.monitor);
+            let asked = place.open(&self.host, pid).and_then(|mut m| Balloon::poll(&mut m, &path, seconds));
+            asked.map_err(|source| OrderError::Monitor { pid, place: place.to_string(), source })?;
+        }
+        record.kept = true;
+        held.note(WHAT, record.values())?;
+        held.keep();
+        Ok(())
+    }
+}
+
+/// Takes the guest's lock and writes down what is found.
+fn hold(
+    host: &Host,
+    places: &Places,
+    guardian: &Guardian,
+    guest: &LiveGuest,
+    place: Option<&MonitorPlace>,
+    wish: &Wish,
+) -> Result<(Held, Record, Goal), OrderError> {
+    let id = (guest.pid, guest.started);
+    let mut begun = None;
+    let held = Held::adopt(WHAT, places, (guardian, &[]), |left| {
+        let mut earlier = None;
+        if let Some(left) = left {
+            let record = Record::at(&places.journal, left)?;
+            if record.kept && record.way == wish.way {
+                earlier = Some(record);
+            } else if record.kept {
+                return Err(refused(
+                    guest,
+                    Refusal::Before(format!(
+                        "an earlier order took its memory by {} and left it so: run `bifold reclaim restore {}` first",
+                        record.way.name(),
+                        guest.pid
+                    )),
+                ));
+            } else {
+                record.give_back(host, false)?;
+                Journal::remove(&places.journal)?;
+            }
+        }
+        let (facts, goal) = goal(host, guest, place, wish)?;
+        let record = found(&facts, id, place, wish.way, earlier)
+            .ok_or_else(|| refused(guest, Refusal::NoMonitor("its monitor does not tell its size".into())))?;
+        let values = record.values();
+        begun = Some((record, goal));
+        Ok::<_, OrderError>(values)
+    })?;
+    let (record, goal) = begun.expect("the journal has it");
+    Ok((held, record, goal))
+}
+
+/// What an order finds. What an earlier order found and left changed counts.
+fn found(
+    facts: &Facts,
+    guest: (u32, u64),
+    place: Option<&MonitorPlace>,
+    way: Way,
+    earlier: Option<Record>,
+) -> Option<Record> {
+    let machine = facts.machine.as_ref().ok()?;
+    let balloon = machine.balloon.as_ref();
+    let (device, size) = match way {
+        Way::Balloon => (balloon?.path.clone(), balloon?.actual?),
+        _ => {
+            let device = one(&machine.virtio_mem).ok()?;
+            (device.id.clone()?, device.requested)
+        }
+    };
+    let polling = balloon.filter(|b| b.polling_s == 0).map(|b| (0, b.path.clone()));
+    Some(Record {
+        guest,
+        monitor: place?.clone(),
+        way,
+        device,
+        found: earlier.as_ref().map_or(size, |e| e.found),
+        least: earlier.as_ref().map_or(size, |e| e.least.min(size)),
+        at_begin: size,
+        polling,
+        kept: false,
+    })
+}
+
+/// Makes the folder, which only its user may enter.
+pub(super) fn make(folder: &Path) -> Result<(), OrderError> {
+    let parent = folder.parent().unwrap_or(Path::new("/"));
+    let made = std::fs::create_dir_all(parent).and_then(|()| DirBuilder::new().mode(0o700).create(folder));
+    let made = made.or_else(|e| if folder.is_dir() { Ok(()) } else { Err(e) });
+    made.map_err(|source| match source.kind() {
+        std::io::ErrorKind::PermissionDenied => HeldError::NotRoot { path: folder.into() }.into(),
+        _ => HeldError::Io { path: folder.into(), source }.into(),
+    })
+}

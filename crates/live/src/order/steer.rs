@@ -1,0 +1,365 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! Steers one order: from looks at the guest, what to do next. It does no input or output, so that tests can carry out
+//! thousands of orders on simulated guests.
+//!
+//! An order goes in steps. Before the first step, the guest's faults are counted for a while. After each step the size
+//! must settle and the guest must send new statistics; only then the next step is made, from these. Every look is checked
+//! first, also while a reached size is held: what was taken is given back as soon as the guest may miss it.
+
+use super::{Goal, Way};
+use std::fmt;
+use std::time::Duration;
+
+const MIB: u64 = 1 << 20;
+/// Part of a guest's used memory that stays free besides, and least bytes of it. A guest of Linux reclaims in the background
+/// below its high watermark, some percent of its memory, and kills processes soon after; its use grows between two looks.
+const MARGIN_PART: u64 = 10;
+const MARGIN_LEAST: u64 = 64 * MIB;
+/// Without deflate-on-oom, a guest that runs short has no way to take pages out of its balloon: twice the margin.
+const WITHOUT_DEFLATE: u64 = 2;
+/// Longest step as a part of the size, and as a part of what may still be taken: steps become shorter near the floor.
+const STEP_PART: u64 = 8;
+const STEP_ROOM: u64 = 4;
+const STEP_LEAST: u64 = 16 * MIB;
+/// Faults per second beyond twice those before the order. A fault that reads from flash takes 0.1 to 1 ms, so 100 take 1 to 10 %
+/// of a processor's time.
+const FAULTS: f64 = 100.0;
+/// A size that has not come nearer to its target for so long is stuck. Linux's driver tries again every 0.2 s.
+const STUCK: Duration = Duration::from_secs(10);
+/// Intervals of the statistics that may be missed, and least time.
+const STALE_INTERVALS: u32 = 3;
+const STALE_LEAST: Duration = Duration::from_secs(10);
+/// Updates of the statistics that are awaited before the first step, for the rate of faults without an order.
+const BASELINE_UPDATES: u32 = 3;
+/// How far the process's resident memory may grow while its guest's shrinks: a part of what was taken, and some bytes for
+/// QEMU itself.
+const RISE_PART: u64 = 4;
+const RISE_LEAST: u64 = 16 * MIB;
+
+/// What was seen of a guest at one time.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Look {
+    /// When, since the order began.
+    pub at: Duration,
+    /// Whether its vCPUs run.
+    pub running: bool,
+    /// Whether it is on its way to another host.
+    pub migrating: bool,
+    /// Its size in bytes, as the way of the order counts it.
+    pub size: u64,
+    /// Bytes that its programs can take without swapping.
+    pub available: Option<u64>,
+    /// Bytes that it cannot do without: all that it has, without what is available.
+    pub used: Option<u64>,
+    /// Changes with each update of the statistics.
+    pub updated: Option<u64>,
+    /// Faults since boot that read from a disk.
+    pub faults: Option<u64>,
+    /// Processes that it killed for lack of memory.
+    pub oom_kills: Option<u64>,
+    /// Resident bytes of its process.
+    pub resident: Option<u64>,
+}
+
+/// What to do next.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub enum Act {
+    /// Look again.
+    Wait,
+    /// Order this size, then look again.
+    Order(u64),
+    /// The order's size is reached, or as much of it as the floor allows: hold it, and look again.
+    Hold {
+        /// Whether it is the order's size.
+        whole: bool,
+    },
+    /// Give everything back, and end.
+    GiveBack(Why),
+    /// Another controller has the guest's size: leave it, and end.
+    Leave(Why),
+}
+
+/// Why an order ends early.
+#[derive(Debug, Clone, Copy, PartialEq)]
+#[non_exhaustive]
+pub enum Why {
+    /// vCPUs do not run.
+    Stopped,
+    /// A migration has begun.
+    Migrating,
+    /// The size is not between what was found and the least that was ordered.
+    Another {
+        /// The size now.
+        size: u64,
+    },
+    /// The guest took pages back out of its balloon.
+    Rises {
+        /// The size now.
+        size: u64,
+        /// The last target.
+        target: u64,
+    },
+    /// The statistics are old.
+    Stale {
+        /// Seconds since the last ones.
+        seconds: u64,
+    },
+    /// The guest claims more available memory than it has.
+    Untrue,
+    /// The guest killed a process.
+    Killed,
+    /// More faults than before the order.
+    Faults {
+        /// Per second.
+        rate: f64,
+        /// The limit.
+        limit: f64,
+    },
+    /// Too little is available.
+    Short {
+        /// Bytes available.
+        available: u64,
+        /// Least bytes.
+        least: u64,
+    },
+    /// The size does not move any more.
+    Stuck {
+        /// The size now.
+        size: u64,
+        /// The target.
+        target: u64,
+    },
+    /// The process's memory grows instead of shrinking.
+    HostRises {
+        /// Bytes by which it has grown.
+        by: u64,
+        /// Bytes that were taken from the guest.
+        taken: u64,
+    },
+}
+
+/// Bytes in MiB, rounded.
+fn mib(bytes: u64) -> u64 {
+    bytes.saturating_add(MIB / 2) / MIB
+}
+
+impl fmt::Display for Why {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match *self {
+            Why::Stopped => f.write_str("its vCPUs have stopped"),
+            Why::Migrating => f.write_str("a migration has begun"),
+            Why::Another { size } => {
+                write!(
+                    f,
+                    "its size is {} MiB, which this order did not ask for: another program orders sizes",
+                    mib(size)
+                )
+            }
+            Why::Rises { size, target } => write!(
+                f,
+                "its size has risen to {} MiB from {} MiB: it takes pages back out of its balloon, or another program orders sizes",
+                mib(size),
+                mib(target)
+            ),
+            Why::Stale { seconds } => write!(f, "it has sent no statistics for {seconds} s"),
+            Why::Untrue => f.write_str("its statistics cannot be true: more is available than it has"),
+            Why::Killed => f.write_str("it has killed a process for lack of memory"),
+            Why::Faults { rate, limit } => {
+                write!(f, "{rate:.0} faults a second read from a disk, more than {limit:.0}")
+            }
+            Why::Short { available, least } => {
+                write!(f, "{} MiB are available in it, less than {} MiB", mib(available), mib(least))
+            }
+            Why::Stuck { size, target } => write!(
+                f,
+                "its size stays at {} MiB, on the way to {} MiB, for {} s",
+                mib(size),
+                mib(target),
+                STUCK.as_secs()
+            ),
+            Why::HostRises { by, taken } => write!(
+                f,
+                "its process has {} MiB more in the host's memory although {} MiB were taken from the guest",
+                mib(by),
+                mib(taken)
+            ),
+        }
+    }
+}
+
+/// Where an order is.
+#[derive(Debug, Clone, Copy, PartialEq)]
+enum Phase {
+    /// Counts faults before the first step.
+    Before,
+    /// A size is ordered. The nearest that it came, and when.
+    Moving { nearest: u64, since: Duration },
+    /// It has settled; statistics from after that are awaited.
+    Settled { updated: Option<u64> },
+    /// The end of the steps.
+    Holding,
+}
+
+/// The state of an order.
+#[derive(Debug, Clone)]
+pub struct Steer {
+    goal: Goal,
+    first: Look,
+    phase: Phase,
+    /// The last target, and the least that may be ours.
+    target: u64,
+    /// The last look with new statistics, and when they were new.
+    counted: Look,
+    updates: u32,
+    /// Faults per second without an order, or before it.
+    baseline: f64,
+}
+
+impl Steer {
+    /// An order on a guest, from the first look at it.
+    pub fn new(goal: Goal, first: Look) -> Steer {
+        let target = first.size;
+        Steer { goal, first, phase: Phase::Before, target, counted: first, updates: 0, baseline: 0.0 }
+    }
+
+    /// The least size that the order may go to, by this look; `None` if it cannot be known.
+    pub fn floor(&self, look: &Look) -> Option<u64> {
+        self.goal.floor.or_else(|| Some(look.used?.saturating_add(self.margin(look)?)))
+    }
+
+    fn margin(&self, look: &Look) -> Option<u64> {
+        let margin = (look.used? / MARGIN_PART).max(MARGIN_LEAST);
+        Some(if self.goal.deflates { margin } else { margin.saturating_mul(WITHOUT_DEFLATE) })
+    }
+
+    /// Whether anything was ordered.
+    pub fn has_begun(&self) -> bool {
+        self.target != self.first.size
+    }
+
+    /// What to do after this look.
+    pub fn next(&mut self, look: &Look) -> Act {
+        if let Some(act) = self.guard(look) {
+            return act;
+        }
+        match self.phase {
+            Phase::Before if self.goal.statistics && self.updates < BASELINE_UPDATES => Act::Wait,
+            Phase::Before => self.step(look),
+            Phase::Moving { nearest, since } => self.moving(look, nearest, since),
+            Phase::Settled { updated } if self.goal.statistics && look.updated == updated => Act::Wait,
+            Phase::Settled { .. } => self.step(look),
+            Phase::Holding => Act::Hold { whole: self.target <= self.goal.size },
+        }
+    }
+
+    /// The next step from a settled size.
+    fn step(&mut self, look: &Look) -> Act {
+        // What the guest lacks to its target is not there to take.
+        let from = look.size.min(self.target);
+        let floor = self.floor(look).unwrap_or(u64::MAX);
+        let room = from.saturating_sub(floor);
+        let step =
+            self.goal.step.unwrap_or_else(|| (from / STEP_PART).min((room / STEP_ROOM).max(STEP_LEAST)));
+        let by = step.min(room).min(from.saturating_sub(self.goal.size));
+        let target = from - by / self.goal.unit * self.goal.unit;
+        if target == from {
+            self.phase = Phase::Holding;
+            return Act::Hold { whole: self.target <= self.goal.size };
+        }
+        self.target = target;
+        self.phase = Phase::Moving { nearest: look.size, since: look.at };
+        Act::Order(target)
+    }
+
+    fn moving(&mut self, look: &Look, nearest: u64, since: Duration) -> Act {
+        if look.size <= self.target.saturating_add(self.goal.slack) {
+            self.phase = Phase::Settled { updated: look.updated };
+            return Act::Wait;
+        }
+        if self.goal.way == Way::Cgroup {
+            // The kernel has taken what it found.
+            self.target = look.size;
+            self.phase = Phase::Holding;
+            return Act::Hold { whole: false };
+        }
+        if look.size < nearest {
+            self.phase = Phase::Moving { nearest: look.size, since: look.at };
+        } else if look.at.saturating_sub(since) > STUCK {
+            return Act::GiveBack(Why::Stuck { size: look.size, target: self.target });
+        }
+        Act::Wait
+    }
+
+    /// What ends the order.
+    fn guard(&mut self, look: &Look) -> Option<Act> {
+        let back = |why| Some(Act::GiveBack(why));
+        if !look.running {
+            return back(Why::Stopped);
+        }
+        if look.migrating {
+            return back(Why::Migrating);
+        }
+        if self.goal.way != Way::Cgroup {
+            let Goal { slack, .. } = self.goal;
+            let (least, most) = (self.target.saturating_sub(slack), self.first.size.saturating_add(slack));
+            if !(least..=most).contains(&look.size) {
+                return Some(Act::Leave(Why::Another { size: look.size }));
+            }
+            let above = match self.phase {
+                Phase::Before => most,
+                Phase::Moving { nearest, .. } => nearest.saturating_add(slack),
+                Phase::Settled { .. } | Phase::Holding => self.target.saturating_add(2 * slack),
+            };
+            if look.size > above {
+                return back(Why::Rises { size: look.size, target: self.target });
+            }
+            let (taken, before) = (self.first.size.saturating_sub(look.size), self.first.resident);
+            let by = look.resident.zip(before).map_or(0, |(now, before)| now.saturating_sub(before));
+            if self.phase != Phase::Holding && self.has_begun() && by > taken / RISE_PART + RISE_LEAST {
+                return back(Why::HostRises { by, taken });
+            }
+        }
+        if look.oom_kills > self.first.oom_kills && self.first.oom_kills.is_some() {
+            return back(Why::Killed);
+        }
+        if !self.goal.statistics {
+            return None;
+        }
+        if look.updated == self.counted.updated {
+            let old = look.at.saturating_sub(self.counted.at);
+            let patience =
+                Duration::from_secs(self.goal.polling_s).saturating_mul(STALE_INTERVALS).max(STALE_LEAST);
+            return (old > patience).then_some(Act::GiveBack(Why::Stale { seconds: old.as_secs() }));
+        }
+        let (seconds, faults) =
+            ((look.at.saturating_sub(self.counted.at)).as_secs_f64(), self.counted.faults);
+        let more = look.faults.zip(faults).map_or(0, |(now, before)| now.saturating_sub(before));
+        self.counted = *look;
+        self.updates = self.updates.saturating_add(1);
+        // The first update only begins an interval. The intervals of a guest's timer vary by some tenths of a second.
+        let rate = if self.updates > 1 { more as f64 / seconds.max(0.5) } else { 0.0 };
+        if self.phase == Phase::Before {
+            self.baseline = self.baseline.max(rate);
+        }
+        let limit = 2.0 * self.baseline + FAULTS;
+        if rate > limit {
+            return back(Why::Faults { rate, limit });
+        }
+        if self.goal.way == Way::Cgroup {
+            return None;
+        }
+        match look.available {
+            Some(available) if available > look.size => back(Why::Untrue),
+            Some(available) => {
+                // A floor of the user's may be below what is safe, and still the guest is not to run dry.
+                let own = MARGIN_LEAST / 2;
+                let least =
+                    if self.goal.floor.is_some() { own } else { self.margin(look).unwrap_or(own) / 2 };
+                (available < least && self.has_begun())
+                    .then_some(Act::GiveBack(Why::Short { available, least }))
+            }
+            // The floor is the user's, and the guest tells of its faults alone.
+            None => None,
+        }
+    }
+}

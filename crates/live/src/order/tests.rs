@@ -1,0 +1,439 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! Orders on simulated guests, and refusals on given facts.
+
+use super::*;
+use bifold_host::guest_memory::*;
+use bifold_host::held::Journal;
+use proptest::prelude::*;
+use std::time::Duration;
+
+const MIB: u64 = 1 << 20;
+/// A simulated guest moves ten times a second, and is looked at and sends statistics once a second.
+const TICKS: u64 = 10;
+
+/// A guest with a balloon.
+#[derive(Debug, Clone)]
+struct Guest {
+    total: u64,
+    actual: u64,
+    target: u64,
+    used: u64,
+    cache: u64,
+    deflates: bool,
+    /// Bytes that the balloon takes in a tick.
+    speed: u64,
+    faults: u64,
+    killed: bool,
+    ticks: u64,
+    updated: u64,
+    reported: (u64, u64),
+    silent: bool,
+}
+
+impl Guest {
+    fn new(total_mib: u64, used_mib: u64, deflates: bool) -> Guest {
+        let (total, used) = (total_mib * MIB, used_mib * MIB);
+        let mut guest = Guest {
+            total,
+            actual: total,
+            target: total,
+            used,
+            cache: (total - used) / 4,
+            deflates,
+            speed: 20 * MIB,
+            faults: 0,
+            killed: false,
+            ticks: 0,
+            updated: 0,
+            reported: (0, 0),
+            silent: false,
+        };
+        guest.report();
+        guest
+    }
+
+    fn report(&mut self) {
+        self.updated += 1;
+        // The kernel's estimate leaves a reserve out.
+        let reserve = self.total / 64;
+        self.reported = (self.actual.saturating_sub(self.used + reserve), self.faults);
+    }
+
+    /// A tenth of a second in which the guest's programs use so many bytes more.
+    fn tick(&mut self, more: i64) {
+        self.used = self.used.saturating_add_signed(more).clamp(16 * MIB, self.total * 9 / 10);
+        if self.target > self.actual {
+            self.actual = self.target.min(self.actual + self.speed);
+        } else {
+            let free = self.actual.saturating_sub(self.used + self.cache);
+            let by = self.speed.min(self.actual - self.target).min(free + self.cache);
+            let dropped = by.saturating_sub(free);
+            self.cache -= dropped;
+            // A part of what was dropped is read again.
+            self.faults += dropped / 4096 / 256;
+            self.actual -= by;
+        }
+        if self.actual < self.used + self.cache {
+            self.cache = self.actual.saturating_sub(self.used);
+        }
+        if self.actual < self.used {
+            self.killed |= !self.deflates;
+            self.actual = self.used.min(self.total);
+        }
+        self.ticks += 1;
+        if self.ticks % TICKS == 0 && !self.silent {
+            self.report();
+        }
+    }
+
+    fn look(&self) -> Look {
+        Look {
+            at: Duration::from_millis(100 * self.ticks),
+            running: true,
+            size: self.actual,
+            available: Some(self.reported.0),
+            used: Some(self.actual.saturating_sub(self.reported.0)),
+            updated: Some(self.updated),
+            faults: Some(self.reported.1),
+            oom_kills: Some(0),
+            resident: Some(self.actual / 2),
+            ..Look::default()
+        }
+    }
+}
+
+fn goal(size: u64, deflates: bool) -> Goal {
+    Goal {
+        way: Way::Balloon,
+        size,
+        floor: None,
+        step: None,
+        statistics: true,
+        polling_s: 1,
+        deflates,
+        slack: MIB,
+        unit: 4096,
+    }
+}
+
+/// How an order ended, after at most so many seconds.
+#[derive(Debug, PartialEq)]
+enum Ended {
+    Held { whole: bool },
+    Back(Why),
+    Left(Why),
+}
+
+fn carry_out(guest: &mut Guest, goal: Goal, seconds: u64, mut load: impl FnMut(&mut Guest) -> i64) -> Ended {
+    let mut steer = Steer::new(goal, guest.look());
+    let mut held = None;
+    for _ in 0..seconds {
+        for _ in 0..TICKS {
+            let more = load(guest);
+            guest.tick(more);
+        }
+        match steer.next(&guest.look()) {
+            Act::Wait => {}
+            Act::Order(target) => {
+                assert!(target < guest.target && target >= goal.size, "{target}");
+                guest.target = target;
+            }
+            Act::Hold { whole } => held = Some(whole),
+            Act::GiveBack(why) => {
+                guest.target = guest.total;
+                return Ended::Back(why);
+            }
+            Act::Leave(why) => return Ended::Left(why),
+        }
+    }
+    guest.target = guest.total;
+    Ended::Held { whole: held.expect("an order comes to an end") }
+}
+
+#[test]
+fn an_order_goes_in_steps_to_its_size() {
+    let mut guest = Guest::new(1024, 200, true);
+    guest.cache = 0;
+    assert_eq!(carry_out(&mut guest, goal(512 * MIB, true), 120, |_| 0), Ended::Held { whole: true });
+    assert!(guest.actual.abs_diff(512 * MIB) <= MIB, "{}", guest.actual / MIB);
+}
+
+#[test]
+fn an_order_stops_above_what_the_guest_uses() {
+    let mut guest = Guest::new(1024, 200, true);
+    guest.cache = 0;
+    assert_eq!(carry_out(&mut guest, goal(64 * MIB, true), 300, |_| 0), Ended::Held { whole: false });
+    // 200 MiB, the kernel's reserve of 16 MiB, and the margin of 64 MiB.
+    assert!((280..=300).contains(&(guest.actual / MIB)), "{}", guest.actual / MIB);
+}
+
+#[test]
+fn a_guest_that_cannot_deflate_keeps_twice_the_margin() {
+    let mut guest = Guest::new(1024, 200, false);
+    carry_out(&mut guest, goal(64 * MIB, false), 300, |_| 0);
+    assert!((344..=364).contains(&(guest.actual / MIB)), "{}", guest.actual / MIB);
+}
+
+#[test]
+fn memory_goes_back_when_the_guest_needs_it() {
+    let mut guest = Guest::new(1024, 200, true);
+    guest.cache = 0;
+    // After a minute its programs grow by 10 MiB a second.
+    let load = |g: &mut Guest| if g.ticks > 600 { MIB as i64 } else { 0 };
+    let ended = carry_out(&mut guest, goal(300 * MIB, true), 300, load);
+    assert!(matches!(ended, Ended::Back(Why::Short { .. })), "{ended:?}");
+    (0..600).for_each(|_| guest.tick(0));
+    assert_eq!((guest.actual, guest.killed), (guest.total, false));
+}
+
+#[test]
+fn memory_goes_back_when_faults_rise_and_not_for_those_of_before() {
+    let ended = |before: u64, later: u64| {
+        let mut guest = Guest::new(1024, 200, true);
+        guest.cache = 0;
+        let load = |g: &mut Guest| {
+            g.faults += if g.ticks > 300 { later } else { before } / TICKS;
+            0
+        };
+        carry_out(&mut guest, goal(512 * MIB, true), 120, load)
+    };
+    assert!(matches!(ended(0, 200), Ended::Back(Why::Faults { .. })));
+    assert_eq!(ended(0, 50), Ended::Held { whole: true });
+    assert_eq!(ended(400, 800), Ended::Held { whole: true });
+    assert!(matches!(ended(400, 1000), Ended::Back(Why::Faults { .. })));
+}
+
+#[test]
+fn what_does_not_move_or_tell_is_given_back() {
+    let mut guest = Guest { speed: 0, ..Guest::new(1024, 200, true) };
+    let ended = carry_out(&mut guest, goal(512 * MIB, true), 60, |_| 0);
+    assert!(matches!(ended, Ended::Back(Why::Stuck { .. })), "{ended:?}");
+    let mut guest = Guest::new(1024, 200, true);
+    let load = |g: &mut Guest| {
+        g.silent = g.ticks > 60;
+        0
+    };
+    let ended = carry_out(&mut guest, goal(512 * MIB, true), 60, load);
+    assert!(matches!(ended, Ended::Back(Why::Stale { .. })), "{ended:?}");
+}
+
+#[test]
+fn a_second_controller_ends_an_order() {
+    for (other, left) in [(100 * MIB, true), (600 * MIB, false)] {
+        let mut guest = Guest::new(1024, 60, true);
+        guest.cache = 0;
+        let load = |g: &mut Guest| {
+            if g.ticks == 900 {
+                g.target = other;
+            }
+            0
+        };
+        let ended = carry_out(&mut guest, goal(512 * MIB, true), 150, load);
+        match ended {
+            Ended::Left(Why::Another { .. }) => assert!(left),
+            Ended::Back(Why::Rises { .. }) => assert!(!left),
+            other => panic!("{other:?}"),
+        }
+    }
+}
+
+#[test]
+fn the_hosts_memory_must_not_grow_for_an_order() {
+    let mut steer = Steer::new(goal(512 * MIB, true), Guest::new(1024, 100, true).look());
+    let mut guest = Guest::new(1024, 100, true);
+    let mut acts = Vec::new();
+    for second in 0..20 {
+        (0..TICKS).for_each(|_| guest.tick(0));
+        let look = Look { resident: Some((512 + 40 * second) * MIB), ..guest.look() };
+        let act = steer.next(&look);
+        if let Act::Order(target) = act {
+            guest.target = target;
+        }
+        acts.push(act);
+    }
+    assert!(acts.iter().any(|a| matches!(a, Act::GiveBack(Why::HostRises { .. }))), "{acts:?}");
+}
+
+#[test]
+fn each_look_is_checked_for_what_ends_an_order() {
+    let guest = Guest::new(1024, 200, true);
+    let look = guest.look();
+    for (bad, why) in [
+        (Look { running: false, ..look }, "have stopped"),
+        (Look { migrating: true, ..look }, "migration"),
+        (Look { oom_kills: Some(1), ..look }, "killed a process"),
+        (Look { available: Some(2 * guest.total), updated: Some(99), ..look }, "cannot be true"),
+    ] {
+        match Steer::new(goal(512 * MIB, true), look).next(&bad) {
+            Act::GiveBack(found) => assert!(found.to_string().contains(why), "{found}"),
+            other => panic!("{other:?}"),
+        }
+    }
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(200))]
+    #[test]
+    fn no_order_on_a_loaded_guest_kills_and_all_memory_comes_back(
+        total in 256u64..8192, used in 5u64..80, size in 1u64..100, deflates: bool,
+        speed in 4u64..200, step in proptest::option::of(1u64..500),
+        growth in proptest::collection::vec(-2i64..=2, 50..400),
+    ) {
+        let mut guest = Guest::new(total, total * used / 100, deflates);
+        guest.speed = speed * MIB;
+        let mut at = 0;
+        // Programs grow by up to 20 MiB a second, for a while in the same direction.
+        let mut load = |_: &mut Guest| {
+            at += 1;
+            growth[at / 20 % growth.len()] * MIB as i64
+        };
+        let wanted = Goal { step: step.map(|s| s * MIB), ..goal(total * size / 100 * MIB, deflates) };
+        let mut steer = Steer::new(wanted, guest.look());
+        for _ in 0..200 {
+            (0..TICKS).for_each(|_| { let more = load(&mut guest); guest.tick(more) });
+            match steer.next(&guest.look()) {
+                Act::Order(target) => guest.target = target,
+                Act::GiveBack(_) | Act::Leave(_) => break,
+                Act::Wait | Act::Hold { .. } => {}
+            }
+        }
+        guest.target = guest.total;
+        // A balloon takes 4 MiB or more in a tick.
+        (0..total / 4 + 10).for_each(|_| { let more = load(&mut guest); guest.tick(more) });
+        prop_assert!(!guest.killed);
+        prop_assert_eq!(guest.actual, guest.total);
+    }
+}
+
+/// Facts of a guest of 512 MiB with everything that an order needs.
+fn all_well() -> Facts {
+    let balloon =
+        Balloon { path: "/b".into(), deflate_on_oom: true, actual: Some(512 * MIB), ..Balloon::default() };
+    let device = VirtioMem {
+        id: Some("vm0".into()),
+        requested: 256 * MIB,
+        size: 256 * MIB,
+        most: 512 * MIB,
+        block: 2 * MIB,
+    };
+    let machine = Machine {
+        state: "running".into(),
+        running: true,
+        migration: None,
+        base: Some(512 * MIB),
+        balloon: Some(balloon),
+        virtio_mem: vec![device],
+    };
+    let group = MemoryGroup {
+        current: Some(400 * MIB),
+        reclaims: true,
+        processes: [9].into(),
+        ..MemoryGroup::default()
+    };
+    Facts {
+        machine: Ok(machine),
+        memory: ProcessMemory { resident: Some(300 * MIB), locked: Some(0), ..ProcessMemory::default() },
+        vfio: Some(0),
+        group: Ok(group),
+        pid: 9,
+        swap: Some(Swap { total: 1 << 30, free: 1 << 30, ..Swap::default() }),
+        hugetlb: false,
+    }
+}
+
+#[test]
+fn an_order_is_refused_for_what_would_harm_or_give_nothing() {
+    type Change = fn(&mut Facts);
+    fn machine(f: &mut Facts) -> &mut Machine {
+        f.machine.as_mut().unwrap()
+    }
+    fn balloon(f: &mut Facts) -> &mut Balloon {
+        machine(f).balloon.as_mut().unwrap()
+    }
+    fn group(f: &mut Facts) -> &mut MemoryGroup {
+        f.group.as_mut().unwrap()
+    }
+    use Way::{Balloon as B, Cgroup as C, VirtioMem as V};
+    let cases: &[(&[Way], Change, &str)] = &[
+        (&[B, V], |f| f.machine = Err("no monitor".into()), "no monitor"),
+        (&[B, V, C], |f| machine(f).running = false, "vCPUs do not run"),
+        (&[B, V, C], |f| machine(f).migration = Some("active".into()), "migration is under way"),
+        (&[B], |f| machine(f).balloon = None, "no balloon"),
+        (&[B], |f| balloon(f).actual = None, "no driver"),
+        (&[V], |f| machine(f).virtio_mem.clear(), "no device of virtio-mem"),
+        (&[V], |f| machine(f).virtio_mem[0].id = None, "no device of virtio-mem"),
+        (&[V], |f| machine(f).virtio_mem[0].requested = 0, "does not follow"),
+        (&[B, C], |f| f.vfio = Some(2), "devices of VFIO"),
+        (&[B, C], |f| f.memory.locked = Some(300 * MIB), "locked"),
+        (&[B, C], |f| f.memory.hugetlb = Some(2 * MIB), "hugetlbfs"),
+        (&[B, C], |f| f.hugetlb = true, "hugetlbfs"),
+        (&[C], |f| f.group = Err(NoMemoryGroup::V1), "cgroup v1"),
+        (&[C], |f| group(f).reclaims = false, "no memory.reclaim"),
+        (&[C], |f| _ = group(f).processes.insert(10), "same cgroup"),
+        (&[C], |f| f.swap = None, "no swap"),
+        (&[C], |f| f.swap = Some(Swap::default()), "no swap"),
+        (&[C], |f| f.swap = Some(Swap { total: 1 << 30, free: MIB, ..Swap::default() }), "has 1 MiB free"),
+    ];
+    let ask = |facts: &Facts, way, size| refusal(facts, way, size, Some(64 * MIB), None);
+    for (ways, change, why) in cases {
+        for way in Way::ALL {
+            let size = if way == V { 600 * MIB } else { 256 * MIB };
+            let mut facts = all_well();
+            ask(&facts, way, size).unwrap();
+            change(&mut facts);
+            match ask(&facts, way, size) {
+                Err(refusal) => {
+                    assert!(ways.contains(&way) && refusal.to_string().contains(why), "{way:?}: {refusal}")
+                }
+                Ok(_) => assert!(!ways.contains(&way), "{way:?}: {why}"),
+            }
+        }
+    }
+    // Little locked memory is that of libraries.
+    let mut facts = all_well();
+    facts.memory.locked = Some(MIB);
+    ask(&facts, B, 256 * MIB).unwrap();
+}
+
+#[test]
+fn an_order_is_refused_below_and_above() {
+    let facts = all_well();
+    for (way, size, floor, why) in [
+        (Way::Balloon, 513, None, "it has 512 MiB"),
+        (Way::Balloon, 128, Some(129 * MIB), "--floor says so"),
+        (Way::VirtioMem, 769, None, "it has 768 MiB"),
+        (Way::VirtioMem, 511, None, "without virtio-mem, which stays"),
+        (Way::Cgroup, 401, Some(MIB), "it has 400 MiB"),
+        (Way::Cgroup, 300, None, "--floor"),
+    ] {
+        let refused = refusal(&facts, way, size * MIB, floor, None).unwrap_err().to_string();
+        assert!(refused.contains(why), "{refused}");
+    }
+    let goal = refusal(&facts, Way::VirtioMem, 601 * MIB + 1, None, None).unwrap();
+    assert_eq!((goal.size, goal.unit), (602 * MIB, 2 * MIB), "whole blocks");
+}
+
+#[test]
+fn a_record_is_read_as_it_was_written() {
+    let record = Record {
+        guest: (9, 4711),
+        monitor: MonitorPlace::Socket("/run/a b".into()),
+        way: Way::VirtioMem,
+        device: "vm 0".into(),
+        found: 7,
+        least: 5,
+        at_begin: 7,
+        polling: Some((0, "/machine/peripheral/b 0".into())),
+        kept: true,
+    };
+    let journal = Journal { what: WHAT.into(), pid: 1, found: record.values() };
+    let read = Journal::parse(&journal.text(), WHAT).unwrap();
+    assert_eq!(Record::of(&read.found), Some(record.clone()));
+    for missing in 0..7 {
+        let mut values = record.values();
+        values.remove(missing);
+        assert_eq!(Record::of(&values), None);
+    }
+    let plain = Record { polling: None, kept: false, ..record };
+    assert_eq!(Record::of(&plain.values()), Some(plain));
+}
