@@ -22,6 +22,7 @@ pub mod noise;
 pub mod place;
 pub mod placed;
 pub mod policy;
+pub mod reclaim;
 pub mod report;
 pub mod share;
 pub mod topology;
