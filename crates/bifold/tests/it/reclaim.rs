@@ -340,7 +340,10 @@ fn watching_changes_nothing_unless_asked_and_then_sets_it_back() {
     };
     let lines = lines_of(&watch(&["-n", "2"]).output().unwrap());
     assert_eq!(lines.len(), 2);
-    assert_eq!((&lines[1]["actual_bytes"], &lines[1]["guest_available_bytes"]), (&json!(512 * MIB), &Value::Null));
+    assert_eq!(
+        (&lines[1]["actual_bytes"], &lines[1]["guest_available_bytes"]),
+        (&json!(512 * MIB), &Value::Null)
+    );
     assert_eq!((lines[1]["process_faults_per_second"].is_number(), qemu.state()), (true, (512, 0)));
     let lines = lines_of(&watch(&["-n", "3", "--stats"]).output().unwrap());
     assert_eq!(lines[2]["guest_available_bytes"], json!(412 * MIB));
@@ -398,7 +401,9 @@ fn libvirts_monitor_is_asked_through_virsh() {
     let paused = refused(&path);
     assert!(paused.contains("QEMU says `paused`"), "{paused}");
     let mut watch = qemu.bifold("watch");
-    let lines = lines_of(&watch.args([&qemu.name, "-n", "1", "--format", "jsonl"]).env("PATH", path).output().unwrap());
+    let lines = lines_of(
+        &watch.args([&qemu.name, "-n", "1", "--format", "jsonl"]).env("PATH", path).output().unwrap(),
+    );
     assert_eq!((&lines[0]["state"], &lines[0]["size_bytes"]), (&json!("paused"), &json!(1 << 20)));
 }
 
