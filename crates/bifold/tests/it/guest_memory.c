@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 /*
  * The program of a guest whose memory a test takes: "full" when it has written 200 MiB, "freed" when it has
- * freed them some seconds later, then "cycle N" each second, while it uses 40 MiB. It never ends by itself.
+ * freed them some seconds later, then "cycle N" each second, while it uses 40 MiB. When it has had little memory for
+ * 30 cycles, it takes more than there is, "grown", and frees that as soon as there is plenty. It never ends by itself.
  */
 #define _GNU_SOURCE
 #include <stdlib.h>
@@ -22,6 +23,20 @@ static void say(const char *fmt, ...)
     va_end(ap);
 }
 
+/* MemAvailable in MiB. */
+static long available(void)
+{
+    char text[4096], *at;
+    int fd = open("/proc/meminfo", O_RDONLY);
+    long n = fd < 0 ? -1 : read(fd, text, sizeof text - 1);
+
+    if (fd >= 0)
+        close(fd);
+    text[n > 0 ? n : 0] = 0;
+    at = strstr(text, "MemAvailable:");
+    return at ? atol(at + 13) / 1024 : -1;
+}
+
 static char *filled(unsigned long bytes)
 {
     char *at = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
@@ -38,6 +53,7 @@ static char *filled(unsigned long bytes)
 int main(void)
 {
     char *large, *own;
+    int little = 0;
 
     host = port("bifold.workload", O_RDWR);
     own = filled(40 * MIB);
@@ -50,6 +66,14 @@ int main(void)
         for (unsigned long i = 0; i < 40 * MIB; i += 4096)
             own[i]++;
         say("cycle %lu", n);
+        little = available() < 180 ? little + 1 : 0;
+        if (little == 30) {
+            large = filled(160 * MIB);
+            say("grown");
+            while (available() < 180)
+                sleep(1);
+            munmap(large, 160 * MIB);
+        }
         sleep(1);
     }
 }

@@ -165,4 +165,13 @@ fn memory_of_a_real_guest_is_taken_and_comes_back() {
         guest.until("as it was after a kill", |g| g.state() == (512, 0));
         guest.works_on();
     }
+    // While the size is held, the program takes more than there is.
+    let held = order(&["256"]).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+    guest.until("grown", |g| g.phase == "grown");
+    guest.until("as it was after its program grew", |g| g.state() == (512, 0));
+    let output = held.wait_with_output().unwrap();
+    let text = String::from_utf8_lossy(&[&output.stdout[..], &output.stderr].concat()).into_owned();
+    eprintln!("{text}");
+    assert!(!output.status.success() && text.contains("the order has ended early"), "{text}");
+    guest.works_on();
 }

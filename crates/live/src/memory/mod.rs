@@ -5,7 +5,7 @@
 
 pub mod rules;
 
-use crate::order::{Facts, facts};
+use crate::order::{Facts, facts, used};
 use bifold_host::guest_memory::{GuestStatistics, Stalls, Swap};
 use bifold_host::placement::LiveGuest;
 use bifold_host::{Host, MemInfo};
@@ -75,5 +75,10 @@ impl GuestMemory {
         let of = || Some(self.facts.machine.as_ref().ok()?.balloon.as_ref()?.statistics);
         let fresh = |s: &GuestStatistics| s.updated_s.is_some_and(|at| now_s.saturating_sub(at) <= OLD_S);
         of().filter(fresh).unwrap_or_default()
+    }
+
+    /// Bytes that the guest cannot do without, by statistics that are not old at this time.
+    pub fn used(&self, now_s: u64) -> Option<u64> {
+        used(self.facts.machine.as_ref().ok()?, self.statistics(now_s).available?)
     }
 }

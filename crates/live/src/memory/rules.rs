@@ -165,7 +165,7 @@ fn name(guest: &GuestMemory) -> String {
 
 /// The least size that does no harm, in whole 16 MiB; `None` without statistics.
 fn least_size(host: &HostMemory, guest: &GuestMemory) -> Option<u64> {
-    let used = guest.actual()?.checked_sub(guest.statistics(host.time_s).available?)?;
+    let used = guest.used(host.time_s)?;
     let margin = (used / FREE_PART).max(LEAST) * if balloon(guest)?.deflate_on_oom { 1 } else { 2 };
     Some(used.saturating_add(margin).next_multiple_of(16 * MIB))
 }
@@ -267,9 +267,9 @@ fn statistics_off(host: &HostMemory, guest: &GuestMemory) -> Option<Said> {
 }
 
 fn below_working_set(host: &HostMemory, guest: &GuestMemory) -> Option<Said> {
-    let (held, actual) = (ballooned(guest)?, guest.actual()?);
+    let held = ballooned(guest)?;
     let available = guest.statistics(host.time_s).available?;
-    let used = actual.checked_sub(available)?;
+    let used = guest.used(host.time_s)?;
     if held < MIB || available >= (used / FREE_PART).max(LEAST) / 2 {
         return None;
     }
@@ -287,7 +287,7 @@ fn below_working_set(host: &HostMemory, guest: &GuestMemory) -> Option<Said> {
 
 fn could_give(host: &HostMemory, guest: &GuestMemory) -> Option<Said> {
     let actual = guest.actual()?;
-    let used = actual.checked_sub(guest.statistics(host.time_s).available?)?;
+    let used = guest.used(host.time_s)?;
     let give = actual.checked_sub(least_size(host, guest)?).filter(|give| *give >= LEAST)?;
     if !is_short(host) || cannot(guest).is_some() {
         return None;

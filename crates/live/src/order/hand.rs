@@ -56,7 +56,7 @@ impl Hand {
             migrating: machine.as_ref().is_some_and(|m| m.migration.is_some()),
             size: self.size(machine.as_ref(), group.as_ref())?,
             available: statistics.available,
-            used: machine.as_ref().and_then(|m| used(m, self.way)),
+            used: machine.as_ref().and_then(|m| used(m, statistics.available?)),
             resident: memory.resident,
             oom_kills: statistics.oom_kills,
             updated: statistics.updated_s,
@@ -133,11 +133,9 @@ impl Hand {
     }
 }
 
-/// Bytes that the guest cannot do without, by its statistics.
-fn used(machine: &Machine, way: Way) -> Option<u64> {
-    let balloon = machine.balloon.as_ref()?;
-    let actual = balloon.actual?;
-    // The balloon's figure leaves virtio-mem out.
-    let plugged = if way == Way::VirtioMem { one(&machine.virtio_mem).ok()?.size } else { 0 };
-    Some(actual.saturating_add(plugged).saturating_sub(balloon.statistics.available?))
+/// Bytes that a guest cannot do without: all that it has less what is available in it. `None` if more is available than it has.
+pub(crate) fn used(machine: &Machine, available: u64) -> Option<u64> {
+    // The balloon's figure leaves virtio-mem out, and the guest's does not.
+    let plugged = machine.virtio_mem.iter().fold(0, |all: u64, device| all.saturating_add(device.size));
+    machine.balloon.as_ref()?.actual?.saturating_add(plugged).checked_sub(available)
 }

@@ -15,6 +15,7 @@ mod steer;
 mod tests;
 
 pub use hand::Hand;
+pub(crate) use hand::used;
 pub use polling::Polling;
 pub use record::{Back, OrderError, Record, WHAT, folder, places, records};
 pub use refusal::{Facts, Refusal, facts, refusal};

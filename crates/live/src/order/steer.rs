@@ -49,7 +49,7 @@ pub struct Look {
     pub size: u64,
     /// Bytes that its programs can take without swapping.
     pub available: Option<u64>,
-    /// Bytes that it cannot do without: all that it has, without what is available.
+    /// Bytes that it cannot do without: all that it has, without what is available; `None` if that cannot be true.
     pub used: Option<u64>,
     /// Changes with each update of the statistics.
     pub updated: Option<u64>,
@@ -224,7 +224,16 @@ impl Steer {
 
     /// The least size that the order may go to, by this look; `None` if it cannot be known.
     pub fn floor(&self, look: &Look) -> Option<u64> {
-        self.goal.floor.or_else(|| Some(look.used?.saturating_add(self.margin(look)?)))
+        if self.goal.floor.is_some() {
+            return self.goal.floor;
+        }
+        let (used, margin) = (look.used?, self.margin(look)?);
+        match self.goal.way {
+            // What the host pages out is still the guest's, so its available memory stays.
+            Way::Cgroup => Some(used.saturating_add(margin)),
+            // What is available may go, whatever else the guest has besides this size.
+            _ => Some(look.size.saturating_add(margin).saturating_sub(look.available?)),
+        }
     }
 
     fn margin(&self, look: &Look) -> Option<u64> {
@@ -349,7 +358,7 @@ impl Steer {
             return None;
         }
         match look.available {
-            Some(available) if available > look.size => back(Why::Untrue),
+            Some(_) if look.used.is_none() => back(Why::Untrue),
             Some(available) => {
                 // A floor of the user's may be below what is safe, and still the guest is not to run dry.
                 let own = MARGIN_LEAST / 2;

@@ -262,7 +262,7 @@ fn each_look_is_checked_for_what_ends_an_order() {
         (Look { running: false, ..look }, "have stopped"),
         (Look { migrating: true, ..look }, "migration"),
         (Look { oom_kills: Some(1), ..look }, "killed a process"),
-        (Look { available: Some(2 * guest.total), updated: Some(99), ..look }, "cannot be true"),
+        (Look { available: Some(2 * guest.total), used: None, updated: Some(99), ..look }, "cannot be true"),
     ] {
         match Steer::new(goal(512 * MIB, true), look).next(&bad) {
             Act::GiveBack(found) => assert!(found.to_string().contains(why), "{found}"),
@@ -436,4 +436,111 @@ fn a_record_is_read_as_it_was_written() {
     }
     let plain = Record { polling: None, kept: false, ..record };
     assert_eq!(Record::of(&plain.values()), Some(plain));
+}
+
+/// A host with cgroup v2, on which process 9 is alone in its cgroup and no monitor answers.
+fn with_group(dir: &std::path::Path) -> bifold_host::Host {
+    let at = |name: &str| dir.join(name);
+    let host =
+        bifold_host::Host { sys: at("sys"), proc: at("proc"), debug: at("debug"), tracing: at("tracing") };
+    let fields = (3..=22).map(|n| n.to_string()).collect::<Vec<_>>().join(" ");
+    for (path, text) in [
+        ("proc/self/mounts", "cgroup2 /sys/fs/cgroup cgroup2 rw 0 0\n".to_owned()),
+        ("proc/meminfo", "SwapTotal: 1048576 kB\nSwapFree: 1048576 kB\n".into()),
+        ("proc/9/cgroup", "0::/web.scope\n".into()),
+        ("proc/9/stat", format!("9 (vmm) {fields}\n")),
+        ("proc/9/cmdline", "firecracker\0--id\0web\0".into()),
+        ("sys/fs/cgroup/web.scope/memory.current", format!("{}\n", 256 * MIB)),
+        ("sys/fs/cgroup/web.scope/memory.stat", "workingset_refault_anon 0\n".into()),
+        ("sys/fs/cgroup/web.scope/memory.reclaim", String::new()),
+        ("sys/fs/cgroup/web.scope/cgroup.procs", "9\n".into()),
+    ] {
+        std::fs::create_dir_all(at(path).parent().unwrap()).unwrap();
+        std::fs::write(at(path), text).unwrap();
+    }
+    host
+}
+
+/// What became of an order about that cgroup, which asks for steps of 32 MiB; `change` comes after each step.
+fn order_by_group(change: impl Fn(&std::path::Path, usize, u64)) -> (Result<Event, OrderError>, usize) {
+    let dir = tempfile::tempdir().unwrap();
+    let host = with_group(dir.path());
+    let group = dir.path().join("sys/fs/cgroup/web.scope");
+    let guest = bifold_host::placement::LiveGuest {
+        pid: 9,
+        name: "web".into(),
+        started: 22,
+        vm: None,
+        kvm: false,
+        vcpus: Vec::new(),
+    };
+    let wish = Wish { way: Way::Cgroup, size: 128 * MIB, floor: Some(64 * MIB), step: Some(32 * MIB) };
+    let guardian = bifold_host::held::Guardian { program: "none".into(), words: Vec::new() };
+    let stop = std::sync::atomic::AtomicBool::new(false);
+    let folder = dir.path().join("run/reclaim");
+    let mut order = Order::begin(&host, &folder, &guardian, &guest, &wish, &stop).unwrap();
+    let mut steps = 0;
+    for _ in 0..60 {
+        match order.tick() {
+            Ok(Event::Ordered { target, .. }) => {
+                steps += 1;
+                let asked: u64 =
+                    std::fs::read_to_string(group.join("memory.reclaim")).unwrap().parse().unwrap();
+                assert_eq!(asked, 32 * MIB);
+                std::fs::write(group.join("memory.reclaim"), "").unwrap();
+                change(&group, steps, target);
+            }
+            Ok(Event::Looked(_) | Event::Silent) => {}
+            other => return (other, steps),
+        }
+    }
+    panic!("the order has no end");
+}
+
+#[test]
+fn a_cgroup_is_reclaimed_in_steps_until_its_pages_come_back() {
+    let takes = |group: &std::path::Path, _: usize, target: u64| {
+        std::fs::write(group.join("memory.current"), target.to_string()).unwrap();
+    };
+    let (end, steps) = order_by_group(takes);
+    assert!(matches!(end, Ok(Event::Holding { whole: true, .. })) && steps == 4, "{end:?} after {steps}");
+    // A kernel that finds nothing to take.
+    let (end, steps) = order_by_group(|_, _, _| {});
+    assert!(matches!(end, Ok(Event::Holding { whole: false, .. })) && steps == 1, "{end:?} after {steps}");
+    let (end, steps) = order_by_group(|group, n, target| {
+        takes(group, n, target);
+        std::fs::write(group.join("memory.stat"), format!("workingset_refault_anon {}\n", 10_000 * n))
+            .unwrap();
+    });
+    assert!(
+        matches!(end, Ok(Event::Ends { why: Why::Faults { .. }, .. })) && steps == 1,
+        "{end:?} after {steps}"
+    );
+    // Another process comes into the cgroup meanwhile.
+    let (end, steps) = order_by_group(|group, n, target| {
+        takes(group, n, target);
+        std::fs::write(group.join("cgroup.procs"), "9\n10\n").unwrap();
+    });
+    assert!(matches!(end, Err(OrderError::Group { .. })) && steps == 1, "{end:?} after {steps}");
+}
+
+#[test]
+fn plugged_memory_counts_as_the_guests_whatever_the_way() {
+    let machine = all_well().machine.unwrap();
+    // 512 MiB outside of the balloon and 256 MiB of virtio-mem.
+    assert_eq!(hand::used(&machine, 600 * MIB), Some(168 * MIB));
+    assert_eq!(hand::used(&machine, 769 * MIB), None, "that cannot be true");
+    assert_eq!(hand::used(&Machine { balloon: None, ..machine }, 0), None);
+}
+
+#[test]
+fn the_least_size_leaves_the_margin_available_whatever_else_the_guest_has() {
+    let floor = |way, size, available, used| {
+        let look = Look { size, available: Some(available), used: Some(used), ..Look::default() };
+        Steer::new(Goal { way, ..goal(0, true) }, look).floor(&look).unwrap() / MIB
+    };
+    // 512 MiB of which the balloon holds 128, and 256 of virtio-mem: 340 are used.
+    assert_eq!(floor(Way::Balloon, 384 * MIB, 300 * MIB, 340 * MIB), 148);
+    assert_eq!(floor(Way::VirtioMem, 768 * MIB, 300 * MIB, 340 * MIB), 532);
+    assert_eq!(floor(Way::Cgroup, 700 * MIB, 300 * MIB, 340 * MIB), 404);
 }
