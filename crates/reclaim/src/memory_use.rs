@@ -250,7 +250,12 @@ impl<const F: usize> MemoryUse<F> {
     /// The fewest misses that any replacement can have in a memory of `frames` frames. `None` with less than `3 F` frames, and if
     /// there were more references than are kept.
     pub fn optimum(&self, frames: u64) -> Option<u64> {
-        if self.uses.dropped() > 0 { None } else { self.uses.misses(frames) }
+        self.optima(&[frames])[0]
+    }
+
+    /// [`Self::optimum`] of several memories, in less time than one by one.
+    pub fn optima(&self, sizes: &[u64]) -> Vec<Option<u64>> {
+        if self.is_optimum_cut() { vec![None; sizes.len()] } else { self.uses.misses_of(sizes) }
     }
 
     /// Were there more references than are kept for the optimum?

@@ -254,13 +254,21 @@ impl NextUses {
     /// The fewest misses with a memory of `frames` frames of 4 KB that holds each frame while it is referenced: two passes over
     /// the record. `None` of a memory that is smaller than the record is [for](Self::for_memories_of).
     pub fn misses(&self, frames: u64) -> Option<u64> {
-        if frames < u64::from(self.least) {
-            return None;
-        }
-        if frames == 0 {
-            return Some(self.references);
-        }
+        self.misses_of(&[frames])[0]
+    }
+
+    /// As [`Self::misses`], for several memories: one pass over the record, and one more for each.
+    pub fn misses_of(&self, sizes: &[u64]) -> Vec<Option<u64>> {
         let next = self.next();
+        let of = |&frames: &u64| match frames {
+            n if n < u64::from(self.least) => None,
+            0 => Some(self.references),
+            n => Some(self.pass(&next, n)),
+        };
+        sizes.iter().map(of).collect()
+    }
+
+    fn pass(&self, next: &[u32], frames: u64) -> u64 {
         let mut needed = Times::new(next.len());
         let begin = self.record[..self.begin].iter().filter(|&&entry| entry != LEFT_OUT).count();
         let (mut held, mut misses) = (0, 0);
@@ -279,7 +287,7 @@ impl NextUses {
                 held += 1;
             }
         }
-        Some(misses)
+        misses
     }
 
     /// The time of each reference's next use, by time. References left out have neither a time nor a use.

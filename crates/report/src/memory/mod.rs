@@ -86,9 +86,18 @@ impl MemoryNeeds {
         let row = |(frames, shown): (u64, bool)| Row {
             frames,
             refaults: std::array::from_fn(|i| curves[i].misses(frames) - first[i]),
-            fewest: uses.optimum(frames).map(|misses| misses - all.first()),
+            fewest: None,
             shown,
         };
+        let mut rows: Vec<Row> = choose(wanted, all.enough(), frames).into_iter().map(row).collect();
+        // A pass over the references for each size: only those that people see, and where LRU leaves something to gain.
+        let (mut wanted, none): (Vec<&mut Row>, Vec<&mut Row>) =
+            rows.iter_mut().filter(|row| row.shown).partition(|row| row.all() > 0);
+        let fewest = uses.optima(&wanted.iter().map(|row| row.frames).collect::<Vec<_>>());
+        for (row, misses) in wanted.iter_mut().zip(fewest) {
+            row.fewest = misses.map(|misses| misses - all.first());
+        }
+        none.into_iter().for_each(|row| row.fewest = Some(0));
         MemoryNeeds {
             guest: frames,
             held: uses.held(),
@@ -96,7 +105,7 @@ impl MemoryNeeds {
             first,
             outside: uses.outside(),
             enough: all.enough(),
-            rows: choose(wanted, all.enough(), frames).into_iter().map(row).collect(),
+            rows,
             intervals: uses.intervals().to_vec(),
             seconds_per_instruction: outcome.base_cpi / outcome.frequency_hz as f64,
             refault_s,
