@@ -227,9 +227,19 @@ impl HostMemory {
         gone
     }
 
-    /// Pages that a touch brought back from swap, since the beginning of the stream.
+    /// Pages that a touch brought back from swap, since the beginning of the stream or of its region.
     pub fn swapped_in(&self) -> u64 {
         self.swapped_in
+    }
+
+    /// A region begins: [`Self::swapped_in`] counts from here.
+    pub fn restart(&mut self) {
+        self.swapped_in = 0;
+    }
+
+    /// Large pages that are split.
+    pub fn split(&self) -> u64 {
+        self.pages.split_pages()
     }
 
     /// A look at which pages the guest has used since the last one. `young` says it of a page's frames, and has to forget it.

@@ -159,6 +159,7 @@ impl Regime {
         log.iter_mut().for_each(|log| log.restart());
         self.counts = Counts { log, ..Counts::default() };
         self.exits_seen = 0;
+        self.host.restart();
     }
 
     /// The hypervisor's tables map what the host holds, as far as they can without the guest's tables.
@@ -213,6 +214,11 @@ impl Regime {
     /// See [`HostMemory::swapped_in`].
     pub fn swapped_in(&self) -> u64 {
         self.host.swapped_in()
+    }
+
+    /// See [`HostMemory::split`].
+    pub fn split_pages(&self) -> u64 {
+        self.host.split()
     }
 
     /// Begins a new interval.

@@ -99,7 +99,7 @@ fn distinct_files(
 ) -> Result<(), UsageError> {
     let inputs = [
         ("the recording", recording),
-        ("the profile", profile_file(&common.model)),
+        ("the profile", profile_file(&common.model.profile)),
         ("the kernel", common.guest.kernel.as_deref()),
     ];
     let show = &common.show;

@@ -34,7 +34,7 @@ pub fn run(args: DiffArgs) -> anyhow::Result<Status> {
     let inputs = named([
         ("A", Some(args.a.as_path())),
         ("B", Some(&args.b)),
-        ("the profile", profile_file(&args.model)),
+        ("the profile", profile_file(&args.model.profile)),
     ]);
     let outputs = named([("--output", args.output.as_deref()), ("--report", args.report.as_deref())]);
     distinct(&inputs, &outputs)?;

@@ -52,6 +52,11 @@ pub const VERBS: &[Verb] = &[
         parts: ROOT_HOST,
         ..verb("reclaim show", GUEST)
     },
+    Verb {
+        without: Some("it reads recordings and generators, and runs no command"),
+        parts: ROOT_HOST,
+        ..verb("reclaim cost", GUEST)
+    },
     verb("policy", &[]),
     verb("profile", &[]),
     Verb { parts: &[FEW_FIGURES], ..verb("stat", &[MODULE]) },

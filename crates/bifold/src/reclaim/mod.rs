@@ -1,15 +1,17 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! `bifold reclaim`: what guests' memory is worth, and taking it back without harm.
 //!
-//! Each verb is a file. [`guests`] finds the guests that a user names.
+//! Each verb is a file. [`whole`] has the runs of `show` and `cost`, [`guests`] finds the guests that a user names.
 
 mod advise;
+mod cost;
 mod guests;
 mod plan;
 mod restore;
 mod set;
 mod show;
 mod watch;
+mod whole;
 
 pub use restore::{GUARDIAN, guard};
 
@@ -32,6 +34,7 @@ pub struct ReclaimArgs {
 #[derive(Debug, Subcommand)]
 enum ReclaimVerb {
     Show(Box<show::ShowArgs>),
+    Cost(Box<cost::CostArgs>),
     Plan(plan::PlanArgs),
     Watch(watch::WatchArgs),
     Advise(advise::AdviseArgs),
@@ -42,7 +45,12 @@ enum ReclaimVerb {
 impl ReclaimArgs {
     /// Whether the verb runs a command, whose status is then the verb's.
     pub fn runs_a_command(&self) -> bool {
-        matches!(&self.verb, ReclaimVerb::Show(args) if !args.program.command.is_empty())
+        let run = match &self.verb {
+            ReclaimVerb::Show(args) => &args.run,
+            ReclaimVerb::Cost(args) => &args.run,
+            _ => return false,
+        };
+        !run.program.command.is_empty()
     }
 }
 
@@ -50,6 +58,7 @@ impl ReclaimArgs {
 pub fn run(args: ReclaimArgs) -> anyhow::Result<Status> {
     match args.verb {
         ReclaimVerb::Show(args) => show::run(*args),
+        ReclaimVerb::Cost(args) => cost::run(*args),
         ReclaimVerb::Plan(args) => plan::run(&args),
         ReclaimVerb::Watch(args) => watch::run(&args),
         ReclaimVerb::Advise(args) => advise::run(&args),

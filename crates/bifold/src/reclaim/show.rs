@@ -1,21 +1,17 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! `bifold reclaim show`: how much memory a guest needs.
 
-use crate::compare::{GuestArgs, ProgramArgs, Source, source};
+use super::whole::{self, RunArgs};
 use crate::console::{Delivery, create, create_for_data, distinct, named, stop_on_signals};
-use crate::run::{self, DEFAULT_PROFILE, ModelArgs, Notes, carry_out, profile_file, profile_help};
+use crate::run::{self, carry_out};
 use crate::status::{self, Status};
-use crate::usage::UsageError;
 use crate::words;
-use bifold_model::{CacheMode, Config, Profile};
+use bifold_model::Config;
 use bifold_reclaim::{About, MemoryTimeline, MemoryUse, ReferenceKind};
 use bifold_report::{Comparison, Format};
 use clap::Args;
 use std::fmt::Write as _;
 use std::path::PathBuf;
-
-/// Bytes of a frame.
-const FRAME: u64 = 4096;
 
 const EXAMPLES: &str = "\
 Examples:
@@ -41,16 +37,12 @@ Examples:
     after_long_help = status::below(EXAMPLES)
 )]
 pub struct ShowArgs {
-    /// A recording made by `bifold record`
-    #[arg(value_name = "FILE")]
-    pub file: Option<PathBuf>,
-
-    /// A command or a generator.
+    /// The run.
     #[command(flatten)]
-    pub program: ProgramArgs,
+    pub run: RunArgs,
 
     /// Sizes of memory in the table, separated by commas, as in 32M,48M [default: two for each doubling]
-    #[arg(long, value_name = "LIST", value_delimiter = ',', value_parser = size)]
+    #[arg(long, value_name = "LIST", value_delimiter = ',', value_parser = whole::size)]
     pub sizes: Vec<u64>,
 
     /// Microseconds that the guest waits for a refault
@@ -79,47 +71,15 @@ pub struct ShowArgs {
     /// Also write the guest's need over time, for `bifold reclaim plan`
     #[arg(long, value_name = "FILE", help_heading = "Output")]
     pub timeline: Option<PathBuf>,
-
-    /// No progress and no notes on stderr
-    #[arg(short, long, help_heading = "Output")]
-    pub quiet: bool,
-
-    /// Hardware profile: a built-in name or a TOML file
-    #[arg(long, value_name = "NAME|FILE", default_value = DEFAULT_PROFILE, long_help = profile_help(), help_heading = "Model")]
-    pub profile: String,
-
-    /// Change one value of the profile (repeatable)
-    #[arg(long, value_name = "KEY=VALUE", help_heading = "Model")]
-    pub set: Vec<String>,
-
-    /// The guest in which the command runs.
-    #[command(flatten)]
-    pub guest: GuestArgs,
 }
 
 const FORMATS: &[Format] = &[Format::Table, Format::Json, Format::Csv];
 
-/// The smallest size of memory that counts are exact for.
-const LEAST: u64 = bifold_reclaim::FRONT as u64;
-
-/// A size of memory, in frames.
-fn size(text: &str) -> Result<u64, String> {
-    let bounds = LEAST * FRAME..=1 << 41;
-    words::size_within(text, 1, bounds, "from 1M to 2T").map(|bytes| bytes / FRAME)
-}
-
 /// Carries out the verb.
 pub fn run(args: ShowArgs) -> anyhow::Result<Status> {
-    let model = ModelArgs::of_profile(args.profile.clone(), args.set.clone());
-    let inputs = [
-        ("the recording", args.file.as_deref()),
-        ("the profile", profile_file(&model)),
-        ("the kernel", args.guest.kernel.as_deref()),
-    ];
     let outputs = [("--output", args.output.as_deref()), ("--timeline", args.timeline.as_deref())];
-    distinct(&named(inputs), &named(outputs))?;
-    let profile = model.profile()?;
-    let mut plan = plan(&args, &model, profile)?;
+    distinct(&args.run.inputs(), &named(outputs))?;
+    let mut plan = plan(&args)?;
     plan.source.prepare()?;
     let output = create_for_data(args.output.as_deref())?;
     let timeline = create(args.timeline.as_deref())?;
@@ -144,36 +104,10 @@ pub fn run(args: ShowArgs) -> anyhow::Result<Status> {
     Ok(run::status(plan.source.live(), &comparison))
 }
 
-/// The run: native alone, whose walks read the guest's tables, and no data caches.
-fn plan(args: &ShowArgs, model: &ModelArgs, profile: Profile) -> anyhow::Result<run::Plan> {
-    let region = &args.guest.region;
-    let every = "counts every use of a page, and a sampled run has only some";
-    if region.sample.is_some() {
-        return Err(UsageError::conflict("--sample", format!("cannot be: the curve {every}")).into());
-    }
-    if region.from_marker && region.regions != Some(1) {
-        let problem = "may record several regions, and the curve is of one: add --regions 1";
-        return Err(UsageError::conflict("--from-marker", problem).into());
-    }
-    if args.guest.keep.is_some() {
-        return Err(UsageError::conflict("--keep", "is for `compare` and `record`").into());
-    }
-    let program =
-        ProgramArgs { command: args.program.command.clone(), generate: args.program.generate.clone() };
-    let reader = Source::OfReader("reclaim show", args.file.clone());
-    let source = source(reader, program, args.guest.clone(), &profile, model.seed)?;
-    let header = source.header().source;
-    if header.sample.is_some() {
-        anyhow::bail!("this recording is of a sampled run: the curve {every}");
-    }
-    if bifold_trace::several_regions(header.region.as_deref()) {
-        anyhow::bail!(
-            "this recording may have several regions, and the curve is of one: record with --regions 1"
-        );
-    }
-    let mut plan = run::Plan::new(source, profile, model, Notes::new(args.quiet, false))?;
+/// The run: native alone, whose walks read the guest's tables.
+fn plan(args: &ShowArgs) -> anyhow::Result<run::Plan> {
+    let mut plan = args.run.plan("reclaim show")?;
     plan.configs = vec![Config::ALL[0]];
-    plan.caches = CacheMode::Off;
     plan.memory = Some(run::Memory {
         sizes: args.sizes.clone(),
         interval_seconds: args.interval.unwrap_or(run::Memory::default().interval_seconds),
@@ -200,7 +134,7 @@ fn csv(uses: &MemoryUse) -> String {
     let mut text = String::from("frames");
     ReferenceKind::ALL.iter().for_each(|kind| _ = write!(text, ",{}_misses", kind.name()));
     text.push('\n');
-    for frames in LEAST..=uses.curve().enough() {
+    for frames in whole::LEAST..=uses.curve().enough() {
         let _ = write!(text, "{frames}");
         curves.iter().for_each(|curve| _ = write!(text, ",{}", curve.misses(frames)));
         text.push('\n');

@@ -190,9 +190,9 @@ impl ModelArgs {
 }
 
 /// The profile's file; none for a built-in profile.
-pub fn profile_file(model: &ModelArgs) -> Option<&Path> {
-    let builtin = Profile::builtin_names().any(|name| name == model.profile);
-    (!builtin).then(|| Path::new(&model.profile))
+pub fn profile_file(profile: &str) -> Option<&Path> {
+    let builtin = Profile::builtin_names().any(|name| name == profile);
+    (!builtin).then(|| Path::new(profile))
 }
 
 /// The configurations that `--configs` names, singly or by mode; all without names.

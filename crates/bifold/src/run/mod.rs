@@ -69,6 +69,8 @@ pub struct Plan {
     pub placed: Option<PlacementOptions>,
     /// What is shown of the use of memory; none without it.
     pub memory: Option<Memory>,
+    /// Sizes of memory, in frames, at which hosts page out in models of their own.
+    pub limits: Vec<u64>,
     /// The notes to print on stderr.
     pub notes: Notes,
 }
@@ -157,9 +159,18 @@ impl Plan {
             until: None,
             placed: None,
             memory: None,
+            limits: Vec::new(),
             notes,
         })
     }
+}
+
+/// A run whose hosts paged out.
+pub struct Limited {
+    /// By configuration: pages that came back from swap, and large pages that were split.
+    pub swaps: Vec<(u64, u64)>,
+    /// The model's results.
+    pub outcome: Outcome,
 }
 
 /// The results of one run.
@@ -174,6 +185,8 @@ pub struct Carried {
     memory: Option<MemoryNeeds>,
     /// What the guest used of its memory, if that was watched.
     pub uses: Option<MemoryUse>,
+    /// The runs whose hosts paged out, in the order of [`Plan::limits`].
+    pub limited: Vec<Limited>,
     /// Number and size of the files that the command wrote.
     pub written: Option<Written>,
     /// An archive of the files that the command wrote, with `--keep`.
@@ -207,6 +220,12 @@ pub fn carry_out(plan: &mut Plan, part: &str, stop: &AtomicBool) -> anyhow::Resu
     };
     let interval_s = options.interval_seconds;
     let places = plan.places.as_ref().map(|_| Attribution::new(&options.configs));
+    let limited = |&frames: &u64| {
+        let mut model = Model::new(&plan.profile, options.clone());
+        model.limit_hosts(frames);
+        model
+    };
+    let limited: Vec<Model> = plan.limits.iter().map(limited).collect();
     let mut model = Model::new(&plan.profile, options);
     if places.is_some() {
         model.charge(plan.places.is_some_and(|p| p.stacks));
@@ -224,6 +243,7 @@ pub fn carry_out(plan: &mut Plan, part: &str, stop: &AtomicBool) -> anyhow::Resu
     let (phase, length) = ((phase, started), Length::Unknown);
     let mut feed = Feed {
         model,
+        limited,
         places,
         thin,
         writer,
@@ -277,6 +297,12 @@ pub fn carry_out(plan: &mut Plan, part: &str, stop: &AtomicBool) -> anyhow::Resu
     let window_scale = feed.model.window_scale();
     let uses = feed.model.take_uses();
     let outcome = feed.model.finish();
+    let paged = |model: Model| {
+        let hosts = 0..plan.configs.len();
+        let swaps = hosts.map(|host| (model.swapped_in(host), model.split_pages(host))).collect();
+        Limited { swaps, outcome: model.finish() }
+    };
+    let limited = feed.limited.into_iter().map(paged).collect();
     let memory = uses
         .as_ref()
         .zip(plan.memory.as_ref())
@@ -297,6 +323,7 @@ pub fn carry_out(plan: &mut Plan, part: &str, stop: &AtomicBool) -> anyhow::Resu
         places,
         memory,
         uses,
+        limited,
         written,
         kept,
         short_of_memory,

@@ -63,6 +63,11 @@ impl Extents {
         !self.pieces.is_empty()
     }
 
+    /// Pages that are split.
+    pub fn split_pages(&self) -> u64 {
+        self.pieces.len() as u64
+    }
+
     /// The row that has the page `at` bytes from here, and the page's number in that row.
     #[inline]
     fn find(&self, at: u64) -> (&Extents, usize) {

@@ -45,6 +45,9 @@ impl Model {
                 if self.timeline.due(ideal) && self.sampled.is_none() && !self.between_regions() {
                     self.cut(ideal, Cut::Due);
                 }
+                if self.limit.is_some() {
+                    self.keep_limit();
+                }
             }
             Event::Vcpu(n) => {
                 self.current = (n as usize).min(self.vcpus.len() - 1);

@@ -8,6 +8,7 @@
 mod access;
 mod events;
 mod groups;
+mod limit;
 mod miss;
 mod observe;
 mod reclaim;
@@ -169,6 +170,8 @@ pub struct Model {
     /// Costs one by one, if they are wanted.
     charges: Option<Box<Charges>>,
     observers: Observers,
+    /// What hosts hold at most, if they page out.
+    limit: Option<Box<limit::Limit>>,
 }
 
 impl Model {
@@ -224,6 +227,7 @@ impl Model {
             walk_mismatches: 0,
             untranslated: 0,
             charges: None,
+            limit: None,
             observers: Observers {
                 caches: Caches::new(profile, options.caches, draws, vcpus, &options.configs),
                 places: options.placed.as_ref().map(|p| Places::new(p, vcpus, &options.configs)),

@@ -32,6 +32,11 @@ impl Model {
         self.regimes.get(host).map_or(0, |r| r.swapped_in())
     }
 
+    /// Large pages of host number `host` that are split, as parts of them were taken back.
+    pub fn split_pages(&self, host: usize) -> u64 {
+        self.regimes.get(host).map_or(0, |r| r.split_pages())
+    }
+
     /// Flushes the TLBs of a VM if its host has to (`kvm_flush_remote_tlbs`).
     fn flush_all(&mut self, host: usize, flush: bool) {
         if flush {

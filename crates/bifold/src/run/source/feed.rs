@@ -15,6 +15,8 @@ use std::time::Instant;
 pub struct Feed {
     /// The model.
     pub model: Model,
+    /// Models of the same events whose hosts hold less.
+    pub limited: Vec<Model>,
     /// Costs by place, with `--where`.
     pub places: Option<Attribution>,
     /// Thins whole events to a sample, if `--sample` is given and the source is no guest.
@@ -91,6 +93,9 @@ impl Feed {
             }
         };
         self.model.consume(words).context("cannot make sense of the events")?;
+        for model in &mut self.limited {
+            model.consume(words).context("cannot make sense of the events")?;
+        }
         if let Some(places) = &mut self.places {
             self.model.take_charges(&mut |charge| places.take(charge));
         }
