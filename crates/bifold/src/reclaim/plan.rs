@@ -49,7 +49,7 @@ pub struct PlanArgs {
     #[arg(long, value_name = "SIZE", value_parser = |text: &str| words::size(text, 1), default_value = "1M")]
     pub floor: u64,
 
-    /// Compare only these, separated by commas: equal, idle-tax, mom, proxmox, feedback, curves, oracle
+    /// Compare only these, separated by commas: equal, paging, idle-tax, mom, proxmox, feedback, curves, oracle
     #[arg(long, value_name = "LIST", value_delimiter = ',', value_parser = policies(), hide_possible_values = true)]
     pub policies: Vec<PolicyName>,
 
