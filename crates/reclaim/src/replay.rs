@@ -53,8 +53,8 @@ pub(crate) struct Now {
 
 /// A rule that divides a host's memory.
 pub(crate) trait Policy {
-    /// The size of each guest for the next step. Sizes out of a guest's bounds are moved into them, and what is more than the host has
-    /// is cut from all guests in proportion to what they have above their least.
+    /// The size of each guest for the next step. Sizes out of a guest's bounds are moved into them. If they are more than the host has,
+    /// it pages.
     fn decide(&mut self, now: Now, guests: &[View]) -> Vec<u64>;
 }
 
@@ -73,6 +73,13 @@ pub(crate) struct Tick {
 }
 
 impl Guest {
+    /// The frames that the guest references in step `n`, and those that it uses at all.
+    fn uses(&self, n: usize, view: &View) -> [u64; 2] {
+        let step = &self.steps[n];
+        [step.working_set, step.in_use.max(step.working_set).max(view.in_use)]
+            .map(|frames| frames.ceil() as u64)
+    }
+
     /// What a policy sees of the guest before step `n`.
     fn view(&self, n: usize, last: Option<Tick>, host: Host) -> View<'_> {
         let last = last.unwrap_or(Tick { size: self.most, ..Tick::default() });
@@ -102,7 +109,10 @@ pub(crate) fn replay(guests: &[Guest], host: Host, policy: &mut dyn Policy) -> V
             .map(|(i, guest)| guest.view(n, ticks[i].last().copied(), host))
             .collect();
         let seconds = if n == 0 { 0.0 } else { host.step_s * host.time_scale };
-        let sizes = fit(policy.decide(Now { host: host.frames, seconds }, &views), &views, host.frames);
+        let uses: Vec<[u64; 2]> =
+            guests.iter().zip(&views).map(|(guest, view)| guest.uses(n, view)).collect();
+        let sizes = policy.decide(Now { host: host.frames, seconds }, &views);
+        let sizes = fit(sizes, &views, &uses, host.frames);
         for (i, guest) in guests.iter().enumerate() {
             let (step, size) = (&guest.steps[n], sizes[i] as f64);
             let had = ticks[i].last().map_or(0.0, |tick| tick.held);
@@ -126,7 +136,10 @@ pub(crate) fn replay(guests: &[Guest], host: Host, policy: &mut dyn Policy) -> V
 }
 
 /// Sizes within their bounds and the host.
-fn fit(mut sizes: Vec<u64>, guests: &[View], host: u64) -> Vec<u64> {
+///
+/// If they are more than the host has, it pages as an LRU memory of all guests does: what guests reference in the step stays, then what they
+/// use besides; of what does not fit, each guest loses the same part. `uses` are the frames of both kinds together, first those referenced.
+fn fit(mut sizes: Vec<u64>, guests: &[View], uses: &[[u64; 2]], host: u64) -> Vec<u64> {
     assert_eq!(sizes.len(), guests.len(), "a policy decides for all guests");
     for (size, guest) in sizes.iter_mut().zip(guests) {
         *size = (*size).clamp(guest.least, guest.most);
@@ -134,7 +147,19 @@ fn fit(mut sizes: Vec<u64>, guests: &[View], host: u64) -> Vec<u64> {
     if sizes.iter().sum::<u64>() <= host {
         return sizes;
     }
-    let bounds: Vec<_> = guests.iter().zip(&sizes).map(|(guest, &size)| (guest.least, size)).collect();
+    let least: Vec<u64> = guests.iter().map(|guest| guest.least).collect();
+    let up_to = |kind: usize| -> Vec<u64> {
+        least
+            .iter()
+            .zip(&sizes)
+            .zip(uses)
+            .map(|((&least, &size), uses)| size.min(uses[kind]).max(least))
+            .collect()
+    };
+    let (referenced, used) = (up_to(0), up_to(1));
+    let (low, high) =
+        if referenced.iter().sum::<u64>() > host { (least, referenced) } else { (referenced, used) };
+    let bounds: Vec<(u64, u64)> = low.into_iter().zip(high).collect();
     by_level(host, &bounds, |i, level| bounds[i].0 as f64 + level * (bounds[i].1 - bounds[i].0) as f64)
 }
 
@@ -187,13 +212,22 @@ pub(crate) mod tests {
     }
 
     #[test]
-    fn what_a_policy_gives_beyond_the_host_is_cut_in_proportion() {
+    fn what_a_policy_gives_beyond_the_host_is_paged() {
         let view =
             |least, most| View { least, most, size: 0, held: 0.0, in_use: 0.0, pressure: 0.0, past: None };
         let views = [view(100, 1000), view(100, 1000), view(50, 200)];
-        assert_eq!(fit(vec![900, 500, 10], &views, 2000), [900, 500, 50]);
-        assert_eq!(fit(vec![900, 500, 10], &views, 850), [500, 300, 50]);
-        assert_eq!(fit(vec![5000, 5000, 5000], &views, 2200), [1000, 1000, 200]);
+        let fit = |sizes: [u64; 3], uses: [[u64; 2]; 3], host| fit(sizes.to_vec(), &views, &uses, host);
+        let all = [[1000; 2]; 3];
+        assert_eq!(fit([900, 500, 10], all, 2000), [900, 500, 50]);
+        assert_eq!(fit([900, 500, 10], all, 850), [500, 300, 50]);
+        assert_eq!(fit([5000, 5000, 5000], all, 2200), [1000, 1000, 200]);
+        // The second guest uses less than it may, and loses less.
+        let uses = [[1000; 2], [300; 2], [10; 2]];
+        assert_eq!(fit([900, 900, 10], uses, 1250), [900, 300, 50]);
+        assert_eq!(fit([900, 900, 10], uses, 750), [500, 200, 50]);
+        // Half of what the first guest uses rests, and goes first.
+        let uses = [[500, 1000], [300; 2], [10; 2]];
+        assert_eq!(fit([1000, 900, 10], uses, 1000), [650, 300, 50]);
     }
 
     /// Refaults of an LRU memory that has these sizes in turn, each for an equal part of the stream.

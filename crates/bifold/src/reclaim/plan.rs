@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! `bifold reclaim plan`: policies that divide a host's memory, over timelines of guests ([`bifold_reclaim::plan`]).
 
-use crate::console::{self, Delivery, create_for_data, distinct, named};
+use crate::console::{self, Delivery, create_for_data, distinct, named, note};
 use crate::status::Status;
 use crate::usage::UsageError;
 use crate::words;
@@ -16,6 +16,8 @@ use std::path::Path;
 
 /// Bytes of a frame.
 const FRAME: u64 = 4096;
+/// With fewer steps, policies that learn have little to learn from.
+const FEW_STEPS: u64 = 10;
 
 const EXAMPLES: &str = "\
 Examples:
@@ -47,7 +49,7 @@ pub struct PlanArgs {
     #[arg(long, value_name = "SIZE", value_parser = |text: &str| words::size(text, 1), default_value = "1M")]
     pub floor: u64,
 
-    /// Compare only these, separated by commas: equal, idle-tax, mom, proxmox, feedback, curves, oracle
+    /// Compare only these, separated by commas: equal, paging, idle-tax, mom, proxmox, feedback, curves, oracle
     #[arg(long, value_name = "LIST", value_delimiter = ',', value_parser = policies(), hide_possible_values = true)]
     pub policies: Vec<PolicyName>,
 
@@ -115,6 +117,13 @@ pub fn run(args: &PlanArgs) -> anyhow::Result<Status> {
     };
     let wanted = if args.policies.is_empty() { &PolicyName::ALL[..] } else { &args.policies };
     let plan = plan(&guests, wanted, &setting).map_err(|e| refused(&e, args))?;
+    if plan.steps < FEW_STEPS {
+        let few = format!(
+            "{} steps are few: policies learn by them; give --interval, or timelines with shorter ones",
+            plan.steps
+        );
+        note(!args.quiet, few);
+    }
     let text = match args.format {
         Format::Json => json(&plan, &guests)?,
         _ => table(&plan),

@@ -7,6 +7,7 @@ mod feedback;
 mod idle_tax;
 mod mom;
 mod oracle;
+mod paging;
 mod proxmox;
 
 use crate::replay::{Guest, Host, Policy, Tick, View, replay};
@@ -16,6 +17,8 @@ use crate::replay::{Guest, Host, Policy, Tick, View, replay};
 pub enum PolicyName {
     /// The same for all guests.
     Equal,
+    /// All memory for all guests: the host pages.
+    Paging,
     /// Shares with a tax on idle memory.
     IdleTax,
     /// The memory overcommitment manager's balloon rule.
@@ -32,8 +35,9 @@ pub enum PolicyName {
 
 impl PolicyName {
     /// All policies, in the order of tables.
-    pub const ALL: [PolicyName; 7] = [
+    pub const ALL: [PolicyName; 8] = [
         PolicyName::Equal,
+        PolicyName::Paging,
         PolicyName::IdleTax,
         PolicyName::Mom,
         PolicyName::Proxmox,
@@ -52,6 +56,7 @@ impl PolicyName {
     pub const fn name(self) -> &'static str {
         match self {
             PolicyName::Equal => "equal",
+            PolicyName::Paging => "paging",
             PolicyName::IdleTax => "idle-tax",
             PolicyName::Mom => "mom",
             PolicyName::Proxmox => "proxmox",
@@ -64,7 +69,7 @@ impl PolicyName {
     /// What the policy must know of guests.
     pub const fn needs(self) -> &'static str {
         match self {
-            PolicyName::Equal => "nothing",
+            PolicyName::Equal | PolicyName::Paging => "nothing",
             PolicyName::IdleTax => "samples of pages that are accessed",
             PolicyName::Mom | PolicyName::Proxmox => "the guest's free memory, by its balloon",
             PolicyName::Feedback => "time lost by waits for memory",
@@ -77,6 +82,7 @@ impl PolicyName {
     pub(crate) fn replay(self, guests: &[Guest], host: Host) -> Vec<Vec<Tick>> {
         let mut policy: Box<dyn Policy> = match self {
             PolicyName::Equal => Box::new(equal::Equal),
+            PolicyName::Paging => Box::new(paging::Paging),
             PolicyName::IdleTax => Box::new(idle_tax::IdleTax::new(guests.len())),
             PolicyName::Mom => Box::new(mom::Mom::default()),
             PolicyName::Proxmox => Box::new(proxmox::Proxmox::default()),
