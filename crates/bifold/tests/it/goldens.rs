@@ -45,6 +45,13 @@ golden! {
     place_help_short: "place -h";
     place_show_help_long: "place show --help";
     reclaim_plan_help_long: "reclaim plan --help";
+    reclaim_help_short: "reclaim -h";
+    reclaim_show_help_long: "reclaim show --help";
+    reclaim_show_table: "reclaim show --generate gups:20000@64m";
+    reclaim_show_json: "reclaim show --generate gups:20000@64m --sizes 16M,48M --format json";
+    reclaim_cost_help_short: "reclaim cost -h";
+    reclaim_cost_table: "reclaim cost --generate gups:20000@64m --sizes 48M,16M";
+    reclaim_cost_json: "reclaim cost --generate gups:20000@64m --sizes 32M --format json";
     t_table: "compare --generate t:20000 --profile geometry-g";
     t_json: "compare --generate t:20000 --profile geometry-g --format json";
     t_csv: "compare --generate t:20000 --profile geometry-g --format csv";

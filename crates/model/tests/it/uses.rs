@@ -6,6 +6,7 @@ use crate::random::{cases, profile};
 use bifold_mmu::format::X86_64_4_LEVEL;
 use bifold_mmu::{Gpa, Gva};
 use bifold_model::guest::GuestTables;
+use bifold_model::host::Taking;
 use bifold_model::{
     CacheMode, Config, Model, Options, Outcome, Placement, PlacementOptions, Profile, UseError, UseOptions,
 };
@@ -15,6 +16,7 @@ use bifold_trace::{DecodeError, Event, Generator, decode};
 use proptest::prelude::*;
 use std::collections::BTreeSet;
 use std::num::NonZeroU64;
+use std::ops::Range;
 
 fn watch() -> UseOptions {
     UseOptions { interval: NonZeroU64::new(1000).expect("not 0"), optimum: 1 << 24 }
@@ -184,6 +186,52 @@ fn a_region_counts_from_its_beginning_and_finds_memory_as_it_is() {
     assert_eq!((curve.references(), curve.first(), curve.misses(256)), (1, 0, 1));
     assert_eq!(uses.intervals().iter().map(|i| i.instructions).collect::<Vec<_>>(), [10]);
     assert_eq!(uses.held(), run(&profile, options, &words, false).0.held());
+}
+
+/// The same by the calls of a reclaimer, without shortcuts, and checks what hosts hold.
+fn limited_by_hand(model: &mut Model, limit: u64) {
+    for host in 0..Config::ALL.len() {
+        let frames = |pages: Vec<Range<u64>>| pages.iter().map(|page| page.end - page.start).sum::<u64>();
+        let mut held = frames(model.oldest(host, usize::MAX));
+        if held <= limit {
+            continue;
+        }
+        model.look(host);
+        for page in model.oldest(host, usize::MAX) {
+            if held > limit - limit / 16 {
+                held -= page.end - page.start;
+                model.take_back(host, page, Taking::Swap);
+            }
+        }
+        assert!(frames(model.oldest(host, usize::MAX)) <= limit);
+    }
+}
+
+#[test]
+fn hosts_with_a_limit_swap_out_as_a_reclaimer_at_each_count_of_instructions() {
+    let profile = Profile::load("i5-7600", &[]).expect("a profile");
+    for (generator, limit) in [("gups:3000@32m", 1500), ("fork-storm:8", 100)] {
+        let (words, guest_frames) = words(generator);
+        let options = Options { guest_frames, ..Options::default() };
+        let (mut limited, mut by_hand) =
+            (Model::new(&profile, options.clone()), Model::new(&profile, options));
+        limited.limit_hosts(limit);
+        limited.consume(&words).expect("well-formed events");
+        let mut at = 0;
+        while at < words.len() {
+            let (event, length) = decode(&words[at..], at).expect("well-formed events");
+            by_hand.consume(&words[at..at + length]).expect("well-formed events");
+            at += length;
+            if matches!(event, Event::Insns(_)) {
+                limited_by_hand(&mut by_hand, limit);
+            }
+        }
+        let swaps = |model: &Model| (0..5).map(|host| model.swapped_in(host)).collect::<Vec<_>>();
+        assert!(swaps(&limited)[1..].iter().all(|&n| n > 0), "{generator}: {:?}", swaps(&limited));
+        assert_eq!(swaps(&limited), swaps(&by_hand), "{generator}");
+        assert!(limited.split_pages(2) > 0 && limited.split_pages(1) == 0);
+        assert_eq!(limited.totals(), by_hand.totals(), "{generator}");
+    }
 }
 
 #[test]
