@@ -55,6 +55,14 @@ int main(void)
     char *large, *own;
     int little = 0;
 
+    /* Memory that is plugged later can be unplugged again. */
+    {
+        int fd = open("/sys/devices/system/memory/auto_online_blocks", O_WRONLY);
+
+        if (fd < 0 || write(fd, "online_movable", 14) != 14)
+            return 1;
+        close(fd);
+    }
     host = port("bifold.workload", O_RDWR);
     own = filled(40 * MIB);
     large = filled(200 * MIB);
@@ -66,11 +74,11 @@ int main(void)
         for (unsigned long i = 0; i < 40 * MIB; i += 4096)
             own[i]++;
         say("cycle %lu", n);
-        little = available() < 180 ? little + 1 : 0;
+        little = available() < 150 ? little + 1 : 0;
         if (little == 30) {
             large = filled(160 * MIB);
             say("grown");
-            while (available() < 180)
+            while (available() < 100)
                 sleep(1);
             munmap(large, 160 * MIB);
         }

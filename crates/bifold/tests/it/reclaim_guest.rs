@@ -8,7 +8,7 @@ use bifold_guest::kernel::{self, Kernel};
 use bifold_guest::vm::{GuestLine, GuestVm, GuestVmSpec, Initrd};
 use bifold_guest::{GuestError, workload_initramfs};
 use bifold_host::Host;
-use bifold_host::guest_memory::{Machine, MonitorPlace};
+use bifold_host::guest_memory::{Machine, MonitorPlace, VirtioMem};
 use std::path::Path;
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
@@ -56,11 +56,20 @@ impl Guest {
         Host::live().process_memory(self.vm.pid()).resident.unwrap() / MIB
     }
 
+    fn machine(&self) -> Machine {
+        Machine::ask(&mut self.place.open(&Host::live(), self.vm.pid()).unwrap()).unwrap()
+    }
+
     /// Size in MiB, and seconds between two statistics.
     fn state(&self) -> (u64, u64) {
-        let mut monitor = self.place.open(&Host::live(), self.vm.pid()).unwrap();
-        let balloon = Machine::ask(&mut monitor).unwrap().balloon.unwrap();
+        let balloon = self.machine().balloon.unwrap();
         (balloon.actual.unwrap() / MIB, balloon.polling_s)
+    }
+
+    /// What is asked of virtio-mem and what it has, in MiB.
+    fn plugged(&self) -> (u64, u64) {
+        let device = &self.machine().virtio_mem[0];
+        (device.requested / MIB, device.size / MIB)
     }
 
     fn read(&mut self) {
@@ -106,21 +115,30 @@ fn memory_of_a_real_guest_is_taken_and_comes_back() {
     let dir = tempfile::tempdir().unwrap();
     let mut files = Archive::default();
     files.add(b"program", Entry::File { mode: 0o755, data: program(dir.path()) });
-    let initrd =
-        match workload_initramfs(&kernel, files, "/program", &["program".into()], &["virtio_balloon"]) {
-            Err(GuestError::NoModule { .. }) => {
-                eprintln!(
-                    "skipped: the stored kernel has no virtio_balloon, and no newer one can be fetched"
-                );
-                return;
-            }
-            other => Initrd::new(&other.unwrap()).unwrap(),
-        };
+    let initrd = match workload_initramfs(
+        &kernel,
+        files,
+        "/program",
+        &["program".into()],
+        &["virtio_balloon", "virtio_mem"],
+    ) {
+        Err(GuestError::NoModule { .. }) => {
+            eprintln!("skipped: the stored kernel has no virtio_balloon, and no newer one can be fetched");
+            return;
+        }
+        other => Initrd::new(&other.unwrap()).unwrap(),
+    };
     let socket = dir.path().join("qmp");
     let name = format!("reclaim-{}", std::process::id());
     let more = [
         "-device",
         "virtio-balloon-pci,id=b0,deflate-on-oom=on,free-page-reporting=on",
+        "-m",
+        "512M,maxmem=1G",
+        "-object",
+        "memory-backend-ram,id=plugged,size=256M",
+        "-device",
+        "virtio-mem-pci,id=vm0,memdev=plugged,requested-size=0",
         "-qmp",
         &format!("unix:{},server=on,wait=off", socket.display()),
     ]
@@ -173,5 +191,21 @@ fn memory_of_a_real_guest_is_taken_and_comes_back() {
     let text = String::from_utf8_lossy(&[&output.stdout[..], &output.stderr].concat()).into_owned();
     eprintln!("{text}");
     assert!(!output.status.success() && text.contains("the order has ended early"), "{text}");
+    guest.works_on();
+    // The same by virtio-mem: 256 MiB are plugged, and half of them go.
+    VirtioMem::order(&mut guest.place.open(&Host::live(), guest.vm.pid()).unwrap(), "vm0", 256 * MIB)
+        .unwrap();
+    guest.until("plugged", |g| g.plugged() == (256, 256));
+    let output = order(&["640", "--by", "virtio-mem", "--for", "2"]).output().unwrap();
+    let text = String::from_utf8_lossy(&[&output.stdout[..], &output.stderr].concat()).into_owned();
+    eprintln!("{text}");
+    assert!(output.status.success() && text.contains("holds at 640 MiB"), "{text}");
+    guest.until("plugged again", |g| (g.plugged(), g.state()) == ((256, 256), (512, 0)));
+    let mut order =
+        order(&["600", "--by", "virtio-mem"]).stdout(Stdio::null()).stderr(Stdio::null()).spawn().unwrap();
+    guest.until("unplugged in part", |g| g.plugged().0 < 256);
+    order.kill().unwrap();
+    order.wait().unwrap();
+    guest.until("plugged after a kill", |g| (g.plugged(), g.state()) == ((256, 256), (512, 0)));
     guest.works_on();
 }
