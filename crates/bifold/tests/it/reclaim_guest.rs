@@ -109,27 +109,21 @@ impl Guest {
     }
 }
 
-#[test]
-fn memory_of_a_real_guest_is_taken_and_comes_back() {
-    let Some((qemu, kernel)) = kernel() else { return };
-    let dir = tempfile::tempdir().unwrap();
+/// A guest in which the program runs, with these arguments; nothing if this machine cannot have one.
+fn start(dir: &Path, name: &str, arguments: &[String]) -> Option<Guest> {
+    let (qemu, kernel) = kernel()?;
     let mut files = Archive::default();
-    files.add(b"program", Entry::File { mode: 0o755, data: program(dir.path()) });
-    let initrd = match workload_initramfs(
-        &kernel,
-        files,
-        "/program",
-        &["program".into()],
-        &["virtio_balloon", "virtio_mem"],
-    ) {
-        Err(GuestError::NoModule { .. }) => {
-            eprintln!("skipped: the stored kernel has no virtio_balloon, and no newer one can be fetched");
-            return;
+    files.add(b"program", Entry::File { mode: 0o755, data: program(dir) });
+    let arguments: Vec<String> = ["program".to_owned()].iter().chain(arguments).cloned().collect();
+    let modules = ["virtio_balloon", "virtio_mem"];
+    let initrd = match workload_initramfs(&kernel, files, "/program", &arguments, &modules) {
+        Err(GuestError::NoModule { module, .. }) => {
+            eprintln!("skipped: the stored kernel has no {module}, and no newer one can be fetched");
+            return None;
         }
         other => Initrd::new(&other.unwrap()).unwrap(),
     };
-    let socket = dir.path().join("qmp");
-    let name = format!("reclaim-{}", std::process::id());
+    let socket = dir.join("qmp");
     let more = [
         "-device",
         "virtio-balloon-pci,id=b0,deflate-on-oom=on,free-page-reporting=on",
@@ -144,7 +138,7 @@ fn memory_of_a_real_guest_is_taken_and_comes_back() {
     ]
     .map(String::from);
     let spec = GuestVmSpec {
-        name: &name,
+        name,
         memory_mib: 512,
         kernel: &kernel,
         initrd: &initrd,
@@ -153,7 +147,52 @@ fn memory_of_a_real_guest_is_taken_and_comes_back() {
         more: &more,
     };
     let vm = GuestVm::start(&qemu, &spec).unwrap();
-    let mut guest = Guest { vm, place: MonitorPlace::Socket(socket), cycles: 0, phase: String::new() };
+    Some(Guest { vm, place: MonitorPlace::Socket(socket), cycles: 0, phase: String::new() })
+}
+
+#[test]
+#[ignore = "takes minutes: random orders on loaded guests, as many as BIFOLD_TEST_ORDERS says"]
+fn random_orders_on_loaded_guests_kill_nothing() {
+    let orders: u64 = std::env::var("BIFOLD_TEST_ORDERS").ok().and_then(|n| n.parse().ok()).unwrap_or(4);
+    let one = |seed: u64| {
+        let dir = tempfile::tempdir().unwrap();
+        let name = format!("loaded-{seed}-{}", std::process::id());
+        let Some(mut guest) = start(dir.path(), &name, &["loaded".into(), (seed + 1).to_string()]) else {
+            return;
+        };
+        guest.until("running", |g| g.cycles > 2);
+        let mut random = seed * 7919 + 17;
+        let (mut held, mut refused, mut early) = (0, 0, 0);
+        for _ in 0..orders {
+            random = random.wrapping_mul(6364136223846793005).wrapping_add(1442695040888963407);
+            let size = 120 + (random >> 33) % 390;
+            let seconds = 1 + (random >> 20) % 8;
+            let mut order = Command::new(env!("CARGO_BIN_EXE_bifold"));
+            order.args(["reclaim", "set", &name, &size.to_string(), "--for", &seconds.to_string()]);
+            let output = order.env("XDG_RUNTIME_DIR", dir.path()).stdin(Stdio::null()).output().unwrap();
+            let text = String::from_utf8_lossy(&[&output.stdout[..], &output.stderr].concat()).into_owned();
+            match () {
+                () if text.contains("below its least size") => refused += 1,
+                () if text.contains("ended early") => early += 1,
+                () if text.contains("holds at") => held += 1,
+                () => panic!("{text}"),
+            }
+            guest.until("as it was", |g| g.state() == (512, 0));
+            guest.works_on();
+        }
+        eprintln!(
+            "{name}: {held} orders were held, {refused} refused, {early} given back early; {} cycles",
+            guest.cycles
+        );
+    };
+    std::thread::scope(|scope| (0..3).for_each(|seed| _ = scope.spawn(move || one(seed))));
+}
+
+#[test]
+fn memory_of_a_real_guest_is_taken_and_comes_back() {
+    let dir = tempfile::tempdir().unwrap();
+    let name = format!("reclaim-{}", std::process::id());
+    let Some(mut guest) = start(dir.path(), &name, &[]) else { return };
     guest.until("full", |g| g.phase == "full");
     let full = guest.resident();
     guest.until("freed", |g| g.phase == "freed");
