@@ -54,11 +54,11 @@ impl Store {
 const COMPLETE: &str = "complete";
 
 const GUESTS: Store = Store { name: "kernels", modules: &[crate::modules::WANTED] };
-/// The laboratory's kernels, which have the modules of KVM and of the balloon. They have a cache of their own, so that fetching one
+/// The laboratory's kernels, which have the modules of KVM, of the balloon and of virtio-mem. They have a cache of their own, so that fetching one
 /// does not change the guests' default.
 const LAB: Store = Store {
     name: "lab-kernels",
-    modules: &[crate::modules::WANTED, crate::modules::KVM, crate::modules::BALLOON],
+    modules: &[crate::modules::WANTED, crate::modules::KVM, crate::modules::RECLAIM],
 };
 
 pub(crate) fn cache_dir(name: &str) -> Result<PathBuf, GuestError> {

@@ -16,8 +16,8 @@ use crate::error::GuestError;
 pub(crate) const WANTED: &[&str] = &["virtio_pci", "virtio_console", "9pnet_virtio", "9p", "overlay"];
 /// Modules that the laboratory needs as well. The disk is for swapping.
 pub(crate) const KVM: &[&str] = &["kvm_amd", "kvm_intel", "virtio_blk"];
-/// The balloon, for guests whose memory the host takes back.
-pub(crate) const BALLOON: &[&str] = &["virtio_balloon"];
+/// For guests whose memory the host takes back.
+pub(crate) const RECLAIM: &[&str] = &["virtio_balloon", "virtio_mem"];
 /// Modules that a guest without the host's root needs.
 pub(crate) const PORTS: &[&str] = &["virtio_pci", "virtio_console"];
 

@@ -3,6 +3,8 @@
  * The program of a guest whose memory a test takes: "full" when it has written 200 MiB, "freed" when it has
  * freed them some seconds later, then "cycle N" each second, while it uses 40 MiB. When it has had little memory for
  * 30 cycles, it takes more than there is, "grown", and frees that as soon as there is plenty. It never ends by itself.
+ *
+ *   program loaded SEED     takes and frees up to 160 MiB at random instead
  */
 #define _GNU_SOURCE
 #include <stdlib.h>
@@ -50,12 +52,41 @@ static char *filled(unsigned long bytes)
     return at;
 }
 
-int main(void)
+/* Says "cycle N" each half second, with more or less memory. */
+static void loaded(unsigned long long x)
+{
+    char *parts[16] = {0};
+
+    for (unsigned long n = 1;; n++) {
+        /* xorshift64 */
+        x ^= x << 13, x ^= x >> 7, x ^= x << 17;
+        if (parts[x % 16]) {
+            munmap(parts[x % 16], 10 * MIB);
+            parts[x % 16] = NULL;
+        } else {
+            parts[x % 16] = filled(10 * MIB);
+        }
+        say("cycle %lu", n);
+        usleep(500000);
+    }
+}
+
+int main(int argc, char **argv)
 {
     char *large, *own;
     int little = 0;
 
+    /* Memory that is plugged later can be unplugged again. */
+    {
+        int fd = open("/sys/devices/system/memory/auto_online_blocks", O_WRONLY);
+
+        if (fd < 0 || write(fd, "online_movable", 14) != 14)
+            return 1;
+        close(fd);
+    }
     host = port("bifold.workload", O_RDWR);
+    if (argc > 2 && !strcmp(argv[1], "loaded"))
+        loaded(strtoull(argv[2], NULL, 10));
     own = filled(40 * MIB);
     large = filled(200 * MIB);
     say("full");
@@ -66,11 +97,11 @@ int main(void)
         for (unsigned long i = 0; i < 40 * MIB; i += 4096)
             own[i]++;
         say("cycle %lu", n);
-        little = available() < 180 ? little + 1 : 0;
+        little = available() < 150 ? little + 1 : 0;
         if (little == 30) {
             large = filled(160 * MIB);
             say("grown");
-            while (available() < 180)
+            while (available() < 100)
                 sleep(1);
             munmap(large, 160 * MIB);
         }

@@ -8,7 +8,7 @@ use bifold_guest::kernel::{self, Kernel};
 use bifold_guest::vm::{GuestLine, GuestVm, GuestVmSpec, Initrd};
 use bifold_guest::{GuestError, workload_initramfs};
 use bifold_host::Host;
-use bifold_host::guest_memory::{Machine, MonitorPlace};
+use bifold_host::guest_memory::{Machine, MonitorPlace, VirtioMem};
 use std::path::Path;
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
@@ -56,11 +56,20 @@ impl Guest {
         Host::live().process_memory(self.vm.pid()).resident.unwrap() / MIB
     }
 
+    fn machine(&self) -> Machine {
+        Machine::ask(&mut self.place.open(&Host::live(), self.vm.pid()).unwrap()).unwrap()
+    }
+
     /// Size in MiB, and seconds between two statistics.
     fn state(&self) -> (u64, u64) {
-        let mut monitor = self.place.open(&Host::live(), self.vm.pid()).unwrap();
-        let balloon = Machine::ask(&mut monitor).unwrap().balloon.unwrap();
+        let balloon = self.machine().balloon.unwrap();
         (balloon.actual.unwrap() / MIB, balloon.polling_s)
+    }
+
+    /// What is asked of virtio-mem and what it has, in MiB.
+    fn plugged(&self) -> (u64, u64) {
+        let device = &self.machine().virtio_mem[0];
+        (device.requested / MIB, device.size / MIB)
     }
 
     fn read(&mut self) {
@@ -100,33 +109,36 @@ impl Guest {
     }
 }
 
-#[test]
-fn memory_of_a_real_guest_is_taken_and_comes_back() {
-    let Some((qemu, kernel)) = kernel() else { return };
-    let dir = tempfile::tempdir().unwrap();
+/// A guest in which the program runs, with these arguments; nothing if this machine cannot have one.
+fn start(dir: &Path, name: &str, arguments: &[String]) -> Option<Guest> {
+    let (qemu, kernel) = kernel()?;
     let mut files = Archive::default();
-    files.add(b"program", Entry::File { mode: 0o755, data: program(dir.path()) });
-    let initrd =
-        match workload_initramfs(&kernel, files, "/program", &["program".into()], &["virtio_balloon"]) {
-            Err(GuestError::NoModule { .. }) => {
-                eprintln!(
-                    "skipped: the stored kernel has no virtio_balloon, and no newer one can be fetched"
-                );
-                return;
-            }
-            other => Initrd::new(&other.unwrap()).unwrap(),
-        };
-    let socket = dir.path().join("qmp");
-    let name = format!("reclaim-{}", std::process::id());
+    files.add(b"program", Entry::File { mode: 0o755, data: program(dir) });
+    let arguments: Vec<String> = ["program".to_owned()].iter().chain(arguments).cloned().collect();
+    let modules = ["virtio_balloon", "virtio_mem"];
+    let initrd = match workload_initramfs(&kernel, files, "/program", &arguments, &modules) {
+        Err(GuestError::NoModule { module, .. }) => {
+            eprintln!("skipped: the stored kernel has no {module}, and no newer one can be fetched");
+            return None;
+        }
+        other => Initrd::new(&other.unwrap()).unwrap(),
+    };
+    let socket = dir.join("qmp");
     let more = [
         "-device",
         "virtio-balloon-pci,id=b0,deflate-on-oom=on,free-page-reporting=on",
+        "-m",
+        "512M,maxmem=1G",
+        "-object",
+        "memory-backend-ram,id=plugged,size=256M",
+        "-device",
+        "virtio-mem-pci,id=vm0,memdev=plugged,requested-size=0",
         "-qmp",
         &format!("unix:{},server=on,wait=off", socket.display()),
     ]
     .map(String::from);
     let spec = GuestVmSpec {
-        name: &name,
+        name,
         memory_mib: 512,
         kernel: &kernel,
         initrd: &initrd,
@@ -135,7 +147,52 @@ fn memory_of_a_real_guest_is_taken_and_comes_back() {
         more: &more,
     };
     let vm = GuestVm::start(&qemu, &spec).unwrap();
-    let mut guest = Guest { vm, place: MonitorPlace::Socket(socket), cycles: 0, phase: String::new() };
+    Some(Guest { vm, place: MonitorPlace::Socket(socket), cycles: 0, phase: String::new() })
+}
+
+#[test]
+#[ignore = "takes minutes: random orders on loaded guests, as many as BIFOLD_TEST_ORDERS says"]
+fn random_orders_on_loaded_guests_kill_nothing() {
+    let orders: u64 = std::env::var("BIFOLD_TEST_ORDERS").ok().and_then(|n| n.parse().ok()).unwrap_or(4);
+    let one = |seed: u64| {
+        let dir = tempfile::tempdir().unwrap();
+        let name = format!("loaded-{seed}-{}", std::process::id());
+        let Some(mut guest) = start(dir.path(), &name, &["loaded".into(), (seed + 1).to_string()]) else {
+            return;
+        };
+        guest.until("running", |g| g.cycles > 2);
+        let mut random = seed * 7919 + 17;
+        let (mut held, mut refused, mut early) = (0, 0, 0);
+        for _ in 0..orders {
+            random = random.wrapping_mul(6364136223846793005).wrapping_add(1442695040888963407);
+            let size = 120 + (random >> 33) % 390;
+            let seconds = 1 + (random >> 20) % 8;
+            let mut order = Command::new(env!("CARGO_BIN_EXE_bifold"));
+            order.args(["reclaim", "set", &name, &size.to_string(), "--for", &seconds.to_string()]);
+            let output = order.env("XDG_RUNTIME_DIR", dir.path()).stdin(Stdio::null()).output().unwrap();
+            let text = String::from_utf8_lossy(&[&output.stdout[..], &output.stderr].concat()).into_owned();
+            match () {
+                () if text.contains("below its least size") => refused += 1,
+                () if text.contains("ended early") => early += 1,
+                () if text.contains("holds at") => held += 1,
+                () => panic!("{text}"),
+            }
+            guest.until("as it was", |g| g.state() == (512, 0));
+            guest.works_on();
+        }
+        eprintln!(
+            "{name}: {held} orders were held, {refused} refused, {early} given back early; {} cycles",
+            guest.cycles
+        );
+    };
+    std::thread::scope(|scope| (0..3).for_each(|seed| _ = scope.spawn(move || one(seed))));
+}
+
+#[test]
+fn memory_of_a_real_guest_is_taken_and_comes_back() {
+    let dir = tempfile::tempdir().unwrap();
+    let name = format!("reclaim-{}", std::process::id());
+    let Some(mut guest) = start(dir.path(), &name, &[]) else { return };
     guest.until("full", |g| g.phase == "full");
     let full = guest.resident();
     guest.until("freed", |g| g.phase == "freed");
@@ -173,5 +230,21 @@ fn memory_of_a_real_guest_is_taken_and_comes_back() {
     let text = String::from_utf8_lossy(&[&output.stdout[..], &output.stderr].concat()).into_owned();
     eprintln!("{text}");
     assert!(!output.status.success() && text.contains("the order has ended early"), "{text}");
+    guest.works_on();
+    // The same by virtio-mem: 256 MiB are plugged, and half of them go.
+    VirtioMem::order(&mut guest.place.open(&Host::live(), guest.vm.pid()).unwrap(), "vm0", 256 * MIB)
+        .unwrap();
+    guest.until("plugged", |g| g.plugged() == (256, 256));
+    let output = order(&["640", "--by", "virtio-mem", "--for", "2"]).output().unwrap();
+    let text = String::from_utf8_lossy(&[&output.stdout[..], &output.stderr].concat()).into_owned();
+    eprintln!("{text}");
+    assert!(output.status.success() && text.contains("holds at 640 MiB"), "{text}");
+    guest.until("plugged again", |g| (g.plugged(), g.state()) == ((256, 256), (512, 0)));
+    let mut order =
+        order(&["600", "--by", "virtio-mem"]).stdout(Stdio::null()).stderr(Stdio::null()).spawn().unwrap();
+    guest.until("unplugged in part", |g| g.plugged().0 < 256);
+    order.kill().unwrap();
+    order.wait().unwrap();
+    guest.until("plugged after a kill", |g| (g.plugged(), g.state()) == ((256, 256), (512, 0)));
     guest.works_on();
 }
