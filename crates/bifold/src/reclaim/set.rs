@@ -66,7 +66,8 @@ pub struct SetArgs {
 
     /// The least size, in place of the one that follows from what the guest uses
     ///
-    /// The guest still gets everything back when less than 32 MiB are available in it.
+    /// Even then 64 MiB stay available in the guest, 128 MiB without deflate-on-oom=on; at half of that it gets everything
+    /// back. --by cgroup leaves the guest all that is available in it.
     #[arg(long, value_name = "SIZE", value_parser = size)]
     floor: Option<u64>,
 

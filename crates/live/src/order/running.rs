@@ -94,10 +94,12 @@ enum Holding {
 pub fn preview(host: &Host, guest: &LiveGuest, wish: &Wish) -> Result<(Goal, Look, Option<u64>), OrderError> {
     let id = (guest.pid, guest.started);
     let place = host.monitor_place(guest.pid);
-    let (facts, goal) = goal(host, guest, place.as_ref(), wish)?;
+    let (facts, mut goal) = goal(host, guest, place.as_ref(), wish)?;
     let look = Hand::new(host.clone(), id, place, wish.way).look()?;
-    let floor = Steer::new(goal, look).floor(&look);
     let polled = facts.machine.is_ok_and(|m| m.balloon.is_some_and(|b| b.polling_s > 0));
+    // Statistics that are not polled are of any age.
+    goal.statistics = polled;
+    let floor = Steer::new(goal, look).floor(&look);
     match floor.filter(|_| polled || wish.floor.is_some()) {
         Some(floor) if goal.size < floor => Err(refused(guest, below(&goal, &look, floor))),
         floor => Ok((goal, look, floor)),
@@ -200,6 +202,7 @@ impl Order {
         }
         if wanted && !fresh(&look) {
             goal.statistics = false;
+            (look.available, look.used) = (None, None);
             if goal.floor.is_none() || !goal.deflates {
                 return Err(refused(
                     guest,

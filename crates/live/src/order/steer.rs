@@ -224,8 +224,11 @@ impl Steer {
 
     /// The least size that the order may go to, by this look; `None` if it cannot be known.
     pub fn floor(&self, look: &Look) -> Option<u64> {
-        if self.goal.floor.is_some() {
-            return self.goal.floor;
+        if let Some(floor) = self.goal.floor {
+            // The user's floor may be below what the guest uses, and still no step is to run it dry.
+            let available = look.available.filter(|_| self.goal.statistics && self.goal.way != Way::Cgroup);
+            let dry = available.map_or(0, |a| look.size.saturating_add(self.scaled(MARGIN_LEAST)).saturating_sub(a));
+            return Some(floor.max(dry));
         }
         let (used, margin) = (look.used?, self.margin(look)?);
         match self.goal.way {
@@ -237,8 +240,11 @@ impl Steer {
     }
 
     fn margin(&self, look: &Look) -> Option<u64> {
-        let margin = (look.used? / MARGIN_PART).max(MARGIN_LEAST);
-        Some(if self.goal.deflates { margin } else { margin.saturating_mul(WITHOUT_DEFLATE) })
+        Some(self.scaled((look.used? / MARGIN_PART).max(MARGIN_LEAST)))
+    }
+
+    fn scaled(&self, margin: u64) -> u64 {
+        if self.goal.deflates { margin } else { margin.saturating_mul(WITHOUT_DEFLATE) }
     }
 
     /// Whether anything was ordered.
@@ -360,8 +366,7 @@ impl Steer {
         match look.available {
             Some(_) if look.used.is_none() => back(Why::Untrue),
             Some(available) => {
-                // A floor of the user's may be below what is safe, and still the guest is not to run dry.
-                let own = MARGIN_LEAST / 2;
+                let own = self.scaled(MARGIN_LEAST) / 2;
                 let least =
                     if self.goal.floor.is_some() { own } else { self.margin(look).unwrap_or(own) / 2 };
                 (available < least && self.has_begun())

@@ -534,6 +534,28 @@ fn plugged_memory_counts_as_the_guests_whatever_the_way() {
 }
 
 #[test]
+fn a_users_floor_does_not_run_a_guest_dry() {
+    // 300 MiB are available, and the floor would take 4 GiB.
+    for (deflates, least) in [(true, 64), (false, 128)] {
+        let mut guest = Guest::new(8192, 8192 - 300 - 128, deflates);
+        guest.cache = 0;
+        let wanted = Goal { floor: Some(4096 * MIB), ..goal(4096 * MIB, deflates) };
+        assert_eq!(carry_out(&mut guest, wanted, 300, |_| 0), Ended::Held { whole: false });
+        // Of the least margin, some pages are missing at most.
+        assert!(!guest.killed && guest.reported.0.abs_diff(least * MIB) <= MIB, "{}", guest.reported.0 / MIB);
+        let look = guest.look();
+        let dry = Steer::new(wanted, look).floor(&look).unwrap();
+        assert!(dry.abs_diff(look.size) <= MIB, "{dry}");
+    }
+    // Without statistics the user's floor is all there is; a guest that is paged out keeps what is available.
+    let look = Look { size: 512 * MIB, available: Some(8 * MIB), used: Some(504 * MIB), ..Look::default() };
+    for wanted in [Goal { statistics: false, ..goal(0, true) }, Goal { way: Way::Cgroup, ..goal(0, true) }] {
+        let wanted = Goal { floor: Some(9 * MIB), ..wanted };
+        assert_eq!(Steer::new(wanted, look).floor(&look), Some(9 * MIB));
+    }
+}
+
+#[test]
 fn the_least_size_leaves_the_margin_available_whatever_else_the_guest_has() {
     let floor = |way, size, available, used| {
         let look = Look { size, available: Some(available), used: Some(used), ..Look::default() };
