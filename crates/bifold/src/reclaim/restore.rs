@@ -73,11 +73,7 @@ pub fn run(args: &RestoreArgs) -> anyhow::Result<Status> {
         let restored = held::restore_left_behind(WHAT, &places, |left| {
             let record = Record::at(&places.journal, left)?;
             match record.give_back(&host, args.force)? {
-                Back::Another { size } if !args.keep => Err(OrderError::Changed {
-                    pid: record.guest.0,
-                    size: size / MIB,
-                    found: record.found / MIB,
-                }),
+                Back::Another { size } if !args.keep => Err(record.changed(size)),
                 given => {
                     back = Some(given);
                     Ok(())

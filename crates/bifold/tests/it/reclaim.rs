@@ -145,8 +145,16 @@ fn hears(lines: &mut impl Iterator<Item = std::io::Result<String>>, word: &str) 
 fn a_process_that_answers_as_qemu() {
     let Some(path) = std::env::var_os(SOCKET) else { return };
     let listener = UnixListener::bind(path).unwrap();
-    let mut state =
-        State { running: true, polling: 0, size: 512 * MIB, target: 512 * MIB, used: 100 * MIB, deaf: false };
+    let mut state = State {
+        running: true,
+        polling: 0,
+        size: 512 * MIB,
+        target: 512 * MIB,
+        used: 100 * MIB,
+        deaf: false,
+        late: 0,
+        wait: 0,
+    };
     for stream in listener.incoming() {
         let Ok(mut stream) = stream else { continue };
         let Ok(copy) = stream.try_clone() else { continue };
@@ -177,11 +185,14 @@ struct State {
     used: u64,
     /// Whether the guest follows no order.
     deaf: bool,
+    /// How often its size is asked for before it follows an order, and how often that still is.
+    late: u64,
+    wait: u64,
 }
 
 impl State {
     fn answer(&mut self, command: &str, arguments: &Value) -> Option<Value> {
-        if !self.deaf {
+        if !self.deaf && self.wait == 0 {
             self.size = self.target;
         }
         let number = |name: &str| arguments[name].as_u64();
@@ -192,8 +203,12 @@ impl State {
             "query-memory-size-summary" => Some(json!({ "base-memory": 512 * MIB, "plugged-memory": 0 })),
             "query-memory-devices" => Some(json!([])),
             "qom-list" => Some(json!([{ "name": "b0", "type": "child<virtio-balloon-pci>" }])),
-            "query-balloon" => Some(json!({ "actual": self.size })),
+            "query-balloon" => {
+                self.wait = self.wait.saturating_sub(1);
+                Some(json!({ "actual": self.size }))
+            }
             "balloon" => {
+                self.wait = self.late;
                 self.target = number("value")?.min(512 * MIB);
                 Some(json!({}))
             }
@@ -206,6 +221,7 @@ impl State {
             "x-set" => {
                 self.running = arguments["running"].as_bool().unwrap_or(self.running);
                 self.deaf = arguments["deaf"].as_bool().unwrap_or(self.deaf);
+                self.late = number("late").unwrap_or(self.late);
                 self.used = number("used").map_or(self.used, |mib| mib * MIB);
                 Some(json!({}))
             }
@@ -432,6 +448,14 @@ fn a_size_comes_back_when_its_order_is_killed_at_any_moment() {
 #[test]
 fn when_order_and_guardian_are_killed_the_journal_stays_for_restore() {
     let qemu = Qemu::start("both");
+    killed_with_its_guardian(&qemu);
+    assert_eq!((qemu.journal().exists(), qemu.state()), (true, (400, 1)));
+    assert!(qemu.bifold("restore").arg(&qemu.name).output().unwrap().status.success());
+    assert!(qemu.is_as_found());
+}
+
+/// An order that holds 400 MiB and is killed with its guardian.
+fn killed_with_its_guardian(qemu: &Qemu) {
     let mut order = qemu.order(&["400"]).stdout(Stdio::piped()).stderr(Stdio::null()).spawn().unwrap();
     hears(&mut BufReader::new(order.stdout.take().unwrap()).lines(), "holds at 400 MiB");
     for guardian in children(order.id()) {
@@ -439,8 +463,26 @@ fn when_order_and_guardian_are_killed_the_journal_stays_for_restore() {
     }
     signal(&order, Signal::KILL);
     order.wait().unwrap();
-    assert_eq!((qemu.journal().exists(), qemu.state()), (true, (400, 1)));
-    assert!(qemu.bifold("restore").arg(&qemu.name).output().unwrap().status.success());
+}
+
+#[test]
+fn the_size_of_a_guest_on_its_way_is_not_taken_for_its_own() {
+    let qemu = Qemu::start("way");
+    killed_with_its_guardian(&qemu);
+    // The next order gives 512 MiB back, sees 400, and then 512.
+    qemu.tell("late", 1);
+    let moves = text(&qemu.order(&["350"]).output().unwrap());
+    assert!(moves.contains("its size moves, from 400 to 512 MiB"), "{moves}");
+    assert!(qemu.is_as_found());
+    qemu.tell("late", 0);
+    killed_with_its_guardian(&qemu);
+    // A guest that does not follow: the next order's end still gives back what the first one found.
+    qemu.tell("deaf", true);
+    let mut order = qemu.order(&["350"]).stdout(Stdio::piped()).stderr(Stdio::null()).spawn().unwrap();
+    hears(&mut BufReader::new(order.stdout.take().unwrap()).lines(), "has 400 MiB");
+    signal(&order, Signal::INT);
+    order.wait().unwrap();
+    qemu.tell("deaf", false);
     assert!(qemu.is_as_found());
 }
 

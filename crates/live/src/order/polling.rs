@@ -47,7 +47,7 @@ impl Polling {
             // No size is ordered, so none is given back.
             found: size,
             least: size,
-            at_begin: size,
+            besides: 0,
             polling: Some((0, path.clone())),
             kept: false,
         };

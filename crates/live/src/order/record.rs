@@ -69,7 +69,7 @@ pub enum OrderError {
     },
     /// Another program has set another size since the order.
     #[error(
-        "process {pid} has {size} MiB now, which no order asked for: --force gives it the {found} MiB of before, --keep leaves its size"
+        "process {pid} has {size} MiB now, which no order asked for: `bifold reclaim restore {pid} --force` gives it the {found} MiB of before, --keep leaves its size"
     )]
     Changed {
         /// The guest's process.
@@ -117,8 +117,8 @@ pub struct Record {
     pub found: u64,
     /// The least size that may have been ordered.
     pub least: u64,
-    /// The size when the order began, which is not in the journal: an earlier order may have left another than it found.
-    pub at_begin: u64,
+    /// What the guest has besides the device, which is not in the journal: an order counts it too.
+    pub besides: u64,
     /// The seconds between two requests for statistics that were found, and the balloon's path, if they were changed.
     pub polling: Option<(u64, String)>,
     /// Whether the size is to stay when the order's process ends.
@@ -160,10 +160,15 @@ impl Record {
             device: get("device")?.into(),
             found: number("found")?,
             least: number("least")?,
-            at_begin: number("found")?,
+            besides: 0,
             polling,
             kept: get("kept").is_some(),
         })
+    }
+
+    /// The error for a size that another program has set.
+    pub fn changed(&self, size: u64) -> OrderError {
+        OrderError::Changed { pid: self.guest.0, size: size >> 20, found: self.found >> 20 }
     }
 
     /// The record of a journal.

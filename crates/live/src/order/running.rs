@@ -2,7 +2,7 @@
 //! An order under way on a live host, from its lock to its end.
 
 use super::record::WHAT;
-use super::refusal::{Facts, Refusal, facts, one, refusal};
+use super::refusal::{Facts, Refusal, facts, one, refusal, size_of};
 use super::{Act, Back, Goal, Hand, Look, OrderError, Record, Steer, Way, Why, places};
 use bifold_host::guest_memory::{Balloon, MonitorPlace};
 use bifold_host::held::{Guardian, Held, HeldError, Journal, Places, lock};
@@ -143,22 +143,29 @@ impl Order {
         let id = (guest.pid, guest.started);
         let places = places(folder, id);
         let place = host.monitor_place(guest.pid);
-        let (holding, goal) = if wish.way == Way::Cgroup {
+        let (holding, goal, size) = if wish.way == Way::Cgroup {
             let lock = lock(WHAT, &places)?;
-            (Holding::Lock(lock), goal(host, guest, place.as_ref(), wish)?.1)
+            let (facts, goal) = goal(host, guest, place.as_ref(), wish)?;
+            (Holding::Lock(lock), goal, size_of(&facts, wish.way))
         } else {
-            let (held, record, goal) = hold(host, &places, guardian, guest, place.as_ref(), wish)?;
-            (Holding::Journal(Box::new((held, record))), goal)
+            let (held, record, goal, size) = hold(host, &places, guardian, guest, place.as_ref(), wish)?;
+            (Holding::Journal(Box::new((held, record))), goal, Some(size))
         };
         let hand = Hand::new(host.clone(), id, place, wish.way);
         let steer = Steer::new(goal, Look::default());
         let order = Order { host: host.clone(), hand, steer, first: Look::default(), silent: None, holding };
-        order.prepare(guest, goal, stop)
+        order.prepare(guest, goal, size, stop)
     }
 
     /// Requests statistics and makes sure that the order may take its first step. Gives everything back otherwise.
-    fn prepare(mut self, guest: &LiveGuest, goal: Goal, stop: &AtomicBool) -> Result<Order, OrderError> {
-        match self.first_look(guest, goal, stop) {
+    fn prepare(
+        mut self,
+        guest: &LiveGuest,
+        goal: Goal,
+        size: Option<u64>,
+        stop: &AtomicBool,
+    ) -> Result<Order, OrderError> {
+        match self.first_look(guest, goal, size, stop) {
             Ok((goal, look)) => {
                 self.steer = Steer::new(goal, look);
                 self.first = look;
@@ -175,6 +182,7 @@ impl Order {
         &mut self,
         guest: &LiveGuest,
         mut goal: Goal,
+        size: Option<u64>,
         stop: &AtomicBool,
     ) -> Result<(Goal, Look), OrderError> {
         if let Holding::Journal(held) = &self.holding {
@@ -196,8 +204,10 @@ impl Order {
             sleep(AGAIN);
             look = self.patiently(stop)?;
         }
-        if look.size.abs_diff(first.size) > goal.slack {
-            let (from, to) = (first.size >> 20, look.size >> 20);
+        // The size that was written down may be one that the guest passed on its way to another.
+        let from = size.filter(|_| wanted).unwrap_or(first.size);
+        if look.size.abs_diff(from) > goal.slack || look.size.abs_diff(first.size) > goal.slack {
+            let (from, to) = (from >> 20, look.size >> 20);
             return Err(refused(guest, Refusal::Unsettled { from, to }));
         }
         if wanted && !fresh(&look) {
@@ -265,9 +275,8 @@ impl Order {
             Act::Order(target) => {
                 if let Holding::Journal(held) = &mut self.holding {
                     let (held, record) = &mut **held;
-                    // What is found counts the device alone; the steps count from the size of the first look.
-                    let taken = self.first.size.saturating_sub(target);
-                    record.least = record.least.min(record.at_begin.saturating_sub(taken));
+                    // The device alone, as what is found.
+                    record.least = record.least.min(target.saturating_sub(record.besides));
                     held.note(WHAT, record.values())?;
                 }
                 self.hand.order(&look, target)?;
@@ -318,11 +327,11 @@ fn hold(
     guest: &LiveGuest,
     place: Option<&MonitorPlace>,
     wish: &Wish,
-) -> Result<(Held, Record, Goal), OrderError> {
+) -> Result<(Held, Record, Goal, u64), OrderError> {
     let id = (guest.pid, guest.started);
     let mut begun = None;
     let held = Held::adopt(WHAT, places, (guardian, &[]), |left| {
-        let mut earlier = None;
+        let (mut earlier, mut given) = (None, false);
         if let Some(left) = left {
             let record = Record::at(&places.journal, left)?;
             if record.kept && record.way == wish.way {
@@ -337,50 +346,64 @@ fn hold(
                     )),
                 ));
             } else {
-                record.give_back(host, false)?;
-                Journal::remove(&places.journal)?;
+                // The guest may be on its way to the size that was found then.
+                match record.give_back(host, false)? {
+                    Back::Given => {
+                        given = true;
+                        earlier = Some(record).filter(|r| r.way == wish.way);
+                    }
+                    Back::Gone => return Err(OrderError::Gone { pid: guest.pid }),
+                    Back::Another { size } => return Err(record.changed(size)),
+                }
             }
         }
-        let (facts, goal) = goal(host, guest, place, wish)?;
-        let record = found(&facts, id, place, wish.way, earlier)
+        let (facts, goal) = goal(host, guest, place, wish).or_else(|e| {
+            if given {
+                Journal::remove(&places.journal)?;
+            }
+            Err(e)
+        })?;
+        let (record, size) = found(&facts, id, place, wish.way, earlier)
             .ok_or_else(|| refused(guest, Refusal::NoMonitor("its monitor does not tell its size".into())))?;
         let values = record.values();
-        begun = Some((record, goal));
+        let size = record.besides.saturating_add(size);
+        begun = Some((record, goal, size));
         Ok::<_, OrderError>(values)
     })?;
-    let (record, goal) = begun.expect("the journal has it");
-    Ok((held, record, goal))
+    let (record, goal, size) = begun.expect("the journal has it");
+    Ok((held, record, goal, size))
 }
 
-/// What an order finds. What an earlier order found and left changed counts.
+/// What an order finds, and the device's size. What an earlier order found and left changed counts.
 fn found(
     facts: &Facts,
     guest: (u32, u64),
     place: Option<&MonitorPlace>,
     way: Way,
     earlier: Option<Record>,
-) -> Option<Record> {
+) -> Option<(Record, u64)> {
     let machine = facts.machine.as_ref().ok()?;
     let balloon = machine.balloon.as_ref();
-    let (device, size) = match way {
-        Way::Balloon => (balloon?.path.clone(), balloon?.actual?),
+    let (device, size, besides) = match way {
+        Way::Balloon => (balloon?.path.clone(), balloon?.actual?, 0),
         _ => {
             let device = one(&machine.virtio_mem).ok()?;
-            (device.id.clone()?, device.requested)
+            (device.id.clone()?, device.requested, machine.base?)
         }
     };
     let polling = balloon.filter(|b| b.polling_s == 0).map(|b| (0, b.path.clone()));
-    Some(Record {
+    let record = Record {
         guest,
         monitor: place?.clone(),
         way,
         device,
         found: earlier.as_ref().map_or(size, |e| e.found),
         least: earlier.as_ref().map_or(size, |e| e.least.min(size)),
-        at_begin: size,
+        besides,
         polling,
         kept: false,
-    })
+    };
+    Some((record, size))
 }
 
 /// Makes the folder, which only its user may enter.

@@ -422,7 +422,7 @@ fn a_record_is_read_as_it_was_written() {
         device: "vm 0".into(),
         found: 7,
         least: 5,
-        at_begin: 7,
+        besides: 0,
         polling: Some((0, "/machine/peripheral/b 0".into())),
         kept: true,
     };
