@@ -466,6 +466,20 @@ fn killed_with_its_guardian(qemu: &Qemu) {
 }
 
 #[test]
+fn an_order_whose_guardian_is_killed_gives_back_and_ends() {
+    let qemu = Qemu::start("alone");
+    let mut order = qemu.order(&["400"]).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+    hears(&mut BufReader::new(order.stdout.take().unwrap()).lines(), "holds at 400 MiB");
+    for guardian in children(order.id()) {
+        kill_process(Pid::from_raw(guardian).unwrap(), Signal::KILL).unwrap();
+    }
+    let output = order.wait_with_output().unwrap();
+    assert!(text(&output).contains("runs no longer"), "{}", text(&output));
+    assert_eq!(output.status.code(), Some(1));
+    assert!(qemu.is_as_found());
+}
+
+#[test]
 fn the_size_of_a_guest_on_its_way_is_not_taken_for_its_own() {
     let qemu = Qemu::start("way");
     killed_with_its_guardian(&qemu);

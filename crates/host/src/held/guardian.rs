@@ -96,6 +96,16 @@ impl Standing {
         }
     }
 
+    /// Whether the guardian still runs, and why not.
+    pub fn check(&mut self) -> Result<(), HeldError> {
+        let ended = match self.child.try_wait() {
+            Ok(None) => return Ok(()),
+            Ok(Some(status)) => format!("it has ended ({status})"),
+            Err(e) => e.to_string(),
+        };
+        Err(HeldError::NoGuardian { why: ended })
+    }
+
     /// Closes the socket and waits until the guardian has ended.
     pub fn dismiss(&mut self) {
         self.socket = None;

@@ -127,6 +127,14 @@ impl Held {
         Journal { what: what.into(), pid: std::process::id(), found }.write(&self.places.journal)
     }
 
+    /// Makes sure that the guardian still runs.
+    ///
+    /// # Errors
+    /// If it has ended: the settings should be restored then, because a kill would leave them.
+    pub fn check(&mut self) -> Result<(), HeldError> {
+        self.guardian.as_mut().map_or(Ok(()), Standing::check)
+    }
+
     /// Ends the guardian without restoring: the settings stay changed, and the journal stays for
     /// [`restore_left_behind`].
     pub fn keep(mut self) {

@@ -256,9 +256,12 @@ impl Order {
     /// Looks at the guest once, and orders the next step if it is time for one.
     ///
     /// # Errors
-    /// If the guest has ended, its monitor is silent for too long, or a step cannot be written down or ordered. The order
-    /// should be given back then.
+    /// If the guest or the guardian has ended, the monitor is silent for too long, or a step cannot be written down or ordered.
+    /// The order should be given back then.
     pub fn tick(&mut self) -> Result<Event, OrderError> {
+        if let Holding::Journal(held) = &mut self.holding {
+            held.0.check()?;
+        }
         let look = match self.hand.look() {
             Ok(look) => look,
             Err(e @ OrderError::Monitor { .. }) => {
