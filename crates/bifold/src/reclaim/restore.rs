@@ -122,7 +122,7 @@ pub fn guard(journal: &Path) -> Result<Option<String>, OrderError> {
             // orders keep their sequence.
             std::thread::sleep(ORPHAN);
         }
-        said = Some(match record.give_back(&Host::live(), false)? {
+        said = Some(match record.give_back_at_last(&Host::live())? {
             Back::Given => format!("its guest {} gets its memory back", record.guest.0),
             Back::Gone => format!("its guest {} has ended too", record.guest.0),
             Back::Another { size } => format!(

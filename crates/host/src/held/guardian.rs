@@ -65,7 +65,7 @@ impl Guardian {
             .spawn()
             .map_err(|e| failed("the program cannot be run", e))?;
         let mut standing =
-            Standing { child, socket: Some(ours.try_clone().map_err(|e| failed("no socket", e))?) };
+            Standing { child, left: false, socket: Some(ours.try_clone().map_err(|e| failed("no socket", e))?) };
         let mut said = [0; READY.len()];
         let answer = ours.set_read_timeout(Some(START)).and_then(|()| ours.read_exact(&mut said));
         match answer {
@@ -85,6 +85,8 @@ impl Guardian {
 #[derive(Debug)]
 pub(super) struct Standing {
     child: Child,
+    /// Whether nothing waits for the guardian's end.
+    left: bool,
     socket: Option<UnixStream>,
 }
 
@@ -109,7 +111,14 @@ impl Standing {
     /// Closes the socket and waits until the guardian has ended.
     pub fn dismiss(&mut self) {
         self.socket = None;
-        let _ = self.child.wait();
+        if !self.left {
+            let _ = self.child.wait();
+        }
+    }
+
+    /// Closes the socket. The guardian restores the settings and ends on its own.
+    pub fn leave(mut self) {
+        self.left = true;
     }
 }
 

@@ -160,6 +160,23 @@ impl Held {
         guardian.dismiss();
         restored
     }
+
+    /// As [`end`](Held::end), but if `restore` fails, this does not wait until the guardian, which tries on, has succeeded.
+    ///
+    /// # Errors
+    /// If `restore` fails.
+    pub fn end_or_leave<E: From<HeldError>>(
+        &mut self,
+        restore: impl FnOnce() -> Result<(), E>,
+    ) -> Result<(), E> {
+        let Some(mut guardian) = self.guardian.take() else { return Ok(()) };
+        let restored = restore().and_then(|()| Ok(Journal::remove(&self.places.journal)?));
+        match restored {
+            Ok(()) => guardian.dismiss(),
+            Err(_) => guardian.leave(),
+        }
+        restored
+    }
 }
 
 /// The journal, and whether its process or the process's guardian still holds the settings and will restore

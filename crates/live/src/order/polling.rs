@@ -73,8 +73,8 @@ impl Polling {
     /// Sets the interval back.
     ///
     /// # Errors
-    /// If the monitor does not answer: the journal stays then.
+    /// If the monitor does not answer for a minute: the guardian tries on.
     pub fn end(mut self) -> Result<(), OrderError> {
-        self.held.end(|| self.record.give_back(&self.host, false).map(drop))
+        self.held.end_or_leave(|| self.record.give_back(&self.host, false).map(drop))
     }
 }

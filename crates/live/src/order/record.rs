@@ -19,6 +19,8 @@ const SLACK: u64 = 1 << 20;
 /// How long the monitor is tried. Another program may have the connection for a while, and QEMU may be busy.
 const PATIENCE: Duration = Duration::from_secs(60);
 const AGAIN: Duration = Duration::from_millis(250);
+/// The longest pause of a guardian, which tries on until the guest has ended.
+const SELDOM: Duration = Duration::from_secs(30);
 
 /// Why an order fails, or cannot be given back.
 #[derive(Debug, thiserror::Error)]
@@ -185,9 +187,27 @@ impl Record {
     /// its own. A size that another program has set since stays.
     ///
     /// # Errors
-    /// If the monitor does not answer for a minute: nothing else can be done then.
+    /// If the monitor does not answer for a minute. A guardian is still there then, or a later command.
     pub fn give_back(&self, host: &Host, force: bool) -> Result<Back, OrderError> {
-        let end = Instant::now() + PATIENCE;
+        self.give_back_within(host, force, Some(PATIENCE))
+    }
+
+    /// As [`give_back`](Record::give_back), however long the monitor does not answer: for a guardian, after which nothing
+    /// else does it.
+    ///
+    /// # Errors
+    /// None while the monitor may answer yet.
+    pub fn give_back_at_last(&self, host: &Host) -> Result<Back, OrderError> {
+        self.give_back_within(host, false, None)
+    }
+
+    pub(super) fn give_back_within(
+        &self,
+        host: &Host,
+        force: bool,
+        patience: Option<Duration>,
+    ) -> Result<Back, OrderError> {
+        let (begun, mut pause) = (Instant::now(), AGAIN);
         let (pid, started) = self.guest;
         loop {
             if host.started(pid) != Some(started) {
@@ -196,10 +216,13 @@ impl Record {
             match self.monitor.open(host, pid).and_then(|mut monitor| self.give_back_by(&mut monitor, force))
             {
                 Ok(back) => return Ok(back),
-                Err(source) if Instant::now() > end => {
+                Err(source) if patience.is_some_and(|p| begun.elapsed() > p) => {
                     return Err(OrderError::Monitor { pid, place: self.monitor.to_string(), source });
                 }
-                Err(_) => sleep(AGAIN),
+                Err(_) => sleep(pause),
+            }
+            if begun.elapsed() > PATIENCE {
+                pause = (2 * pause).min(SELDOM);
             }
         }
     }

@@ -291,12 +291,12 @@ impl Order {
     /// Gives everything back and ends. The guest follows on its own.
     ///
     /// # Errors
-    /// If the monitor does not answer: the journal stays then, for the guardian and for `bifold reclaim restore`.
+    /// If the monitor does not answer for a minute: the guardian tries on, and the journal stays until it succeeds.
     pub fn give_back(self) -> Result<Back, OrderError> {
         let Holding::Journal(held) = self.holding else { return Ok(Back::Given) };
         let (mut held, record) = *held;
         let mut back = Back::Given;
-        held.end(|| {
+        held.end_or_leave(|| {
             back = record.give_back(&self.host, false)?;
             Ok::<_, OrderError>(())
         })?;

@@ -461,6 +461,34 @@ fn with_group(dir: &std::path::Path) -> bifold_host::Host {
     host
 }
 
+#[test]
+fn a_guardian_tries_on_until_the_guest_has_ended() {
+    let dir = tempfile::tempdir().unwrap();
+    let host = with_group(dir.path());
+    let record = Record {
+        guest: (9, 22),
+        monitor: MonitorPlace::Socket("/nonexistent/qmp".into()),
+        way: Way::Balloon,
+        device: "/b".into(),
+        found: 7,
+        least: 5,
+        besides: 0,
+        polling: None,
+        kept: false,
+    };
+    let limited = record.give_back_within(&host, false, Some(Duration::ZERO));
+    assert!(matches!(limited, Err(OrderError::Monitor { .. })), "{limited:?}");
+    let ends = std::thread::spawn({
+        let stat = dir.path().join("proc/9/stat");
+        move || {
+            std::thread::sleep(Duration::from_millis(600));
+            std::fs::remove_file(stat).unwrap();
+        }
+    });
+    assert_eq!(record.give_back_at_last(&host).unwrap(), Back::Gone);
+    ends.join().unwrap();
+}
+
 /// What became of an order about that cgroup, which asks for steps of 32 MiB; `change` comes after each step.
 fn order_by_group(change: impl Fn(&std::path::Path, usize, u64)) -> (Result<Event, OrderError>, usize) {
     let dir = tempfile::tempdir().unwrap();
