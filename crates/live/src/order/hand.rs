@@ -124,7 +124,11 @@ impl Hand {
 
     fn alive(&self) -> Result<(), OrderError> {
         let (pid, started) = self.guest;
-        if self.host.started(pid) == Some(started) { Ok(()) } else { Err(OrderError::Gone { pid }) }
+        match self.host.lives(pid, started) {
+            Ok(true) => Ok(()),
+            Ok(false) => Err(OrderError::Gone { pid }),
+            Err(e) => Err(self.silent(e)),
+        }
     }
 
     fn silent(&self, source: io::Error) -> OrderError {

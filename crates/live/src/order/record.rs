@@ -210,11 +210,13 @@ impl Record {
         let (begun, mut pause) = (Instant::now(), AGAIN);
         let (pid, started) = self.guest;
         loop {
-            if host.started(pid) != Some(started) {
-                return Ok(Back::Gone);
-            }
-            match self.monitor.open(host, pid).and_then(|mut monitor| self.give_back_by(&mut monitor, force))
-            {
+            let given = host.lives(pid, started).and_then(|lives| {
+                if !lives {
+                    return Ok(Back::Gone);
+                }
+                self.give_back_by(&mut self.monitor.open(host, pid)?, force)
+            });
+            match given {
                 Ok(back) => return Ok(back),
                 Err(source) if patience.is_some_and(|p| begun.elapsed() > p) => {
                     return Err(OrderError::Monitor { pid, place: self.monitor.to_string(), source });

@@ -478,6 +478,17 @@ fn a_guardian_tries_on_until_the_guest_has_ended() {
     };
     let limited = record.give_back_within(&host, false, Some(Duration::ZERO));
     assert!(matches!(limited, Err(OrderError::Monitor { .. })), "{limited:?}");
+    // What cannot be read is not gone, and a zombie is.
+    let stat = dir.path().join("proc/9/stat");
+    let lives = std::fs::read_to_string(&stat).unwrap();
+    std::fs::remove_file(&stat).unwrap();
+    std::fs::create_dir(&stat).unwrap();
+    let unread = record.give_back_within(&host, false, Some(Duration::ZERO));
+    assert!(matches!(unread, Err(OrderError::Monitor { .. })), "{unread:?}");
+    std::fs::remove_dir(&stat).unwrap();
+    std::fs::write(&stat, lives.replace(") 3 ", ") Z ")).unwrap();
+    assert_eq!(record.give_back_at_last(&host).unwrap(), Back::Gone);
+    std::fs::write(&stat, lives).unwrap();
     let ends = std::thread::spawn({
         let stat = dir.path().join("proc/9/stat");
         move || {
