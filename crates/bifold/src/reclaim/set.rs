@@ -185,6 +185,11 @@ impl Running<'_> {
                         if ends {
                             let short = self.short(whole);
                             self.order.keep()?;
+                            let passes = self.args.keep && !rustix::process::geteuid().is_root();
+                            note(
+                                passes && !self.args.quiet,
+                                "the journal is in XDG_RUNTIME_DIR: `bifold reclaim restore` finds it until you log out",
+                            );
                             return short;
                         }
                         let how = if self.args.duration.is_some() {

@@ -454,10 +454,23 @@ fn when_order_and_guardian_are_killed_the_journal_stays_for_restore() {
     assert!(qemu.is_as_found());
 }
 
+#[test]
+fn a_size_comes_back_though_the_journals_folder_is_removed() {
+    let qemu = Qemu::start("logout");
+    let mut order = qemu.order(&["400"]).stdout(Stdio::piped()).stderr(Stdio::null()).spawn().unwrap();
+    hears(&mut BufReader::new(order.stdout.take().unwrap()).lines(), "holds at 400 MiB");
+    std::fs::remove_file(qemu.journal()).unwrap();
+    signal(&order, Signal::KILL);
+    order.wait().unwrap();
+    assert!(until(|| qemu.state() == (512, 0)), "{:?}", qemu.state());
+}
+
 /// An order that holds 400 MiB and is killed with its guardian.
 fn killed_with_its_guardian(qemu: &Qemu) {
     let mut order = qemu.order(&["400"]).stdout(Stdio::piped()).stderr(Stdio::null()).spawn().unwrap();
     hears(&mut BufReader::new(order.stdout.take().unwrap()).lines(), "holds at 400 MiB");
+    // It must not see its guardian's end.
+    signal(&order, Signal::STOP);
     for guardian in children(order.id()) {
         kill_process(Pid::from_raw(guardian).unwrap(), Signal::KILL).unwrap();
     }

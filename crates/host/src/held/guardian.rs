@@ -23,8 +23,10 @@ use std::time::Duration;
 
 /// The guardian's message once signals cannot end it.
 const READY: &[u8] = b"ready\n";
-/// The holder's message that the settings are to stay as they are.
+/// The holder's message that the settings are to stay as they are, because they are restored or are to be kept.
 const STAY: u8 = b'.';
+/// The holder's message that it lives, and may have written the journal again.
+const BEAT: u8 = b'+';
 /// Time limit for the guardian's message.
 const START: Duration = Duration::from_secs(20);
 
@@ -94,18 +96,25 @@ impl Standing {
     /// Has the guardian end without restoring.
     pub fn excuse(&mut self) {
         if let Some(socket) = &mut self.socket {
-            let _ = socket.write_all(&[STAY]);
+            let _ = socket.set_nonblocking(false).and_then(|()| socket.write_all(&[STAY]));
         }
     }
 
-    /// Whether the guardian still runs, and why not.
-    pub fn check(&mut self) -> Result<(), HeldError> {
-        let ended = match self.child.try_wait() {
-            Ok(None) => return Ok(()),
+    /// Whether the guardian still runs and listens, and why not.
+    pub fn beat(&mut self) -> Result<(), HeldError> {
+        let why = match self.child.try_wait() {
             Ok(Some(status)) => format!("it has ended ({status})"),
             Err(e) => e.to_string(),
+            Ok(None) => {
+                let Some(socket) = &mut self.socket else { return Ok(()) };
+                // A guardian that reads nothing must not hold the holder up.
+                match socket.set_nonblocking(true).and_then(|()| socket.write_all(&[BEAT])) {
+                    Ok(()) => return Ok(()),
+                    Err(e) => format!("it does not listen: {e}"),
+                }
+            }
         };
-        Err(HeldError::NoGuardian { why: ended })
+        Err(HeldError::NoGuardian { why })
     }
 
     /// Closes the socket and waits until the guardian has ended.
@@ -140,8 +149,8 @@ pub enum Stood {
     },
 }
 
-/// Runs the guardian: waits for the end of stdin and then, if the journal still exists, restores its settings
-/// by `restore`.
+/// Runs the guardian: waits for the end of stdin and then restores the journal's settings by `restore`, unless the holder
+/// has said that it has ended. A journal that was removed meanwhile, as with a folder of a user who logs out, still counts.
 ///
 /// # Errors
 /// If the settings cannot be restored. The journal then stays for the next holder.
@@ -159,6 +168,7 @@ pub fn stand_guard<E: From<HeldError>>(
     }
     let stdin = io::stdin().as_fd().try_clone_to_owned().map_err(|e| wrong("no stdin", e))?;
     let mut socket = UnixStream::from(stdin);
+    let mut last = Journal::read(journal, what).ok().flatten();
     // Fails if the holder has ended already; the loop below notices that.
     let _ = socket.write_all(READY);
     let mut byte = [0];
@@ -166,11 +176,16 @@ pub fn stand_guard<E: From<HeldError>>(
         match socket.read(&mut byte) {
             Err(e) if e.kind() == io::ErrorKind::Interrupted => {}
             Ok(n) if n > 0 && byte == [STAY] => return Ok(Stood::Idle),
-            Ok(n) if n > 0 => {}
+            // The holder has written the journal again.
+            Ok(n) if n > 0 => last = Journal::read(journal, what).ok().flatten().or(last),
             _ => break,
         }
     }
-    let Some(left) = Journal::read(journal, what)? else { return Ok(Stood::Idle) };
+    let left = match Journal::read(journal, what) {
+        Ok(left) => left.or(last),
+        Err(e) => Some(last.ok_or(e)?),
+    };
+    let Some(left) = left else { return Ok(Stood::Idle) };
     restore(&left)?;
     Journal::remove(journal)?;
     Ok(Stood::Restored { pid: left.pid })

@@ -127,12 +127,13 @@ impl Held {
         Journal { what: what.into(), pid: std::process::id(), found }.write(&self.places.journal)
     }
 
-    /// Makes sure that the guardian still runs.
+    /// Makes sure that the guardian still runs, and has it read the journal again: what it restores if the journal is
+    /// removed meanwhile.
     ///
     /// # Errors
     /// If it has ended: the settings should be restored then, because a kill would leave them.
-    pub fn check(&mut self) -> Result<(), HeldError> {
-        self.guardian.as_mut().map_or(Ok(()), Standing::check)
+    pub fn beat(&mut self) -> Result<(), HeldError> {
+        self.guardian.as_mut().map_or(Ok(()), Standing::beat)
     }
 
     /// Ends the guardian without restoring: the settings stay changed, and the journal stays for
@@ -157,6 +158,9 @@ impl Held {
     pub fn end<E: From<HeldError>>(&mut self, restore: impl FnOnce() -> Result<(), E>) -> Result<(), E> {
         let Some(mut guardian) = self.guardian.take() else { return Ok(()) };
         let restored = restore().and_then(|()| Ok(Journal::remove(&self.places.journal)?));
+        if restored.is_ok() {
+            guardian.excuse();
+        }
         guardian.dismiss();
         restored
     }
@@ -172,7 +176,10 @@ impl Held {
         let Some(mut guardian) = self.guardian.take() else { return Ok(()) };
         let restored = restore().and_then(|()| Ok(Journal::remove(&self.places.journal)?));
         match restored {
-            Ok(()) => guardian.dismiss(),
+            Ok(()) => {
+                guardian.excuse();
+                guardian.dismiss();
+            }
             Err(_) => guardian.leave(),
         }
         restored

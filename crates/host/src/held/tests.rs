@@ -152,10 +152,10 @@ fn a_guardian_that_has_ended_is_noticed() {
     let ends = Guardian { program: "/bin/sh".into(), words: vec!["-c".into(), "echo ready >&0".into()] };
     let mut held = tree.take(&ends).unwrap();
     let end = Instant::now() + Duration::from_secs(10);
-    while held.check().is_ok() && Instant::now() < end {
+    while held.beat().is_ok() && Instant::now() < end {
         std::thread::sleep(Duration::from_millis(10));
     }
-    assert!(matches!(held.check(), Err(HeldError::NoGuardian { .. })));
+    assert!(matches!(held.beat(), Err(HeldError::NoGuardian { .. })));
     held.end(|| Ok::<_, HeldError>(())).unwrap();
-    tree.take(&idle()).unwrap().check().unwrap();
+    tree.take(&idle()).unwrap().beat().unwrap();
 }

@@ -260,7 +260,7 @@ impl Order {
     /// The order should be given back then.
     pub fn tick(&mut self) -> Result<Event, OrderError> {
         if let Holding::Journal(held) = &mut self.holding {
-            held.0.check()?;
+            held.0.beat()?;
         }
         let look = match self.hand.look() {
             Ok(look) => look,
@@ -281,6 +281,7 @@ impl Order {
                     // The device alone, as what is found.
                     record.least = record.least.min(target.saturating_sub(record.besides));
                     held.note(WHAT, record.values())?;
+                    held.beat()?;
                 }
                 self.hand.order(&look, target)?;
                 Event::Ordered { look, target }
