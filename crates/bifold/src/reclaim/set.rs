@@ -316,11 +316,12 @@ impl Out {
         self.line(text, "hold", Some(look), json!({ "whole": whole }))
     }
 
-    fn ends(&self, back: Back, why: &str) -> anyhow::Result<()> {
+    fn ends(&self, back: Option<Back>, why: &str) -> anyhow::Result<()> {
         let (text, word) = match back {
-            Back::Given => (format!("{why}: everything is given back"), "given_back"),
-            Back::Gone => (format!("{why}: the guest has ended"), "gone"),
-            Back::Another { size } => {
+            None => (format!("{why}: it stays as an earlier order has left it"), "kept"),
+            Some(Back::Given) => (format!("{why}: everything is given back"), "given_back"),
+            Some(Back::Gone) => (format!("{why}: the guest has ended"), "gone"),
+            Some(Back::Another { size }) => {
                 (format!("{why}: another program has set {}, which stays", mib(size)), "another")
             }
         };

@@ -322,7 +322,17 @@ fn a_size_that_is_kept_stays_until_it_is_restored() {
     let events = lines_of(&kept).into_iter().map(|l| l["event"].as_str().unwrap().to_owned());
     assert_eq!(events.collect::<Vec<_>>(), ["begin", "step", "hold"]);
     assert_eq!(qemu.state(), (448, 0));
-    // A later order goes on from there, and everything comes back to the first size.
+    // A later order that is refused or stopped before its first step changes nothing.
+    assert!(text(&qemu.order(&["150"]).output().unwrap()).contains("below its least size"));
+    assert_eq!((qemu.journal().exists(), qemu.state()), (true, (448, 0)));
+    let mut order = qemu.order(&["400"]).stdout(Stdio::piped()).stderr(Stdio::null()).spawn().unwrap();
+    let mut lines = BufReader::new(order.stdout.take().unwrap()).lines();
+    hears(&mut lines, "has 448 MiB");
+    signal(&order, Signal::INT);
+    hears(&mut lines, "stays as an earlier order has left it");
+    order.wait().unwrap();
+    assert_eq!((qemu.journal().exists(), qemu.state()), (true, (448, 0)));
+    // Another one goes on from there, and everything comes back to the first size.
     assert!(qemu.order(&["400", "--keep"]).output().unwrap().status.success());
     assert_eq!(qemu.state(), (400, 0));
     let restore = |more: &[&str]| qemu.bifold("restore").arg(&qemu.name).args(more).output().unwrap();

@@ -279,6 +279,7 @@ impl Order {
                 if let Holding::Journal(held) = &mut self.holding {
                     let (held, record) = &mut **held;
                     // The device alone, as what is found.
+                    record.kept = false;
                     record.least = record.least.min(target.saturating_sub(record.besides));
                     held.note(WHAT, record.values())?;
                     held.beat()?;
@@ -289,19 +290,23 @@ impl Order {
         })
     }
 
-    /// Gives everything back and ends. The guest follows on its own.
+    /// Gives everything back and ends. The guest follows on its own. `None` if this order has taken nothing yet, and its size
+    /// stays as an earlier order with `--keep` has left it.
     ///
     /// # Errors
     /// If the monitor does not answer for a minute: the guardian tries on, and the journal stays until it succeeds.
-    pub fn give_back(self) -> Result<Back, OrderError> {
-        let Holding::Journal(held) = self.holding else { return Ok(Back::Given) };
+    pub fn give_back(self) -> Result<Option<Back>, OrderError> {
+        if matches!(&self.holding, Holding::Journal(held) if held.1.kept) {
+            return self.keep().map(|()| None);
+        }
+        let Holding::Journal(held) = self.holding else { return Ok(Some(Back::Given)) };
         let (mut held, record) = *held;
         let mut back = Back::Given;
         held.end_or_leave(|| {
             back = record.give_back(&self.host, false)?;
             Ok::<_, OrderError>(())
         })?;
-        Ok(back)
+        Ok(Some(back))
     }
 
     /// Ends and leaves the size as it is. The journal stays, so that everything can be given back later.
@@ -369,7 +374,7 @@ fn hold(
         })?;
         let (record, size) = found(&facts, id, place, wish.way, earlier)
             .ok_or_else(|| refused(guest, Refusal::NoMonitor("its monitor does not tell its size".into())))?;
-        let values = record.values();
+        let values = Record { kept: false, ..record.clone() }.values();
         let size = record.besides.saturating_add(size);
         begun = Some((record, goal, size));
         Ok::<_, OrderError>(values)
@@ -405,7 +410,8 @@ fn found(
         least: earlier.as_ref().map_or(size, |e| e.least.min(size)),
         besides,
         polling,
-        kept: false,
+        // Until the first step: an order that ends before it leaves what it found.
+        kept: earlier.is_some_and(|e| e.kept),
     };
     Some((record, size))
 }
