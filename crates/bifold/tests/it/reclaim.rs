@@ -340,6 +340,10 @@ fn a_size_that_is_kept_stays_until_it_is_restored() {
     let changed = restore(&[]);
     assert!(text(&changed).contains("has 200 MiB now, which no order asked for"), "{}", text(&changed));
     assert_eq!((changed.status.code(), qemu.state()), (Some(1), (200, 0)));
+    // A further order would take that size for its own.
+    let changed = text(&qemu.order(&["190"]).output().unwrap());
+    assert!(changed.contains("has 200 MiB now, which no order asked for"), "{changed}");
+    assert_eq!((qemu.journal().exists(), qemu.state()), (true, (200, 0)));
     assert!(restore(&["--force"]).status.success());
     assert!(qemu.is_as_found());
     assert!(text(&restore(&[])).contains("no order has taken memory"));

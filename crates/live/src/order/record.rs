@@ -270,7 +270,7 @@ impl Record {
     }
 
     /// Whether a size lies between what was found and the least that was ordered.
-    fn is_ours(&self, size: u64) -> bool {
+    pub(super) fn is_ours(&self, size: u64) -> bool {
         (self.least.saturating_sub(SLACK)..=self.found.saturating_add(SLACK)).contains(&size)
     }
 }

@@ -359,7 +359,7 @@ fn hold(
                 match record.give_back(host, false)? {
                     Back::Given => {
                         given = true;
-                        earlier = Some(record).filter(|r| r.way == wish.way);
+                        earlier = Some(record).filter(|r| r.way == wish.way && r.least < r.found);
                     }
                     Back::Gone => return Err(OrderError::Gone { pid: guest.pid }),
                     Back::Another { size } => return Err(record.changed(size)),
@@ -374,6 +374,9 @@ fn hold(
         })?;
         let (record, size) = found(&facts, id, place, wish.way, earlier)
             .ok_or_else(|| refused(guest, Refusal::NoMonitor("its monitor does not tell its size".into())))?;
+        if !record.is_ours(size) {
+            return Err(record.changed(size));
+        }
         let values = Record { kept: false, ..record.clone() }.values();
         let size = record.besides.saturating_add(size);
         begun = Some((record, goal, size));
@@ -407,7 +410,7 @@ fn found(
         way,
         device,
         found: earlier.as_ref().map_or(size, |e| e.found),
-        least: earlier.as_ref().map_or(size, |e| e.least.min(size)),
+        least: earlier.as_ref().map_or(size, |e| e.least),
         besides,
         polling,
         // Until the first step: an order that ends before it leaves what it found.
