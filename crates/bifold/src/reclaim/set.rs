@@ -44,7 +44,7 @@ Examples:
 /// back when the guest uses them.
 ///
 /// Needs the monitor of QEMU (-qmp unix:PATH,server=on,wait=off, or libvirt's through virsh) and the rights of its user. While
-/// the order runs, QEMU asks the guest for statistics each second.
+/// the order runs, QEMU asks the guest for statistics each second, unless it does at least every 3 seconds.
 #[derive(Debug, Args)]
 #[command(after_help = EXAMPLES, after_long_help = status::below(EXAMPLES))]
 pub struct SetArgs {

@@ -221,6 +221,7 @@ impl State {
             "x-set" => {
                 self.running = arguments["running"].as_bool().unwrap_or(self.running);
                 self.deaf = arguments["deaf"].as_bool().unwrap_or(self.deaf);
+                self.polling = number("polling").unwrap_or(self.polling);
                 self.late = number("late").unwrap_or(self.late);
                 self.used = number("used").map_or(self.used, |mib| mib * MIB);
                 Some(json!({}))
@@ -466,6 +467,29 @@ fn when_order_and_guardian_are_killed_the_journal_stays_for_restore() {
     assert_eq!((qemu.journal().exists(), qemu.state()), (true, (400, 1)));
     assert!(qemu.bifold("restore").arg(&qemu.name).output().unwrap().status.success());
     assert!(qemu.is_as_found());
+}
+
+#[test]
+fn a_long_interval_of_statistics_is_shortened_for_the_order() {
+    let qemu = Qemu::start("seldom");
+    qemu.tell("polling", 3600);
+    let start = || {
+        let mut order = qemu.order(&["448"]).stdout(Stdio::piped()).stderr(Stdio::null()).spawn().unwrap();
+        hears(&mut BufReader::new(order.stdout.take().unwrap()).lines(), "holds at 448 MiB");
+        assert_eq!(qemu.state(), (448, 1));
+        order
+    };
+    let mut order = start();
+    signal(&order, Signal::KILL);
+    order.wait().unwrap();
+    assert!(until(|| !qemu.journal().exists()));
+    assert_eq!(qemu.state(), (512, 3600));
+    // Another program's interval stays.
+    let mut order = start();
+    qemu.tell("polling", 2);
+    signal(&order, Signal::INT);
+    order.wait().unwrap();
+    assert_eq!(qemu.state(), (512, 2));
 }
 
 #[test]

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! Statistics of a guest for a while, without an order about its size.
 
+use super::refusal::POLLING;
 use super::running::make;
 use super::{OrderError, Record, WHAT, Way, facts, places};
 use bifold_host::Host;
@@ -19,7 +20,7 @@ pub struct Polling {
 }
 
 impl Polling {
-    /// Has QEMU ask the guest for statistics every so many seconds; `None` if it does already, there is no balloon, or an
+    /// Has QEMU ask the guest for statistics each second; `None` if it does already, there is no balloon, or an
     /// order has left something to give back.
     ///
     /// # Errors
@@ -29,7 +30,6 @@ impl Polling {
         folder: &Path,
         guardian: &Guardian,
         guest: &LiveGuest,
-        seconds: u64,
     ) -> Result<Option<Polling>, OrderError> {
         let Some(place) = host.monitor_place(guest.pid) else { return Ok(None) };
         let balloon = facts(host, guest.pid, Some(&place)).machine.ok().and_then(|m| m.balloon);
@@ -60,7 +60,7 @@ impl Polling {
             other => other?,
         };
         let polling = Polling { host: host.clone(), held, record };
-        let asked = place.open(host, guest.pid).and_then(|mut m| Balloon::poll(&mut m, &path, seconds));
+        let asked = place.open(host, guest.pid).and_then(|mut m| Balloon::poll(&mut m, &path, POLLING));
         match asked {
             Ok(()) => Ok(Some(polling)),
             Err(source) => {

@@ -2,7 +2,7 @@
 //! What an order found, and how it is given back: by the order itself, its guardian, or a later command.
 
 use super::Way;
-use super::refusal::{Refusal as NoOrder, one};
+use super::refusal::{POLLING, Refusal as NoOrder, one};
 use bifold_host::Host;
 use bifold_host::guest_memory::{Balloon, Machine, Monitor, MonitorPlace, VirtioMem};
 use bifold_host::held::{HeldError, Journal, Places};
@@ -259,14 +259,21 @@ impl Record {
                 _ => Back::Another { size: 0 },
             },
         };
-        if let Some((seconds, path)) = &self.polling {
-            match Balloon::poll(monitor, path, *seconds) {
-                // The balloon may have been unplugged.
-                Err(e) if Refusal::in_error(&e).is_none() => return Err(e),
-                _ => {}
-            }
-        }
+        self.poll_as_before(monitor, machine.balloon.as_ref())?;
         Ok(back)
+    }
+
+    /// Sets the statistics' interval back, if it is still an order's.
+    pub(super) fn poll_as_before(&self, monitor: &mut Monitor, balloon: Option<&Balloon>) -> io::Result<()> {
+        let (Some((seconds, path)), Some(balloon)) = (&self.polling, balloon) else { return Ok(()) };
+        if balloon.polling_s != POLLING || balloon.path != *path {
+            return Ok(());
+        }
+        match Balloon::poll(monitor, path, *seconds) {
+            // The balloon may have been unplugged.
+            Err(e) if Refusal::in_error(&e).is_none() => Err(e),
+            _ => Ok(()),
+        }
     }
 
     /// Whether a size lies between what was found and the least that was ordered.

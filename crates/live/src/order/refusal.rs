@@ -13,6 +13,16 @@ const PAGE: u64 = 4096;
 /// Locked memory below this part of the resident is that of libraries, such as the rings of io_uring.
 const LOCKED_PART: u64 = 4;
 
+/// Seconds between two requests for statistics during an order.
+pub(super) const POLLING: u64 = 1;
+/// A longer interval is another program's for its charts: an order would judge the guest too late.
+const SELDOM: u64 = 3;
+
+/// Whether an order shortens the interval of a guest's statistics. 0 is none.
+pub(super) fn is_seldom(polling_s: u64) -> bool {
+    !(1..=SELDOM).contains(&polling_s)
+}
+
 /// What has to be known of a guest before an order.
 #[derive(Debug, Clone)]
 pub struct Facts {
@@ -197,7 +207,7 @@ pub fn refusal(
         floor,
         step,
         statistics: true,
-        polling_s: balloon.map_or(0, |b| b.polling_s).max(1),
+        polling_s: balloon.map_or(POLLING, |b| if is_seldom(b.polling_s) { POLLING } else { b.polling_s }),
         deflates: balloon.is_some_and(|b| b.deflate_on_oom),
         slack: MIB,
         unit: PAGE,

@@ -2,9 +2,9 @@
 //! An order under way on a live host, from its lock to its end.
 
 use super::record::WHAT;
-use super::refusal::{Facts, Refusal, facts, one, refusal, size_of};
+use super::refusal::{Facts, POLLING, Refusal, facts, is_seldom, one, refusal, size_of};
 use super::{Act, Back, Goal, Hand, Look, OrderError, Record, Steer, Way, Why, places};
-use bifold_host::guest_memory::{Balloon, MonitorPlace};
+use bifold_host::guest_memory::{Balloon, Machine, MonitorPlace};
 use bifold_host::held::{Guardian, Held, HeldError, Journal, Places, lock};
 use bifold_host::placement::LiveGuest;
 use bifold_host::{Host, printable};
@@ -22,8 +22,6 @@ const SILENT: Duration = Duration::from_secs(5);
 /// The time in which a size without an order must not move.
 const STILL: Duration = Duration::from_secs(1);
 const AGAIN: Duration = Duration::from_millis(100);
-/// Seconds between two requests for statistics during an order, unless there are some already.
-const POLLING: u64 = 1;
 
 /// What a user wants of a guest.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -96,7 +94,7 @@ pub fn preview(host: &Host, guest: &LiveGuest, wish: &Wish) -> Result<(Goal, Loo
     let place = host.monitor_place(guest.pid);
     let (facts, mut goal) = goal(host, guest, place.as_ref(), wish)?;
     let look = Hand::new(host.clone(), id, place, wish.way).look()?;
-    let polled = facts.machine.is_ok_and(|m| m.balloon.is_some_and(|b| b.polling_s > 0));
+    let polled = facts.machine.is_ok_and(|m| m.balloon.is_some_and(|b| !is_seldom(b.polling_s)));
     // Statistics that are not polled are of any age.
     goal.statistics = polled;
     let floor = Steer::new(goal, look).floor(&look);
@@ -316,11 +314,15 @@ impl Order {
     pub fn keep(self) -> Result<(), OrderError> {
         let Holding::Journal(held) = self.holding else { return Ok(()) };
         let (held, mut record) = *held;
-        if let Some((seconds, path)) = record.polling.take() {
+        if record.polling.is_some() {
             let (pid, place) = (record.guest.0, &record.monitor);
-            let asked = place.open(&self.host, pid).and_then(|mut m| Balloon::poll(&mut m, &path, seconds));
+            let asked = place.open(&self.host, pid).and_then(|mut m| {
+                let balloon = Machine::ask(&mut m)?.balloon;
+                record.poll_as_before(&mut m, balloon.as_ref())
+            });
             asked.map_err(|source| OrderError::Monitor { pid, place: place.to_string(), source })?;
         }
+        record.polling = None;
         record.kept = true;
         held.note(WHAT, record.values())?;
         held.keep();
@@ -403,7 +405,7 @@ fn found(
             (device.id.clone()?, device.requested, machine.base?)
         }
     };
-    let polling = balloon.filter(|b| b.polling_s == 0).map(|b| (0, b.path.clone()));
+    let polling = balloon.filter(|b| is_seldom(b.polling_s)).map(|b| (b.polling_s, b.path.clone()));
     let record = Record {
         guest,
         monitor: place?.clone(),
