@@ -2,7 +2,7 @@
 //! Looks at a live guest and orders its size.
 
 use super::refusal::one;
-use super::{Look, OrderError, Way};
+use super::{Goal, Look, OrderError, Way};
 use bifold_host::Host;
 use bifold_host::guest_memory::{Balloon, Machine, MemoryGroup, MonitorPlace, VirtioMem};
 use std::io;
@@ -17,14 +17,18 @@ pub struct Hand {
     guest: (u32, u64),
     place: Option<MonitorPlace>,
     way: Way,
+    /// Whether the looks are paced by the host's counts, for lack of a need for the guest's statistics.
+    counts: bool,
     begun: Instant,
     looks: u64,
 }
 
 impl Hand {
-    /// For a guest's process, by its id and its start.
-    pub fn new(host: Host, guest: (u32, u64), place: Option<MonitorPlace>, way: Way) -> Hand {
-        Hand { host, guest, place, way, begun: Instant::now(), looks: 0 }
+    /// For a guest's process, by its id and its start, and what the order is to reach.
+    pub fn new(host: Host, guest: (u32, u64), place: Option<MonitorPlace>, goal: &Goal) -> Hand {
+        // With a floor of the user's, a cgroup needs no statistics of the guest.
+        let counts = goal.way == Way::Cgroup && goal.floor.is_some();
+        Hand { host, guest, place, way: goal.way, counts, begun: Instant::now(), looks: 0 }
     }
 
     /// Looks once.
@@ -67,7 +71,7 @@ impl Hand {
         Ok(match self.way {
             // The host counts these itself, at each look.
             Way::Cgroup => Look {
-                updated: Some(self.looks),
+                updated: if self.counts { Some(self.looks) } else { look.updated },
                 faults: group.as_ref().and_then(MemoryGroup::refaults).or(memory.major_faults),
                 ..look
             },

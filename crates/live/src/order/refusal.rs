@@ -261,9 +261,12 @@ fn of_group(goal: Goal, facts: &Facts, balloon: Option<&Balloon>) -> Result<Goal
     if wanted > swap.free {
         return Err(Refusal::SwapFull { free: swap.free / MIB, wanted: wanted / MIB });
     }
-    let available = balloon.and_then(|b| b.statistics.available);
-    if goal.floor.is_none() && available.is_none() {
-        return Err(Refusal::NoFloor("its balloon sends no statistics: give --floor"));
+    // Nothing that has to be set back is changed for a cgroup, so QEMU has to ask on its own.
+    let polled = balloon.is_some_and(|b| !is_seldom(b.polling_s) && b.statistics.available.is_some());
+    if goal.floor.is_none() && !polled {
+        return Err(Refusal::NoFloor(
+            "its balloon sends no statistics at least every 3 s (guest-stats-polling-interval): give --floor",
+        ));
     }
     Ok(goal)
 }

@@ -93,7 +93,7 @@ pub fn preview(host: &Host, guest: &LiveGuest, wish: &Wish) -> Result<(Goal, Loo
     let id = (guest.pid, guest.started);
     let place = host.monitor_place(guest.pid);
     let (facts, mut goal) = goal(host, guest, place.as_ref(), wish)?;
-    let look = Hand::new(host.clone(), id, place, wish.way).look()?;
+    let look = Hand::new(host.clone(), id, place, &goal).look()?;
     let polled = facts.machine.is_ok_and(|m| m.balloon.is_some_and(|b| !is_seldom(b.polling_s)));
     // Statistics that are not polled are of any age.
     goal.statistics = polled;
@@ -149,7 +149,7 @@ impl Order {
             let (held, record, goal, size) = hold(host, &places, guardian, guest, place.as_ref(), wish)?;
             (Holding::Journal(Box::new((held, record))), goal, Some(size))
         };
-        let hand = Hand::new(host.clone(), id, place, wish.way);
+        let hand = Hand::new(host.clone(), id, place, &goal);
         let steer = Steer::new(goal, Look::default());
         let order = Order { host: host.clone(), hand, steer, first: Look::default(), silent: None, holding };
         order.prepare(guest, goal, size, stop)
@@ -196,14 +196,14 @@ impl Order {
         let mut look = first;
         // The statistics' time changes with each update; those of before may be old.
         let fresh = |look: &Look| look.used.is_some() && look.updated != first.updated;
-        let wanted = goal.way != Way::Cgroup;
+        let wanted = goal.way != Way::Cgroup || goal.floor.is_none();
         let patience = FIRST.max(Duration::from_secs(goal.polling_s).saturating_mul(2));
         while begun.elapsed() < STILL || (wanted && !fresh(&look) && begun.elapsed() < patience) {
             sleep(AGAIN);
             look = self.patiently(stop)?;
         }
         // The size that was written down may be one that the guest passed on its way to another.
-        let from = size.filter(|_| wanted).unwrap_or(first.size);
+        let from = size.filter(|_| goal.way != Way::Cgroup).unwrap_or(first.size);
         if look.size.abs_diff(from) > goal.slack || look.size.abs_diff(first.size) > goal.slack {
             let (from, to) = (from >> 20, look.size >> 20);
             return Err(refused(guest, Refusal::Unsettled { from, to }));

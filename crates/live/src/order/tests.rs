@@ -409,6 +409,15 @@ fn an_order_is_refused_below_and_above() {
         let refused = refusal(&facts, way, size * MIB, floor, None).unwrap_err().to_string();
         assert!(refused.contains(why), "{refused}");
     }
+    // For a cgroup, statistics that QEMU does not ask for are of any age.
+    let mut polled = facts.clone();
+    let balloon = polled.machine.as_mut().unwrap().balloon.as_mut().unwrap();
+    balloon.statistics.available = Some(300 * MIB);
+    for (polling_s, enough) in [(0, false), (60, false), (2, true)] {
+        polled.machine.as_mut().unwrap().balloon.as_mut().unwrap().polling_s = polling_s;
+        let asked = refusal(&polled, Way::Cgroup, 300 * MIB, None, None);
+        assert_eq!(asked.is_ok(), enough, "{polling_s}: {asked:?}");
+    }
     let goal = refusal(&facts, Way::VirtioMem, 601 * MIB + 1, None, None).unwrap();
     assert_eq!((goal.size, goal.unit), (602 * MIB, 2 * MIB), "whole blocks");
 }
