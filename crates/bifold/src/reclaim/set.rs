@@ -30,7 +30,7 @@ Examples:
 ///
 /// Orders the guest to have SIZE. Each step waits until the guest has followed and has sent new statistics; the next step is
 /// made from these. The order does not go below the least size: what the guest uses and a tenth of that, at least 64 MiB;
-/// without deflate-on-oom=on, twice that margin. When it stops above SIZE, it holds what it has reached, and the exit
+/// without deflate-on-oom=on and with virtio-mem, twice that margin. When it stops above SIZE, it holds what it has reached, and the exit
 /// status is 1.
 ///
 /// Everything is given back at once when the guest may miss it: half of the margin is used up, the guest reads more pages from
@@ -66,7 +66,7 @@ pub struct SetArgs {
 
     /// The least size, in place of the one that follows from what the guest uses
     ///
-    /// Even then 64 MiB stay available in the guest, 128 MiB without deflate-on-oom=on; at half of that it gets everything
+    /// Even then 64 MiB stay available in the guest, 128 MiB without deflate-on-oom=on and with virtio-mem; at half of that it gets everything
     /// back. --by cgroup leaves the guest all that is available in it.
     #[arg(long, value_name = "SIZE", value_parser = size)]
     floor: Option<u64>,

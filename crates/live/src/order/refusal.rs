@@ -208,7 +208,12 @@ pub fn refusal(
         step,
         statistics: true,
         polling_s: balloon.map_or(POLLING, |b| if is_seldom(b.polling_s) { POLLING } else { b.polling_s }),
-        deflates: balloon.is_some_and(|b| b.deflate_on_oom),
+        // A balloon that deflates gives nothing back of virtio-mem. A guest that is paged out keeps all of its memory.
+        deflates: match way {
+            Way::Balloon => balloon.is_some_and(|b| b.deflate_on_oom),
+            Way::VirtioMem => false,
+            Way::Cgroup => true,
+        },
         slack: MIB,
         unit: PAGE,
     };
@@ -273,9 +278,13 @@ fn of_group(goal: Goal, facts: &Facts, balloon: Option<&Balloon>) -> Result<Goal
 
 impl Refusal {
     /// The refusal of a size below a floor that follows from what the guest uses.
-    pub(super) fn below(size: u64, floor: u64, used: u64, deflates: bool) -> Refusal {
-        let hint = if deflates { "" } else { ", twice as much as with deflate-on-oom=on" };
+    pub(super) fn below(goal: &Goal, floor: u64, used: u64) -> Refusal {
+        let hint = match (goal.way, goal.deflates) {
+            (Way::Balloon, false) => ", twice as much as with deflate-on-oom=on",
+            (Way::VirtioMem, _) => ", twice that of a balloon that deflates",
+            _ => "",
+        };
         let why = format!("it uses {} MiB, and a margin stays{hint}", used.div_ceil(MIB));
-        Refusal::BelowLeast { size: size / MIB, least: floor.div_ceil(MIB), why: printable(&why) }
+        Refusal::BelowLeast { size: goal.size / MIB, least: floor.div_ceil(MIB), why: printable(&why) }
     }
 }

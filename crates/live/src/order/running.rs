@@ -120,7 +120,7 @@ fn refused(guest: &LiveGuest, refusal: Refusal) -> OrderError {
 }
 
 fn below(goal: &Goal, look: &Look, floor: u64) -> Refusal {
-    Refusal::below(goal.size, floor, look.used.unwrap_or(0), goal.deflates)
+    Refusal::below(goal, floor, look.used.unwrap_or(0))
 }
 
 impl Order {
@@ -215,7 +215,7 @@ impl Order {
                 return Err(refused(
                     guest,
                     Refusal::NoFloor(
-                        "the guest sends no statistics: load virtio_balloon in the guest, or give --floor, which takes a balloon with deflate-on-oom=on",
+                        "the guest sends no statistics: load virtio_balloon in the guest; --floor in place of them is for --by balloon with deflate-on-oom=on, and for --by cgroup",
                     ),
                 ));
             }
