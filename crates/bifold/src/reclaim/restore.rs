@@ -135,8 +135,9 @@ pub fn guard(journal: &Path) -> Result<Option<String>, OrderError> {
     })?;
     Ok(match stood {
         Stood::Idle => None,
-        Stood::Restored { pid } => {
-            Some(format!("process {pid} ended during an order: {}", said.unwrap_or_default()))
+        Stood::Restored { pid, hangs } => {
+            let how = if hangs { "stands still" } else { "ended" };
+            Some(format!("process {pid} {how} during an order: {}", said.unwrap_or_default()))
         }
     })
 }

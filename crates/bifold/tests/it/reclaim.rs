@@ -531,6 +531,22 @@ fn an_order_whose_guardian_is_killed_gives_back_and_ends() {
 }
 
 #[test]
+fn an_order_that_stands_still_loses_its_guest() {
+    let qemu = Qemu::start("still");
+    let mut order = qemu.order(&["300"]).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+    hears(&mut BufReader::new(order.stdout.take().unwrap()).lines(), "-> ");
+    signal(&order, Signal::STOP);
+    assert!(until(|| qemu.state() == (512, 0)), "{:?}", qemu.state());
+    // It orders nothing when it goes on.
+    signal(&order, Signal::CONT);
+    let output = order.wait_with_output().unwrap();
+    assert!(text(&output).contains("stands still during an order"), "{}", text(&output));
+    assert!(text(&output).contains("runs no longer"), "{}", text(&output));
+    assert_eq!(output.status.code(), Some(1));
+    assert!(qemu.is_as_found());
+}
+
+#[test]
 fn the_size_of_a_guest_on_its_way_is_not_taken_for_its_own() {
     let qemu = Qemu::start("way");
     killed_with_its_guardian(&qemu);

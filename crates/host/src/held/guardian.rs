@@ -7,6 +7,9 @@
 //! have ended, and no other holder can begin between the holder's death and the restoring. The guardian has
 //! a session of its own, so the terminal's Ctrl-C does not reach it. It ignores the signals that end sessions
 //! and services, because the holder gets them too and may be restoring.
+//!
+//! A holder whose settings need care sends signs of life. If they stop, as after Ctrl-Z, the guardian closes the socket and
+//! restores. The holder finds that out at its next sign of life, which it sends before and after each change.
 
 use super::{HeldError, Journal};
 use std::ffi::OsString;
@@ -25,8 +28,10 @@ use std::time::Duration;
 const READY: &[u8] = b"ready\n";
 /// The holder's message that the settings are to stay as they are, because they are restored or are to be kept.
 const STAY: u8 = b'.';
-/// The holder's message that it lives, and may have written the journal again.
+/// The holder's message that it lives, and may have written the journal again. Once there was one, more have to follow.
 const BEAT: u8 = b'+';
+/// How long the holder may be silent between two of them.
+const HUNG: Duration = Duration::from_secs(15);
 /// Time limit for the guardian's message.
 const START: Duration = Duration::from_secs(20);
 
@@ -146,6 +151,8 @@ pub enum Stood {
     Restored {
         /// The holder's process.
         pid: u32,
+        /// Whether that process has only stopped to send signs of life.
+        hangs: bool,
     },
 }
 
@@ -171,16 +178,23 @@ pub fn stand_guard<E: From<HeldError>>(
     let mut last = Journal::read(journal, what).ok().flatten();
     // Fails if the holder has ended already; the loop below notices that.
     let _ = socket.write_all(READY);
-    let mut byte = [0];
+    let (mut byte, mut hangs) = ([0], false);
     loop {
         match socket.read(&mut byte) {
             Err(e) if e.kind() == io::ErrorKind::Interrupted => {}
             Ok(n) if n > 0 && byte == [STAY] => return Ok(Stood::Idle),
-            // The holder has written the journal again.
-            Ok(n) if n > 0 => last = Journal::read(journal, what).ok().flatten().or(last),
-            _ => break,
+            Ok(n) if n > 0 => {
+                last = Journal::read(journal, what).ok().flatten().or(last);
+                socket.set_read_timeout(Some(HUNG)).map_err(|e| wrong("no time limit", e))?;
+            }
+            other => {
+                hangs = other.is_err_and(|e| e.kind() == io::ErrorKind::WouldBlock);
+                break;
+            }
         }
     }
+    // The holder's next sign of life fails.
+    let _ = socket.shutdown(std::net::Shutdown::Both);
     let left = match Journal::read(journal, what) {
         Ok(left) => left.or(last),
         Err(e) => Some(last.ok_or(e)?),
@@ -188,5 +202,5 @@ pub fn stand_guard<E: From<HeldError>>(
     let Some(left) = left else { return Ok(Stood::Idle) };
     restore(&left)?;
     Journal::remove(journal)?;
-    Ok(Stood::Restored { pid: left.pid })
+    Ok(Stood::Restored { pid: left.pid, hangs })
 }

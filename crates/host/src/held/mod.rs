@@ -128,10 +128,10 @@ impl Held {
     }
 
     /// Makes sure that the guardian still runs, and has it read the journal again: what it restores if the journal is
-    /// removed meanwhile.
+    /// removed meanwhile. After the first call, the guardian restores the settings if there is no other one for 15 s.
     ///
     /// # Errors
-    /// If it has ended: the settings should be restored then, because a kill would leave them.
+    /// If it has ended or restores the settings: they should be restored then, and not be changed any more.
     pub fn beat(&mut self) -> Result<(), HeldError> {
         self.guardian.as_mut().map_or(Ok(()), Standing::beat)
     }

@@ -283,6 +283,10 @@ impl Order {
                     held.beat()?;
                 }
                 self.hand.order(&look, target)?;
+                // This process may have stood still just before, and its guardian have given everything back.
+                if let Holding::Journal(held) = &mut self.holding {
+                    held.0.beat()?;
+                }
                 Event::Ordered { look, target }
             }
         })
