@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! Looks at a live guest and orders its size.
 
-use super::refusal::one;
+use super::refusal::{has_swap, one};
 use super::{Goal, Look, OrderError, Way};
 use bifold_host::Host;
 use bifold_host::guest_memory::{Balloon, Machine, MemoryGroup, MonitorPlace, VirtioMem};
@@ -102,7 +102,12 @@ impl Hand {
                 Ok(group) if group.processes.iter().any(|p| *p != pid) => {
                     Err(io::Error::other("another process has come into it"))
                 }
-                Ok(group) => group.reclaim(look.size.saturating_sub(size)),
+                Ok(group) => {
+                    let bytes = look.size.saturating_sub(size);
+                    has_swap(self.host.swap(), &group, bytes)
+                        .map_err(io::Error::other)
+                        .and_then(|()| group.reclaim(bytes))
+                }
                 Err(e) => Err(io::Error::other(e)),
             };
             return match taken {

@@ -47,8 +47,8 @@ pub enum OrderError {
         /// Why.
         source: io::Error,
     },
-    /// The kernel refuses to take memory from the cgroup.
-    #[error("the kernel takes no memory from the cgroup of process {pid}")]
+    /// No memory can be taken from the cgroup.
+    #[error("no memory is taken from the cgroup of process {pid}; its pages come back when the guest uses them")]
     Group {
         /// The guest's process.
         pid: u32,

@@ -3,7 +3,7 @@
 
 use super::{Goal, Way};
 use bifold_host::guest_memory::{
-    Balloon, Machine, MemoryGroup, MonitorPlace, NoMemoryGroup, ProcessMemory, Swap, VirtioMem,
+    Balloon, Limit, Machine, MemoryGroup, MonitorPlace, NoMemoryGroup, ProcessMemory, Swap, VirtioMem,
 };
 use bifold_host::{Host, printable};
 
@@ -22,6 +22,9 @@ const SELDOM: u64 = 3;
 pub(super) fn is_seldom(polling_s: u64) -> bool {
     !(1..=SELDOM).contains(&polling_s)
 }
+
+/// Part of the host's swap that an order leaves for others.
+const SWAP_RESERVE_PART: u64 = 10;
 
 /// What has to be known of a guest before an order.
 #[derive(Debug, Clone)]
@@ -112,7 +115,9 @@ pub enum Refusal {
         "the host has no swap, so the kernel cannot page a guest out: add swap (zram takes no disk), or take memory --by balloon"
     )]
     NoSwap,
-    #[error("the host's swap has {free} MiB free, and the order takes {wanted} MiB")]
+    #[error(
+        "the host's swap has {free} MiB for the guest (of its cgroup's memory.swap.max, and without a tenth of all for others), and {wanted} MiB are to be taken"
+    )]
     SwapFull { free: u64, wanted: u64 },
     #[error(
         "it has {has} MiB, and the order is for {size} MiB: an order takes memory; `bifold reclaim restore` gives back what an order took, and QEMU's `balloon` gives more"
@@ -261,11 +266,7 @@ fn of_group(goal: Goal, facts: &Facts, balloon: Option<&Balloon>) -> Result<Goal
     if let Some(other) = group.processes.iter().find(|pid| **pid != facts.pid) {
         return Err(Refusal::Shared(format!("process {other}")));
     }
-    let swap = facts.swap.filter(|s| s.total > 0).ok_or(Refusal::NoSwap)?;
-    let wanted = group.current.unwrap_or(0).saturating_sub(goal.size);
-    if wanted > swap.free {
-        return Err(Refusal::SwapFull { free: swap.free / MIB, wanted: wanted / MIB });
-    }
+    has_swap(facts.swap, group, group.current.unwrap_or(0).saturating_sub(goal.size))?;
     // Nothing that has to be set back is changed for a cgroup, so QEMU has to ask on its own.
     let polled = balloon.is_some_and(|b| !is_seldom(b.polling_s) && b.statistics.available.is_some());
     if goal.floor.is_none() && !polled {
@@ -274,6 +275,20 @@ fn of_group(goal: Goal, facts: &Facts, balloon: Option<&Balloon>) -> Result<Goal
         ));
     }
     Ok(goal)
+}
+
+/// Whether the host's swap, and the cgroup's part of it, have room for so many bytes, and a reserve for others.
+pub(super) fn has_swap(swap: Option<Swap>, group: &MemoryGroup, wanted: u64) -> Result<(), Refusal> {
+    let swap = swap.filter(|s| s.total > 0).ok_or(Refusal::NoSwap)?;
+    let own = match group.swap_max {
+        Some(Limit::Bytes(most)) => most.saturating_sub(group.swapped.unwrap_or(0)),
+        _ => u64::MAX,
+    };
+    let free = swap.free.saturating_sub(swap.total / SWAP_RESERVE_PART).min(own);
+    if wanted > free {
+        return Err(Refusal::SwapFull { free: free / MIB, wanted: wanted / MIB });
+    }
+    Ok(())
 }
 
 impl Refusal {

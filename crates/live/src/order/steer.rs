@@ -21,6 +21,8 @@ const WITHOUT_DEFLATE: u64 = 2;
 const STEP_PART: u64 = 8;
 const STEP_ROOM: u64 = 4;
 const STEP_LEAST: u64 = 16 * MIB;
+/// Most bytes of one write to `memory.reclaim`, during which the order looks at nothing.
+const RECLAIM_MOST: u64 = 256 * MIB;
 /// Faults per second beyond twice those before the order. A fault that reads from flash takes 0.1 to 1 ms, so 100 take 1 to 10 %
 /// of a processor's time.
 const FAULTS: f64 = 100.0;
@@ -275,6 +277,7 @@ impl Steer {
         let room = from.saturating_sub(floor);
         let step =
             self.goal.step.unwrap_or_else(|| (from / STEP_PART).min((room / STEP_ROOM).max(STEP_LEAST)));
+        let step = if self.goal.way == Way::Cgroup { step.min(RECLAIM_MOST) } else { step };
         let by = step.min(room).min(from.saturating_sub(self.goal.size));
         let target = from - by / self.goal.unit * self.goal.unit;
         if target == from {

@@ -372,7 +372,8 @@ fn an_order_is_refused_for_what_would_harm_or_give_nothing() {
         (&[C], |f| _ = group(f).processes.insert(10), "same cgroup"),
         (&[C], |f| f.swap = None, "no swap"),
         (&[C], |f| f.swap = Some(Swap::default()), "no swap"),
-        (&[C], |f| f.swap = Some(Swap { total: 1 << 30, free: MIB, ..Swap::default() }), "has 1 MiB free"),
+        (&[C], |f| f.swap.as_mut().unwrap().free = 100 * MIB, "without a tenth of all for others"),
+        (&[C], |f| group(f).swap_max = Some(Limit::Bytes(MIB)), "has 1 MiB for the guest"),
     ];
     let ask = |facts: &Facts, way, size| refusal(facts, way, size, Some(64 * MIB), None);
     for (ways, change, why) in cases {
@@ -571,6 +572,21 @@ fn a_cgroup_is_reclaimed_in_steps_until_its_pages_come_back() {
         std::fs::write(group.join("cgroup.procs"), "9\n10\n").unwrap();
     });
     assert!(matches!(end, Err(OrderError::Group { .. })) && steps == 1, "{end:?} after {steps}");
+    // Others fill the swap meanwhile.
+    let (end, steps) = order_by_group(|group, n, target| {
+        takes(group, n, target);
+        let proc = group.ancestors().nth(4).unwrap().join("proc");
+        std::fs::write(proc.join("meminfo"), "SwapTotal: 1048576 kB\nSwapFree: 120000 kB\n").unwrap();
+    });
+    assert!(matches!(end, Err(OrderError::Group { .. })) && steps == 1, "{end:?} after {steps}");
+}
+
+#[test]
+fn one_write_reclaims_a_quarter_of_a_gibibyte_at_most() {
+    let wanted = Goal { way: Way::Cgroup, statistics: false, floor: Some(MIB), ..goal(MIB, true) };
+    let look = Look { size: 8192 * MIB, running: true, ..Look::default() };
+    let wanted = Goal { step: Some(4096 * MIB), ..wanted };
+    assert_eq!(Steer::new(wanted, look).next(&look), Act::Order((8192 - 256) * MIB));
 }
 
 #[test]
