@@ -152,6 +152,7 @@ fn a_process_that_answers_as_qemu() {
         target: 512 * MIB,
         used: 100 * MIB,
         deaf: false,
+        dimms: 0,
         late: 0,
         wait: 0,
     };
@@ -185,6 +186,8 @@ struct State {
     used: u64,
     /// Whether the guest follows no order.
     deaf: bool,
+    /// Bytes of plugged DIMMs.
+    dimms: u64,
     /// How often its size is asked for before it follows an order, and how often that still is.
     late: u64,
     wait: u64,
@@ -201,7 +204,9 @@ impl State {
                 json!({ "running": self.running, "status": if self.running { "running" } else { "paused" } }),
             ),
             "query-memory-size-summary" => Some(json!({ "base-memory": 512 * MIB, "plugged-memory": 0 })),
-            "query-memory-devices" => Some(json!([])),
+            "query-memory-devices" => {
+                Some(json!([{ "type": "dimm", "data": { "id": "d0", "size": self.dimms } }]))
+            }
             "qom-list" => Some(json!([{ "name": "b0", "type": "child<virtio-balloon-pci>" }])),
             "query-balloon" => {
                 self.wait = self.wait.saturating_sub(1);
@@ -209,7 +214,7 @@ impl State {
             }
             "balloon" => {
                 self.wait = self.late;
-                self.target = number("value")?.min(512 * MIB);
+                self.target = number("value")?.min(512 * MIB + self.dimms);
                 Some(json!({}))
             }
             "qom-get" => self.property(arguments["property"].as_str()?),
@@ -221,6 +226,11 @@ impl State {
             "x-set" => {
                 self.running = arguments["running"].as_bool().unwrap_or(self.running);
                 self.deaf = arguments["deaf"].as_bool().unwrap_or(self.deaf);
+                if let Some(mib) = number("dimms") {
+                    // QEMU's figure leaves out what the balloon holds, and that stays.
+                    self.target += mib * MIB - self.dimms;
+                    self.dimms = mib * MIB;
+                }
                 self.polling = number("polling").unwrap_or(self.polling);
                 self.late = number("late").unwrap_or(self.late);
                 self.used = number("used").map_or(self.used, |mib| mib * MIB);
@@ -490,6 +500,24 @@ fn a_long_interval_of_statistics_is_shortened_for_the_order() {
     signal(&order, Signal::INT);
     order.wait().unwrap();
     assert_eq!(qemu.state(), (512, 2));
+}
+
+#[test]
+fn what_a_balloon_holds_comes_back_though_a_dimm_was_plugged() {
+    let qemu = Qemu::start("dimm");
+    assert!(qemu.order(&["448", "--keep"]).output().unwrap().status.success());
+    qemu.tell("dimms", 1024);
+    assert_eq!(qemu.state(), (1472, 0));
+    assert!(qemu.order(&["1400", "--keep"]).output().unwrap().status.success());
+    assert!(qemu.bifold("restore").arg(&qemu.name).output().unwrap().status.success());
+    assert_eq!((qemu.journal().exists(), qemu.state()), (false, (1536, 0)));
+    let mut order = qemu.order(&["1472"]).stdout(Stdio::piped()).stderr(Stdio::null()).spawn().unwrap();
+    let mut lines = BufReader::new(order.stdout.take().unwrap()).lines();
+    hears(&mut lines, "holds at 1472 MiB");
+    qemu.tell("dimms", 2048);
+    hears(&mut lines, "everything is given back");
+    order.wait().unwrap();
+    assert_eq!((qemu.journal().exists(), qemu.state()), (false, (2560, 0)));
 }
 
 #[test]

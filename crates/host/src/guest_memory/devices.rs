@@ -114,6 +114,14 @@ impl VirtioMem {
     }
 }
 
+/// Bytes of all DIMMs in an answer of `query-memory-devices`.
+fn dimms(value: &Value) -> u64 {
+    let size = |device: &Value| {
+        (device.get("type")?.as_str()? == "dimm").then(|| device.get("data")?.get("size")?.as_u64()).flatten()
+    };
+    members(value).filter_map(size).fold(0, u64::saturating_add)
+}
+
 /// What a monitor says of a machine.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Machine {
@@ -125,6 +133,9 @@ pub struct Machine {
     pub migration: Option<String>,
     /// Bytes of memory at the machine's start.
     pub base: Option<u64>,
+    /// Bytes of DIMMs, which may be plugged while the guest runs, and of which a balloon takes pages too; `None` if QEMU does
+    /// not list its memory devices.
+    pub dimms: Option<u64>,
     /// The balloon.
     pub balloon: Option<Balloon>,
     /// All devices of virtio-mem.
@@ -148,6 +159,7 @@ impl Machine {
             running: status.get("running").and_then(Value::as_bool).unwrap_or(false),
             migration: migration.filter(|m| !NO_MIGRATION.contains(&m.as_str())),
             base: sizes.and_then(|v| v.get("base-memory")?.as_u64()),
+            dimms: devices.as_ref().map(dimms),
             balloon: Balloon::ask(monitor)?,
             virtio_mem: devices.as_ref().map(VirtioMem::parse).unwrap_or_default(),
         })
@@ -263,6 +275,7 @@ mod tests {
         ]);
         let expected = VirtioMem { id: Some("vm0".into()), requested: 4, size: 2, most: 8, block: 2 };
         assert_eq!(VirtioMem::parse(&list), [expected]);
+        assert_eq!((dimms(&list), dimms(&json!("x"))), (1, 0));
         assert_eq!(VirtioMem::parse(&json!("x")), []);
     }
 

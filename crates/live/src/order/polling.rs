@@ -47,6 +47,7 @@ impl Polling {
             // No size is ordered, so none is given back.
             found: size,
             least: size,
+            dimms: 0,
             besides: 0,
             polling: Some((0, path.clone())),
             kept: false,

@@ -2,7 +2,7 @@
 //! What an order found, and how it is given back: by the order itself, its guardian, or a later command.
 
 use super::Way;
-use super::refusal::{POLLING, Refusal as NoOrder, one};
+use super::refusal::{POLLING, Refusal as NoOrder};
 use bifold_host::Host;
 use bifold_host::guest_memory::{Balloon, Machine, Monitor, MonitorPlace, VirtioMem};
 use bifold_host::held::{HeldError, Journal, Places};
@@ -119,6 +119,8 @@ pub struct Record {
     pub found: u64,
     /// The least size that may have been ordered.
     pub least: u64,
+    /// Bytes of DIMMs that were found: with others, a balloon of the same size leaves another size outside.
+    pub dimms: u64,
     /// What the guest has besides the device, which is not in the journal: an order counts it too.
     pub besides: u64,
     /// The seconds between two requests for statistics that were found, and the balloon's path, if they were changed.
@@ -138,6 +140,7 @@ impl Record {
             ("device", self.device.clone()),
             ("found", self.found.to_string()),
             ("least", self.least.to_string()),
+            ("dimms", self.dimms.to_string()),
         ];
         values.extend(self.polling.iter().map(|(seconds, path)| ("polling", format!("{seconds} {path}"))));
         values.extend(self.kept.then(|| ("kept", "yes".into())));
@@ -162,6 +165,7 @@ impl Record {
             device: get("device")?.into(),
             found: number("found")?,
             least: number("least")?,
+            dimms: number("dimms")?,
             besides: 0,
             polling,
             kept: get("kept").is_some(),
@@ -238,26 +242,33 @@ impl Record {
             Way::Balloon => match &machine.balloon {
                 // The driver of a device that is unplugged gives the guest all of its pages.
                 None => Back::Given,
-                Some(balloon) => match balloon.actual.filter(|size| !force && !self.is_ours(*size)) {
-                    Some(size) => Back::Another { size },
-                    None => {
-                        Balloon::order(monitor, self.found)?;
-                        Back::Given
+                Some(balloon) => {
+                    let now = self.with_dimms(machine.dimms.unwrap_or(self.dimms));
+                    match balloon.actual.filter(|size| !force && !now.is_ours(*size)) {
+                        Some(size) => Back::Another { size },
+                        None => {
+                            Balloon::order(monitor, now.found)?;
+                            Back::Given
+                        }
                     }
-                },
+                }
             },
-            Way::VirtioMem => match one(&machine.virtio_mem) {
-                Ok(device) if device.id.as_deref() == Some(&self.device) => {
+            Way::VirtioMem => {
+                let own = machine.virtio_mem.iter().find(|d| d.id.as_deref() == Some(&self.device));
+                match own {
                     // The last request is known here, unlike a balloon's.
-                    if !force && !self.is_ours(device.requested) {
+                    Some(device) if !force && !self.is_ours(device.requested) => {
                         Back::Another { size: device.requested }
-                    } else {
+                    }
+                    Some(_) => {
                         VirtioMem::order(monitor, &self.device, self.found)?;
                         Back::Given
                     }
+                    // A device is unplugged with all of its memory.
+                    None if machine.dimms.is_some() => Back::Given,
+                    None => return Err(io::Error::other("QEMU does not list its memory devices")),
                 }
-                _ => Back::Another { size: 0 },
-            },
+            }
         };
         self.poll_as_before(monitor, machine.balloon.as_ref())?;
         Ok(back)
@@ -274,6 +285,12 @@ impl Record {
             Err(e) if Refusal::in_error(&e).is_none() => Err(e),
             _ => Ok(()),
         }
+    }
+
+    /// The same with other DIMMs: what the balloon holds stays.
+    pub(super) fn with_dimms(&self, dimms: u64) -> Record {
+        let with = |size: u64| size.saturating_add(dimms).saturating_sub(self.dimms);
+        Record { found: with(self.found), least: with(self.least), dimms, ..self.clone() }
     }
 
     /// Whether a size lies between what was found and the least that was ordered.

@@ -409,6 +409,8 @@ fn found(
             (device.id.clone()?, device.requested, machine.base?)
         }
     };
+    let dimms = machine.dimms.unwrap_or(0);
+    let earlier = earlier.map(|e| if way == Way::Balloon { e.with_dimms(dimms) } else { e });
     let polling = balloon.filter(|b| is_seldom(b.polling_s)).map(|b| (b.polling_s, b.path.clone()));
     let record = Record {
         guest,
@@ -417,6 +419,7 @@ fn found(
         device,
         found: earlier.as_ref().map_or(size, |e| e.found),
         least: earlier.as_ref().map_or(size, |e| e.least),
+        dimms,
         besides,
         polling,
         // Until the first step: an order that ends before it leaves what it found.

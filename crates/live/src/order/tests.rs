@@ -321,6 +321,7 @@ fn all_well() -> Facts {
         running: true,
         migration: None,
         base: Some(512 * MIB),
+        dimms: Some(0),
         balloon: Some(balloon),
         virtio_mem: vec![device],
     };
@@ -433,6 +434,7 @@ fn a_record_is_read_as_it_was_written() {
         device: "vm 0".into(),
         found: 7,
         least: 5,
+        dimms: 0,
         besides: 0,
         polling: Some((0, "/machine/peripheral/b 0".into())),
         kept: true,
@@ -440,7 +442,7 @@ fn a_record_is_read_as_it_was_written() {
     let journal = Journal { what: WHAT.into(), pid: 1, found: record.values() };
     let read = Journal::parse(&journal.text(), WHAT).unwrap();
     assert_eq!(Record::of(&read.found), Some(record.clone()));
-    for missing in 0..7 {
+    for missing in 0..8 {
         let mut values = record.values();
         values.remove(missing);
         assert_eq!(Record::of(&values), None);
@@ -483,6 +485,7 @@ fn a_guardian_tries_on_until_the_guest_has_ended() {
         device: "/b".into(),
         found: 7,
         least: 5,
+        dimms: 0,
         besides: 0,
         polling: None,
         kept: false,
