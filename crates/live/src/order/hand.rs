@@ -126,7 +126,8 @@ impl Hand {
             let machine = Machine::ask(&mut monitor)?;
             let device = one(&machine.virtio_mem).map_err(io::Error::other)?;
             let id = device.id.as_deref().unwrap_or_default();
-            VirtioMem::order(&mut monitor, id, size.saturating_sub(machine.base.unwrap_or(0)))
+            let base = machine.base.ok_or_else(|| io::Error::other("QEMU does not tell its memory"))?;
+            VirtioMem::order(&mut monitor, id, size.saturating_sub(base))
         };
         order().map_err(|e| self.silent(e))
     }

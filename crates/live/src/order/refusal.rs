@@ -101,6 +101,10 @@ pub enum Refusal {
         "{0} MiB of its memory are locked (VmLck): a locked page cannot be taken; start QEMU without -overcommit mem-lock=on"
     )]
     Locked(u64),
+    #[error(
+        "/proc/{0}/fd and status cannot be read, so its memory may be locked or open to a device of VFIO: run the command with sudo"
+    )]
+    Unread(u32),
     #[error("its memory is in hugetlbfs: {0}")]
     Hugetlb(&'static str),
     #[error("{0}")]
@@ -180,6 +184,9 @@ pub fn refusal(
         if let Some(state) = &machine.migration {
             return Err(Refusal::Migrating(state.clone()));
         }
+    }
+    if way != Way::VirtioMem && (facts.vfio.is_none() || facts.memory.locked.is_none()) {
+        return Err(Refusal::Unread(facts.pid));
     }
     let locked = facts.memory.locked.unwrap_or(0);
     if way != Way::VirtioMem && locked > facts.memory.resident.unwrap_or(0) / LOCKED_PART && locked > MIB {

@@ -279,7 +279,10 @@ impl Steer {
             self.goal.step.unwrap_or_else(|| (from / STEP_PART).min((room / STEP_ROOM).max(STEP_LEAST)));
         let step = if self.goal.way == Way::Cgroup { step.min(RECLAIM_MOST) } else { step };
         let by = step.min(room).min(from.saturating_sub(self.goal.size));
-        let target = from - by / self.goal.unit * self.goal.unit;
+        // A step is a block of virtio-mem at least, where there is room for one.
+        let unit = self.goal.unit;
+        let by = if by < unit && unit <= room.min(from.saturating_sub(self.goal.size)) { unit } else { by };
+        let target = from - by / unit * unit;
         if target == from {
             self.phase = Phase::Holding;
             return Act::Hold { whole: self.target <= self.goal.size };
@@ -300,7 +303,8 @@ impl Steer {
             self.phase = Phase::Holding;
             return Act::Hold { whole: false };
         }
-        if look.size < nearest {
+        // Some pages now and then are no progress.
+        if look.size.saturating_add(self.goal.slack) <= nearest {
             self.phase = Phase::Moving { nearest: look.size, since: look.at };
         } else if look.at.saturating_sub(since) > STUCK {
             return Act::GiveBack(Why::Stuck { size: look.size, target: self.target });

@@ -218,6 +218,27 @@ fn what_does_not_move_or_tell_is_given_back() {
 }
 
 #[test]
+fn a_size_that_creeps_is_stuck() {
+    let look = Guest::new(1024, 200, true).look();
+    let mut steer = Steer::new(Goal { statistics: false, floor: Some(MIB), ..goal(512 * MIB, true) }, look);
+    let acts: Vec<Act> = (0..60)
+        .map(|n| steer.next(&Look { at: Duration::from_secs(n), size: look.size - 4096 * n, ..look }))
+        .collect();
+    assert!(acts.iter().any(|a| matches!(a, Act::GiveBack(Why::Stuck { .. }))), "{acts:?}");
+}
+
+#[test]
+fn a_step_is_a_block_at_least() {
+    let look = Guest::new(4096, 400, true).look();
+    let step = |size| {
+        let wanted = Goal { way: Way::VirtioMem, unit: 1024 * MIB, statistics: false, ..goal(size, true) };
+        Steer::new(wanted, look).next(&look)
+    };
+    assert_eq!(step(2048 * MIB), Act::Order(3072 * MIB));
+    assert_eq!(step(4096 * MIB), Act::Hold { whole: true });
+}
+
+#[test]
 fn a_second_controller_ends_an_order() {
     for (other, left) in [(100 * MIB, true), (600 * MIB, false)] {
         let mut guest = Guest::new(1024, 60, true);
@@ -365,6 +386,8 @@ fn an_order_is_refused_for_what_would_harm_or_give_nothing() {
         (&[V], |f| machine(f).virtio_mem[0].id = None, "no device of virtio-mem"),
         (&[V], |f| machine(f).virtio_mem[0].requested = 0, "does not follow"),
         (&[B, C], |f| f.vfio = Some(2), "devices of VFIO"),
+        (&[B, C], |f| f.vfio = None, "cannot be read"),
+        (&[B, C], |f| f.memory.locked = None, "cannot be read"),
         (&[B, C], |f| f.memory.locked = Some(300 * MIB), "locked"),
         (&[B, C], |f| f.memory.hugetlb = Some(2 * MIB), "hugetlbfs"),
         (&[B, C], |f| f.hugetlb = true, "hugetlbfs"),
@@ -462,6 +485,8 @@ fn with_group(dir: &std::path::Path) -> bifold_host::Host {
         ("proc/meminfo", "SwapTotal: 1048576 kB\nSwapFree: 1048576 kB\n".into()),
         ("proc/9/cgroup", "0::/web.scope\n".into()),
         ("proc/9/stat", format!("9 (vmm) {fields}\n")),
+        ("proc/9/status", "VmLck: 0 kB\n".into()),
+        ("proc/9/fd/0", String::new()),
         ("proc/9/cmdline", "firecracker\0--id\0web\0".into()),
         ("sys/fs/cgroup/web.scope/memory.current", format!("{}\n", 256 * MIB)),
         ("sys/fs/cgroup/web.scope/memory.stat", "workingset_refault_anon 0\n".into()),
