@@ -7,7 +7,7 @@ use crate::status::{self, Status};
 use crate::usage::UsageError;
 use crate::words::MIB;
 use bifold_host::guest_memory::MonitorPlace;
-use bifold_host::held::{self, Stood};
+use bifold_host::held::{self, HeldError, Stood};
 use bifold_host::{Host, printable, word_rank};
 use bifold_live::order::{Back, OrderError, Record, WHAT, folder, records};
 use clap::Args;
@@ -48,11 +48,10 @@ const ORPHAN: Duration = Duration::from_secs(10);
 /// Carries out the verb on this machine.
 pub fn run(args: &RestoreArgs) -> anyhow::Result<Status> {
     let (host, folder) = (Host::live(), folder()?);
-    let name = |record: &Record| host.process(record.guest.0).name;
     let is_named = |record: &Record| {
         args.vm
             .as_deref()
-            .is_none_or(|w| word_rank(w, None, record.guest.0, name(record).as_deref()).is_some())
+            .is_none_or(|w| word_rank(w, None, record.guest.0, Some(&record.name)).is_some())
     };
     let (mut found, mut failed) = (0, Vec::new());
     for entry in records(&folder) {
@@ -67,8 +66,10 @@ pub fn run(args: &RestoreArgs) -> anyhow::Result<Status> {
             continue;
         }
         found += 1;
-        let shown =
-            name(&record).map_or(format!("process {}", record.guest.0), |n| format!("VM {}", printable(&n)));
+        let shown = match &record.name[..] {
+            "" => format!("process {}", record.guest.0),
+            name => format!("VM {}", printable(name)),
+        };
         let mut back = None;
         let restored = held::restore_left_behind(WHAT, &places, |left| {
             let record = Record::at(&places.journal, left)?;
@@ -81,6 +82,10 @@ pub fn run(args: &RestoreArgs) -> anyhow::Result<Status> {
             }
         });
         match (restored, back) {
+            // Without a name, what is not to be restored now is no failure.
+            (Err(OrderError::Held(HeldError::Busy { .. })), _) if args.vm.is_none() => {
+                print(&format!("{shown}: its order runs, or its guardian gives the memory back\n"))?
+            }
             (Err(e), _) => failed.push(anyhow::Error::from(e).context(shown)),
             (Ok(_), Some(Back::Given)) => {
                 print(&format!("{shown}: {} MiB are ordered again\n", record.found / MIB))?

@@ -146,7 +146,7 @@ impl Running<'_> {
     fn run(mut self) -> anyhow::Result<Status> {
         let first = *self.order.first();
         self.out.begins(&first, self.order.floor(&first), self.args.size)?;
-        let mut holds: Option<(Instant, bool)> = None;
+        let mut holds: Option<(Instant, Option<Short>)> = None;
         loop {
             if self.stop.load(Ordering::Relaxed) {
                 let held = holds.is_some();
@@ -154,11 +154,11 @@ impl Running<'_> {
                 let interrupted = Status::OfCommand(CommandExit::Interrupted);
                 return Ok(if held { Status::Done } else { interrupted });
             }
-            if let Some(((since, whole), length)) = holds.zip(self.args.duration) {
+            if let Some(((since, short), length)) = holds.zip(self.args.duration) {
                 if since.elapsed().as_secs_f64() >= length {
-                    let short = self.short(whole);
+                    let end = self.short(short);
                     self.give_back("its time is over")?;
-                    return short;
+                    return end;
                 }
             }
             let event = match self.order.tick() {
@@ -179,18 +179,19 @@ impl Running<'_> {
                 }
                 Event::Holding { look, whole } => {
                     if holds.is_none() {
-                        holds = Some((Instant::now(), whole));
+                        let short = (!whole).then(|| self.why_short(&look));
+                        holds = Some((Instant::now(), short));
                         let ends = self.args.keep || self.args.by == Way::Cgroup;
-                        self.out.holds(&look, whole, ends)?;
+                        self.out.holds(&look, short, ends)?;
                         if ends {
-                            let short = self.short(whole);
+                            let end = self.short(short);
                             self.order.keep()?;
                             let passes = self.args.keep && !rustix::process::geteuid().is_root();
                             note(
                                 passes && !self.args.quiet,
                                 "the journal is in XDG_RUNTIME_DIR: `bifold reclaim restore` finds it until you log out",
                             );
-                            return short;
+                            return end;
                         }
                         let how = if self.args.duration.is_some() {
                             "--for and Ctrl-C give"
@@ -212,12 +213,19 @@ impl Running<'_> {
         }
     }
 
+    /// What kept an order above its size.
+    fn why_short(&self, look: &Look) -> Short {
+        let above = self.order.floor(look).is_none_or(|floor| look.size > floor.saturating_add(words::MIB));
+        if self.args.by == Way::Cgroup && above { Short::NoMore } else { Short::LeastSize }
+    }
+
     /// The end of an order that has reached its size, or not all of it.
-    fn short(&self, whole: bool) -> anyhow::Result<Status> {
-        if whole {
-            return Ok(Status::Done);
-        }
-        let end = "the least size was reached before the order's";
+    fn short(&self, short: Option<Short>) -> anyhow::Result<Status> {
+        let end = match short {
+            None => return Ok(Status::Done),
+            Some(Short::LeastSize) => "the least size was reached before the order's",
+            Some(Short::NoMore) => "the kernel finds no more to take before the order's size is reached",
+        };
         Err(anyhow::anyhow!("VM {}: {end} ({} MiB)", self.out.name, self.args.size / words::MIB))
     }
 
@@ -225,6 +233,13 @@ impl Running<'_> {
         let back = self.order.give_back()?;
         if self.args.by == Way::Cgroup { Ok(()) } else { self.out.ends(back, why) }
     }
+}
+
+/// What keeps an order above its size.
+#[derive(Debug, Clone, Copy)]
+enum Short {
+    LeastSize,
+    NoMore,
 }
 
 /// What is printed.
@@ -304,16 +319,20 @@ impl Out {
         self.line(text, "step", Some(look), json!({ "target_bytes": target }))
     }
 
-    fn holds(&self, look: &Look, whole: bool, ends: bool) -> anyhow::Result<()> {
+    fn holds(&self, look: &Look, short: Option<Short>, ends: bool) -> anyhow::Result<()> {
         let text = format!(
             "{} at {}{}; {} available, {} resident",
             if ends { "is" } else { "holds" },
             mib(look.size),
-            if whole { "" } else { ", its least size" },
+            match short {
+                None => "",
+                Some(Short::LeastSize) => ", its least size",
+                Some(Short::NoMore) => ", and the kernel finds no more to take",
+            },
             or_unknown(look.available),
             or_unknown(look.resident)
         );
-        self.line(text, "hold", Some(look), json!({ "whole": whole }))
+        self.line(text, "hold", Some(look), json!({ "whole": short.is_none() }))
     }
 
     fn ends(&self, back: Option<Back>, why: &str) -> anyhow::Result<()> {

@@ -503,6 +503,17 @@ fn a_long_interval_of_statistics_is_shortened_for_the_order() {
 }
 
 #[test]
+fn a_guest_that_has_ended_is_found_by_its_name() {
+    let mut qemu = Qemu::start("ended");
+    assert!(qemu.order(&["448", "--keep"]).output().unwrap().status.success());
+    qemu.child.kill().unwrap();
+    qemu.child.wait().unwrap();
+    let restored = text(&qemu.bifold("restore").arg(&qemu.name).output().unwrap());
+    assert!(restored.contains(&format!("VM {}: the guest has ended", qemu.name)), "{restored}");
+    assert!(!qemu.journal().exists());
+}
+
+#[test]
 fn what_a_balloon_holds_comes_back_though_a_dimm_was_plugged() {
     let qemu = Qemu::start("dimm");
     assert!(qemu.order(&["448", "--keep"]).output().unwrap().status.success());

@@ -70,7 +70,8 @@ pub struct Balloon {
     pub deflate_on_oom: bool,
     /// Whether the guest reports its free pages, and QEMU gives them to the host.
     pub reports_free_pages: bool,
-    /// Bytes of memory that the guest has left outside of the balloon; `None` while no driver runs.
+    /// Bytes of memory that the guest has left outside of the balloon, all of it while no driver runs;
+    /// `None` if QEMU does not tell.
     pub actual: Option<u64>,
     /// Seconds between two requests for statistics; 0 if QEMU requests none.
     pub polling_s: u64,
@@ -176,7 +177,7 @@ impl Balloon {
         let reports_free_pages = is(get("free-page-reporting")?);
         let polling_s = get("guest-stats-polling-interval")?.and_then(|v| v.as_u64()).unwrap_or(0);
         let statistics = get("guest-stats")?.as_ref().map(GuestStatistics::parse).unwrap_or_default();
-        // Refused while no driver has set up the device.
+        // Refused on a KVM that does not follow changes of memory.
         let actual = told(monitor.ask("query-balloon", json!({})))?.and_then(|v| v.get("actual")?.as_u64());
         Ok(Some(Balloon { path, deflate_on_oom, reports_free_pages, actual, polling_s, statistics }))
     }

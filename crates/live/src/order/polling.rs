@@ -4,7 +4,7 @@
 use super::refusal::POLLING;
 use super::running::make;
 use super::{OrderError, Record, WHAT, Way, facts, places};
-use bifold_host::Host;
+use bifold_host::{Host, printable};
 use bifold_host::guest_memory::Balloon;
 use bifold_host::held::{Guardian, Held, Journal};
 use bifold_host::placement::LiveGuest;
@@ -41,6 +41,7 @@ impl Polling {
         let path = balloon.path.clone();
         let record = Record {
             guest: id,
+            name: printable(&guest.name),
             monitor: place.clone(),
             way: Way::Balloon,
             device: balloon.path,

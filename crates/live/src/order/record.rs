@@ -28,7 +28,20 @@ const SELDOM: Duration = Duration::from_secs(30);
 pub enum OrderError {
     /// Lock, journal, guardian.
     #[error(transparent)]
-    Held(#[from] HeldError),
+    Held(HeldError),
+    /// A journal cannot be parsed.
+    #[error(
+        "the journal {} cannot be used: {why}; give process {pid} its size again by QEMU's `balloon` (for virtio-mem by `qom-set` of requested-size), then remove the journal",
+        path.display()
+    )]
+    Journal {
+        /// The journal's file.
+        path: PathBuf,
+        /// The guest's process, by the file's name.
+        pid: String,
+        /// What is wrong with it.
+        why: String,
+    },
     /// The order may not begin.
     #[error("VM {name}: {refusal}")]
     Refused {
@@ -37,8 +50,8 @@ pub enum OrderError {
         /// Why.
         refusal: Box<NoOrder>,
     },
-    /// QEMU's monitor does not answer.
-    #[error("the monitor of process {pid} ({place}) does not answer")]
+    /// QEMU's monitor does not answer, or refuses.
+    #[error("the monitor of process {pid} ({place}) does not answer, or refuses")]
     Monitor {
         /// The guest's process.
         pid: u32,
@@ -91,6 +104,19 @@ pub enum OrderError {
     NoFolder,
 }
 
+impl From<HeldError> for OrderError {
+    fn from(e: HeldError) -> OrderError {
+        match e {
+            HeldError::Journal { path, why, .. } => {
+                let name = path.file_stem().and_then(|n| n.to_str()).unwrap_or_default();
+                let pid = name.split('-').next().unwrap_or_default().into();
+                OrderError::Journal { path, pid, why }
+            }
+            e => OrderError::Held(e),
+        }
+    }
+}
+
 impl OrderError {
     /// Whether this machine, or this user's rights, lack what an order needs.
     pub fn cannot_work_here(&self) -> bool {
@@ -109,6 +135,8 @@ impl OrderError {
 pub struct Record {
     /// The guest's process, and when that started.
     pub guest: (u32, u64),
+    /// The guest's name, as it is printed: the process may have ended since.
+    pub name: String,
     /// Its monitor.
     pub monitor: MonitorPlace,
     /// How its memory is taken.
@@ -135,6 +163,7 @@ impl Record {
         let mut values: Vec<(&str, String)> = vec![
             ("guest", self.guest.0.to_string()),
             ("started", self.guest.1.to_string()),
+            ("name", self.name.clone()),
             ("monitor", self.monitor.to_string()),
             ("way", self.way.name().into()),
             ("device", self.device.clone()),
@@ -160,6 +189,7 @@ impl Record {
         };
         Some(Record {
             guest: (get("guest")?.parse().ok()?, number("started")?),
+            name: get("name")?.into(),
             monitor: MonitorPlace::parse(get("monitor")?)?,
             way: Way::ALL.into_iter().find(|w| Some(w.name()) == get("way"))?,
             device: get("device")?.into(),

@@ -83,8 +83,8 @@ pub enum Refusal {
         "it has no balloon: start QEMU with -device virtio-balloon-pci,deflate-on-oom=on,free-page-reporting=on, or take memory --by cgroup"
     )]
     NoBalloon,
-    #[error("its balloon has no driver: load virtio_balloon in the guest")]
-    NoDriver,
+    #[error("QEMU does not tell what its balloon leaves: `query-balloon` needs a KVM that follows changes of memory")]
+    NoSize,
     #[error(
         "it has no device of virtio-mem with an id: add -device virtio-mem-pci,id=vm0,... or take memory --by balloon"
     )]
@@ -232,7 +232,7 @@ pub fn refusal(
     let goal = match way {
         Way::Balloon => {
             let balloon = balloon.ok_or(Refusal::NoBalloon)?;
-            balloon.actual.ok_or(Refusal::NoDriver)?;
+            balloon.actual.ok_or(Refusal::NoSize)?;
             goal
         }
         Way::VirtioMem => of_virtio_mem(goal, machine.unwrap_or(&Machine::default()))?,

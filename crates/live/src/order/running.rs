@@ -343,7 +343,6 @@ fn hold(
     place: Option<&MonitorPlace>,
     wish: &Wish,
 ) -> Result<(Held, Record, Goal, u64), OrderError> {
-    let id = (guest.pid, guest.started);
     let mut begun = None;
     let held = Held::adopt(WHAT, places, (guardian, &[]), |left| {
         let (mut earlier, mut given) = (None, false);
@@ -378,7 +377,7 @@ fn hold(
             }
             Err(e)
         })?;
-        let (record, size) = found(&facts, id, place, wish.way, earlier)
+        let (record, size) = found(&facts, guest, place, wish.way, earlier)
             .ok_or_else(|| refused(guest, Refusal::NoMonitor("its monitor does not tell its size".into())))?;
         if !record.is_ours(size) {
             return Err(record.changed(size));
@@ -395,7 +394,7 @@ fn hold(
 /// What an order finds, and the device's size. What an earlier order found and left changed counts.
 fn found(
     facts: &Facts,
-    guest: (u32, u64),
+    guest: &LiveGuest,
     place: Option<&MonitorPlace>,
     way: Way,
     earlier: Option<Record>,
@@ -413,7 +412,8 @@ fn found(
     let earlier = earlier.map(|e| if way == Way::Balloon { e.with_dimms(dimms) } else { e });
     let polling = balloon.filter(|b| is_seldom(b.polling_s)).map(|b| (b.polling_s, b.path.clone()));
     let record = Record {
-        guest,
+        guest: (guest.pid, guest.started),
+        name: printable(&guest.name),
         monitor: place?.clone(),
         way,
         device,

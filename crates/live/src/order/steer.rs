@@ -153,7 +153,7 @@ impl fmt::Display for Why {
             Why::Another { size } => {
                 write!(
                     f,
-                    "its size is {} MiB, which this order did not ask for: another program orders sizes",
+                    "its size is {} MiB, which this order did not ask for: another program orders sizes, or the guest has restarted",
                     mib(size)
                 )
             }

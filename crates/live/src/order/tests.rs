@@ -381,7 +381,7 @@ fn an_order_is_refused_for_what_would_harm_or_give_nothing() {
         (&[B, V, C], |f| machine(f).running = false, "vCPUs do not run"),
         (&[B, V, C], |f| machine(f).migration = Some("active".into()), "migration is under way"),
         (&[B], |f| machine(f).balloon = None, "no balloon"),
-        (&[B], |f| balloon(f).actual = None, "no driver"),
+        (&[B], |f| balloon(f).actual = None, "does not tell what its balloon leaves"),
         (&[V], |f| machine(f).virtio_mem.clear(), "no device of virtio-mem"),
         (&[V], |f| machine(f).virtio_mem[0].id = None, "no device of virtio-mem"),
         (&[V], |f| machine(f).virtio_mem[0].requested = 0, "does not follow"),
@@ -452,6 +452,7 @@ fn an_order_is_refused_below_and_above() {
 fn a_record_is_read_as_it_was_written() {
     let record = Record {
         guest: (9, 4711),
+        name: "the db".into(),
         monitor: MonitorPlace::Socket("/run/a b".into()),
         way: Way::VirtioMem,
         device: "vm 0".into(),
@@ -465,13 +466,25 @@ fn a_record_is_read_as_it_was_written() {
     let journal = Journal { what: WHAT.into(), pid: 1, found: record.values() };
     let read = Journal::parse(&journal.text(), WHAT).unwrap();
     assert_eq!(Record::of(&read.found), Some(record.clone()));
-    for missing in 0..8 {
+    for missing in 0..9 {
         let mut values = record.values();
         values.remove(missing);
         assert_eq!(Record::of(&values), None);
     }
     let plain = Record { polling: None, kept: false, ..record };
     assert_eq!(Record::of(&plain.values()), Some(plain));
+}
+
+#[test]
+fn a_journal_that_cannot_be_used_names_process_and_remedy() {
+    let dir = tempfile::tempdir().unwrap();
+    std::fs::write(dir.path().join("9-22.journal"), "bifold-reclaim 1\npid 4\nguest 9\n").unwrap();
+    std::fs::write(dir.path().join("10-22.journal"), "bifold-reclaim 1\npid 4\nguest 10\nend\n").unwrap();
+    let errors: Vec<String> =
+        records(dir.path()).into_iter().map(|r| r.unwrap_err().to_string()).collect();
+    for (error, part) in errors.iter().zip(["process 10 its size", "process 9 its size"]) {
+        assert!(error.contains(part) && error.contains("QEMU's `balloon`"), "{error}");
+    }
 }
 
 /// A host with cgroup v2, on which process 9 is alone in its cgroup and no monitor answers.
@@ -505,6 +518,7 @@ fn a_guardian_tries_on_until_the_guest_has_ended() {
     let host = with_group(dir.path());
     let record = Record {
         guest: (9, 22),
+        name: "web".into(),
         monitor: MonitorPlace::Socket("/nonexistent/qmp".into()),
         way: Way::Balloon,
         device: "/b".into(),
