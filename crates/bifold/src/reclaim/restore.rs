@@ -6,13 +6,11 @@ use crate::console::print;
 use crate::status::{self, Status};
 use crate::usage::UsageError;
 use crate::words::MIB;
-use bifold_host::guest_memory::MonitorPlace;
 use bifold_host::held::{self, HeldError, Stood};
 use bifold_host::{Host, printable, word_rank};
 use bifold_live::order::{Back, OrderError, Record, WHAT, folder, records};
 use clap::Args;
 use std::path::Path;
-use std::time::Duration;
 
 const EXAMPLES: &str = "\
 Examples:
@@ -41,9 +39,6 @@ pub struct RestoreArgs {
 
 /// The hidden verb of the guardian.
 pub const GUARDIAN: &str = "reclaim-guardian";
-
-/// How long a command of a killed order may still take.
-const ORPHAN: Duration = Duration::from_secs(10);
 
 /// Carries out the verb on this machine.
 pub fn run(args: &RestoreArgs) -> anyhow::Result<Status> {
@@ -122,11 +117,7 @@ pub fn guard(journal: &Path) -> Result<Option<String>, OrderError> {
     let mut said = None;
     let stood = held::stand_guard(WHAT, journal, |left| {
         let record = Record::at(journal, left)?;
-        if let MonitorPlace::Libvirt(_) = record.monitor {
-            // The order's last virsh may still be on its way to QEMU, and would come after what is ordered here. A socket's
-            // orders keep their sequence.
-            std::thread::sleep(ORPHAN);
-        }
+        record.wait_for_last_order();
         said = Some(match record.give_back_at_last(&Host::live())? {
             Back::Given => format!("its guest {} gets its memory back", record.guest.0),
             Back::Gone => format!("its guest {} has ended too", record.guest.0),

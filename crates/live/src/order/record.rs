@@ -19,6 +19,8 @@ const SLACK: u64 = 1 << 20;
 /// How long the monitor is tried. Another program may have the connection for a while, and QEMU may be busy.
 const PATIENCE: Duration = Duration::from_secs(60);
 const AGAIN: Duration = Duration::from_millis(250);
+/// How long a command that libvirt has not answered may still take.
+const ORPHAN: Duration = Duration::from_secs(10);
 /// The longest pause of a guardian, which tries on until the guest has ended.
 const SELDOM: Duration = Duration::from_secs(30);
 
@@ -224,6 +226,14 @@ impl Record {
     /// If the monitor does not answer for a minute. A guardian is still there then, or a later command.
     pub fn give_back(&self, host: &Host, force: bool) -> Result<Back, OrderError> {
         self.give_back_within(host, force, Some(PATIENCE))
+    }
+
+    /// Waits until an order that was not answered can no longer come after what is ordered next: the last virsh may still be
+    /// on its way to QEMU. A socket's orders keep their sequence.
+    pub fn wait_for_last_order(&self) {
+        if let MonitorPlace::Libvirt(_) = self.monitor {
+            sleep(ORPHAN);
+        }
     }
 
     /// As [`give_back`](Record::give_back), however long the monitor does not answer: for a guardian, after which nothing

@@ -74,6 +74,8 @@ pub struct Order {
     steer: Steer,
     first: Look,
     silent: Option<Instant>,
+    /// Whether the last order was not answered, and may be carried out yet.
+    unanswered: bool,
     holding: Holding,
 }
 
@@ -151,7 +153,15 @@ impl Order {
         };
         let hand = Hand::new(host.clone(), id, place, &goal);
         let steer = Steer::new(goal, Look::default());
-        let order = Order { host: host.clone(), hand, steer, first: Look::default(), silent: None, holding };
+        let order = Order {
+            host: host.clone(),
+            hand,
+            steer,
+            first: Look::default(),
+            silent: None,
+            unanswered: false,
+            holding,
+        };
         order.prepare(guest, goal, size, stop)
     }
 
@@ -282,7 +292,9 @@ impl Order {
                     held.note(WHAT, record.values())?;
                     held.beat()?;
                 }
+                self.unanswered = true;
                 self.hand.order(&look, target)?;
+                self.unanswered = false;
                 // This process may have stood still just before, and its guardian have given everything back.
                 if let Holding::Journal(held) = &mut self.holding {
                     held.0.beat()?;
@@ -303,6 +315,9 @@ impl Order {
         }
         let Holding::Journal(held) = self.holding else { return Ok(Some(Back::Given)) };
         let (mut held, record) = *held;
+        if self.unanswered {
+            record.wait_for_last_order();
+        }
         let mut back = Back::Given;
         held.end_or_leave(|| {
             back = record.give_back(&self.host, false)?;
