@@ -417,6 +417,7 @@ case "$*" in
 *) echo "error: no domain" >&2; exit 1 ;;
 esac
 case "$*" in
+*query-cpus-fast*) echo '{"return":[{"cpu-index":0,"thread-id":THREAD}]}' ;;
 *query-status*) echo '{"return":{"status":"paused","running":false},"id":"libvirt-1"}' ;;
 *query-memory-size-summary*) echo '{"return":{"base-memory":1048576}}' ;;
 *) echo '{"id":"libvirt-2","error":{"class":"CommandNotFound","desc":"not here"}}' ;;
@@ -437,8 +438,14 @@ fn libvirts_monitor_is_asked_through_virsh() {
     if !Path::new("/usr/bin/virsh").exists() {
         assert!(missing.contains("libvirt has the monitor, and virsh does not run"), "{missing}");
     }
-    std::fs::write(&virsh, VIRSH).unwrap();
-    std::fs::set_permissions(&virsh, std::os::unix::fs::PermissionsExt::from_mode(0o755)).unwrap();
+    let answers = |thread: u32| {
+        std::fs::write(&virsh, VIRSH.replace("THREAD", &thread.to_string())).unwrap();
+        std::fs::set_permissions(&virsh, std::os::unix::fs::PermissionsExt::from_mode(0o755)).unwrap();
+    };
+    answers(1);
+    let another = refused(&path);
+    assert!(another.contains("does not run in process"), "{another}");
+    answers(qemu.child.id());
     let paused = refused(&path);
     assert!(paused.contains("QEMU says `paused`"), "{paused}");
     let mut watch = qemu.bifold("watch");
