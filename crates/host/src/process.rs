@@ -71,7 +71,10 @@ impl Host {
         let stat = match read(&self.proc.join(pid.to_string()).join("stat")) {
             Ok(stat) => stat,
             // The process may end while its file is read.
-            Err(e) if e.kind() == io::ErrorKind::NotFound || e.raw_os_error() == Some(rustix::io::Errno::SRCH.raw_os_error()) => {
+            Err(e)
+                if e.kind() == io::ErrorKind::NotFound
+                    || e.raw_os_error() == Some(rustix::io::Errno::SRCH.raw_os_error()) =>
+            {
                 return Ok(false);
             }
             Err(e) => return Err(e),

@@ -44,9 +44,7 @@ pub const GUARDIAN: &str = "reclaim-guardian";
 pub fn run(args: &RestoreArgs) -> anyhow::Result<Status> {
     let (host, folder) = (Host::live(), folder()?);
     let is_named = |record: &Record| {
-        args.vm
-            .as_deref()
-            .is_none_or(|w| word_rank(w, None, record.guest.0, Some(&record.name)).is_some())
+        args.vm.as_deref().is_none_or(|w| word_rank(w, None, record.guest.0, Some(&record.name)).is_some())
     };
     let (mut found, mut failed) = (0, Vec::new());
     for entry in records(&folder) {

@@ -71,8 +71,11 @@ impl Guardian {
             .stdout(Stdio::from(lock))
             .spawn()
             .map_err(|e| failed("the program cannot be run", e))?;
-        let mut standing =
-            Standing { child, left: false, socket: Some(ours.try_clone().map_err(|e| failed("no socket", e))?) };
+        let mut standing = Standing {
+            child,
+            left: false,
+            socket: Some(ours.try_clone().map_err(|e| failed("no socket", e))?),
+        };
         let mut said = [0; READY.len()];
         let answer = ours.set_read_timeout(Some(START)).and_then(|()| ours.read_exact(&mut said));
         match answer {
@@ -178,8 +181,8 @@ pub fn stand_guard<E: From<HeldError>>(
     let mut last = Journal::read(journal, what).ok().flatten();
     // Fails if the holder has ended already; the loop below notices that.
     let _ = socket.write_all(READY);
-    let (mut byte, mut hangs) = ([0], false);
-    loop {
+    let mut byte = [0];
+    let hangs = loop {
         match socket.read(&mut byte) {
             Err(e) if e.kind() == io::ErrorKind::Interrupted => {}
             Ok(n) if n > 0 && byte == [STAY] => return Ok(Stood::Idle),
@@ -187,12 +190,9 @@ pub fn stand_guard<E: From<HeldError>>(
                 last = Journal::read(journal, what).ok().flatten().or(last);
                 socket.set_read_timeout(Some(HUNG)).map_err(|e| wrong("no time limit", e))?;
             }
-            other => {
-                hangs = other.is_err_and(|e| e.kind() == io::ErrorKind::WouldBlock);
-                break;
-            }
+            other => break other.is_err_and(|e| e.kind() == io::ErrorKind::WouldBlock),
         }
-    }
+    };
     // The holder's next sign of life fails.
     let _ = socket.shutdown(std::net::Shutdown::Both);
     let left = match Journal::read(journal, what) {

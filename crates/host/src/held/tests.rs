@@ -157,5 +157,6 @@ fn a_guardian_that_has_ended_is_noticed() {
     }
     assert!(matches!(held.beat(), Err(HeldError::NoGuardian { .. })));
     held.end(|| Ok::<_, HeldError>(())).unwrap();
+    drop(held);
     tree.take(&idle()).unwrap().beat().unwrap();
 }

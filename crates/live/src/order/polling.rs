@@ -2,12 +2,12 @@
 //! Statistics of a guest for a while, without an order about its size.
 
 use super::refusal::POLLING;
-use super::running::make;
+use super::running::{alone, make};
 use super::{OrderError, Record, WHAT, Way, facts, places};
-use bifold_host::{Host, printable};
 use bifold_host::guest_memory::Balloon;
 use bifold_host::held::{Guardian, Held, Journal};
 use bifold_host::placement::LiveGuest;
+use bifold_host::{Host, printable};
 use std::path::Path;
 
 /// A guest whose statistics are requested until this is dropped or [`end`](Polling::end)ed. Meanwhile no order can have the
@@ -35,8 +35,9 @@ impl Polling {
         let balloon = facts(host, guest.pid, Some(&place)).machine.ok().and_then(|m| m.balloon);
         let Some(balloon) = balloon.filter(|b| b.polling_s == 0) else { return Ok(None) };
         let Some(size) = balloon.actual else { return Ok(None) };
-        make(folder)?;
         let id = (guest.pid, guest.started);
+        alone(host, folder, id)?;
+        make(folder)?;
         let places = places(folder, id);
         let path = balloon.path.clone();
         let record = Record {

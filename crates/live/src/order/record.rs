@@ -19,6 +19,8 @@ const SLACK: u64 = 1 << 20;
 /// How long the monitor is tried. Another program may have the connection for a while, and QEMU may be busy.
 const PATIENCE: Duration = Duration::from_secs(60);
 const AGAIN: Duration = Duration::from_millis(250);
+/// Root's folder, which others may look into: they see that an order has a guest.
+pub(super) const OF_ROOT: &str = "/run/bifold/reclaim";
 /// How long a command that libvirt has not answered may still take.
 const ORPHAN: Duration = Duration::from_secs(10);
 /// The longest pause of a guardian, which tries on until the guest has ended.
@@ -63,7 +65,9 @@ pub enum OrderError {
         source: io::Error,
     },
     /// No memory can be taken from the cgroup.
-    #[error("no memory is taken from the cgroup of process {pid}; its pages come back when the guest uses them")]
+    #[error(
+        "no memory is taken from the cgroup of process {pid}; its pages come back when the guest uses them"
+    )]
     Group {
         /// The guest's process.
         pid: u32,
@@ -83,6 +87,14 @@ pub enum OrderError {
     Left {
         /// The guest's process.
         pid: u32,
+    },
+    /// Another user's order has the guest.
+    #[error("another user's order has process {pid} ({}): that user's `bifold reclaim restore {pid}` ends what it left", path.display())]
+    OfAnotherUser {
+        /// The guest's process.
+        pid: u32,
+        /// The order's journal.
+        path: PathBuf,
     },
     /// Another program has set another size since the order.
     #[error(
@@ -359,10 +371,22 @@ pub enum Back {
 /// If this user has no such folder.
 pub fn folder() -> Result<PathBuf, OrderError> {
     if rustix::process::geteuid().is_root() {
-        return Ok("/run/bifold/reclaim".into());
+        return Ok(OF_ROOT.into());
     }
     let own = std::env::var_os("XDG_RUNTIME_DIR").filter(|dir| Path::new(dir).is_absolute());
     own.map(|dir| Path::new(&dir).join("bifold-reclaim")).ok_or(OrderError::NoFolder)
+}
+
+/// The journal of another user's order about a process, which has another folder: root's, or that of the process's user.
+pub(super) fn of_another_user(host: &Host, folder: &Path, guest: (u32, u64)) -> Option<PathBuf> {
+    let theirs = host.user(guest.0).map(|user| format!("/run/user/{user}/bifold-reclaim").into());
+    in_another(folder, [Some(OF_ROOT.into()), theirs], guest)
+}
+
+/// The journal about a process in one of these folders, if that is another one.
+pub(super) fn in_another(folder: &Path, folders: [Option<PathBuf>; 2], guest: (u32, u64)) -> Option<PathBuf> {
+    let others = folders.into_iter().flatten().filter(|f| f != folder);
+    others.map(|f| places(&f, guest).journal).find(|journal| journal.exists())
 }
 
 /// Lock and journal of the orders about a guest's process.

@@ -83,7 +83,9 @@ pub enum Refusal {
         "it has no balloon: start QEMU with -device virtio-balloon-pci,deflate-on-oom=on,free-page-reporting=on, or take memory --by cgroup"
     )]
     NoBalloon,
-    #[error("QEMU does not tell what its balloon leaves: `query-balloon` needs a KVM that follows changes of memory")]
+    #[error(
+        "QEMU does not tell what its balloon leaves: `query-balloon` needs a KVM that follows changes of memory"
+    )]
     NoSize,
     #[error(
         "it has no device of virtio-mem with an id: add -device virtio-mem-pci,id=vm0,... or take memory --by balloon"

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! An order under way on a live host, from its lock to its end.
 
-use super::record::WHAT;
+use super::record::{OF_ROOT, WHAT, of_another_user};
 use super::refusal::{Facts, POLLING, Refusal, facts, is_seldom, one, refusal, size_of};
 use super::{Act, Back, Goal, Hand, Look, OrderError, Record, Steer, Way, Why, places};
 use bifold_host::guest_memory::{Balloon, Machine, MonitorPlace};
@@ -139,8 +139,9 @@ impl Order {
         wish: &Wish,
         stop: &AtomicBool,
     ) -> Result<Order, OrderError> {
-        make(folder)?;
         let id = (guest.pid, guest.started);
+        alone(host, folder, id)?;
+        make(folder)?;
         let places = places(folder, id);
         let place = host.monitor_place(guest.pid);
         let (holding, goal, size) = if wish.way == Way::Cgroup {
@@ -443,10 +444,19 @@ fn found(
     Some((record, size))
 }
 
-/// Makes the folder, which only its user may enter.
+/// Refuses a guest that another user's order has.
+pub(super) fn alone(host: &Host, folder: &Path, guest: (u32, u64)) -> Result<(), OrderError> {
+    match of_another_user(host, folder, guest) {
+        Some(path) => Err(OrderError::OfAnotherUser { pid: guest.0, path }),
+        None => Ok(()),
+    }
+}
+
+/// Makes the folder, into which only its user may write.
 pub(super) fn make(folder: &Path) -> Result<(), OrderError> {
+    let mode = if folder == Path::new(OF_ROOT) { 0o755 } else { 0o700 };
     let parent = folder.parent().unwrap_or(Path::new("/"));
-    let made = std::fs::create_dir_all(parent).and_then(|()| DirBuilder::new().mode(0o700).create(folder));
+    let made = std::fs::create_dir_all(parent).and_then(|()| DirBuilder::new().mode(mode).create(folder));
     let made = made.or_else(|e| if folder.is_dir() { Ok(()) } else { Err(e) });
     made.map_err(|source| match source.kind() {
         std::io::ErrorKind::PermissionDenied => HeldError::NotRoot { path: folder.into() }.into(),

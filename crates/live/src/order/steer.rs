@@ -229,7 +229,8 @@ impl Steer {
         if let Some(floor) = self.goal.floor {
             // The user's floor may be below what the guest uses, and still no step is to run it dry.
             let available = look.available.filter(|_| self.goal.statistics && self.goal.way != Way::Cgroup);
-            let dry = available.map_or(0, |a| look.size.saturating_add(self.scaled(MARGIN_LEAST)).saturating_sub(a));
+            let dry = available
+                .map_or(0, |a| look.size.saturating_add(self.scaled(MARGIN_LEAST)).saturating_sub(a));
             return Some(floor.max(dry));
         }
         let (used, margin) = (look.used?, self.margin(look)?);

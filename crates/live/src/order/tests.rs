@@ -476,12 +476,25 @@ fn a_record_is_read_as_it_was_written() {
 }
 
 #[test]
+fn another_users_order_is_seen() {
+    let dir = tempfile::tempdir().unwrap();
+    let (own, other) = (dir.path().join("own"), dir.path().join("other"));
+    let seen = || record::in_another(&own, [Some(own.clone()), Some(other.clone())], (9, 22));
+    std::fs::create_dir_all(&own).unwrap();
+    std::fs::create_dir_all(&other).unwrap();
+    std::fs::write(places(&own, (9, 22)).journal, "").unwrap();
+    std::fs::write(places(&other, (9, 23)).journal, "").unwrap();
+    assert_eq!(seen(), None);
+    std::fs::write(places(&other, (9, 22)).journal, "").unwrap();
+    assert_eq!(seen(), Some(places(&other, (9, 22)).journal));
+}
+
+#[test]
 fn a_journal_that_cannot_be_used_names_process_and_remedy() {
     let dir = tempfile::tempdir().unwrap();
     std::fs::write(dir.path().join("9-22.journal"), "bifold-reclaim 1\npid 4\nguest 9\n").unwrap();
     std::fs::write(dir.path().join("10-22.journal"), "bifold-reclaim 1\npid 4\nguest 10\nend\n").unwrap();
-    let errors: Vec<String> =
-        records(dir.path()).into_iter().map(|r| r.unwrap_err().to_string()).collect();
+    let errors: Vec<String> = records(dir.path()).into_iter().map(|r| r.unwrap_err().to_string()).collect();
     for (error, part) in errors.iter().zip(["process 10 its size", "process 9 its size"]) {
         assert!(error.contains(part) && error.contains("QEMU's `balloon`"), "{error}");
     }
