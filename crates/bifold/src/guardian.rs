@@ -25,7 +25,7 @@ pub fn if_asked(mut args: impl Iterator<Item = OsString>) -> Option<ExitCode> {
     let (sys, journal) = (args.next()?, args.next()?);
     Some(match stand_guard(Path::new(&sys), Path::new(&journal)) {
         Ok(Stood::Idle) => ExitCode::SUCCESS,
-        Ok(Stood::Restored { pid }) => {
+        Ok(Stood::Restored { pid, .. }) => {
             eprintln!("bifold: process {pid} ended while KSM's settings were changed: they are restored");
             ExitCode::SUCCESS
         }

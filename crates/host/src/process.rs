@@ -2,6 +2,7 @@
 //! Finds a VM's process and its name, from procfs.
 
 use crate::{Host, read};
+use std::io;
 use std::path::Path;
 
 /// A VM's process and the VM's name.
@@ -59,11 +60,37 @@ impl Host {
     /// process, while the machine runs.
     pub fn started(&self, pid: u32) -> Option<u64> {
         let stat = read(&self.proc.join(pid.to_string()).join("stat")).ok()?;
-        // The name may contain spaces and parentheses; the field is the 20th behind it (proc(5): starttime, 22).
-        let behind = stat.iter().rposition(|b| *b == b')')? + 1;
-        let field = stat[behind..].split(u8::is_ascii_whitespace).filter(|f| !f.is_empty()).nth(19)?;
-        std::str::from_utf8(field).ok()?.parse().ok()
+        Some(state_and_start(&stat)?.1)
     }
+
+    /// Whether the process with this id and start lives. A zombie does not: it has no memory.
+    ///
+    /// # Errors
+    /// If that cannot be known, as without a free file descriptor.
+    pub fn lives(&self, pid: u32, started: u64) -> io::Result<bool> {
+        let stat = match read(&self.proc.join(pid.to_string()).join("stat")) {
+            Ok(stat) => stat,
+            // The process may end while its file is read.
+            Err(e)
+                if e.kind() == io::ErrorKind::NotFound
+                    || e.raw_os_error() == Some(rustix::io::Errno::SRCH.raw_os_error()) =>
+            {
+                return Ok(false);
+            }
+            Err(e) => return Err(e),
+        };
+        let found = state_and_start(&stat).ok_or(io::ErrorKind::InvalidData)?;
+        Ok(found.1 == started && !matches!(found.0, b'Z' | b'X'))
+    }
+}
+
+/// State and start in the text of `/proc/PID/stat`.
+fn state_and_start(stat: &[u8]) -> Option<(u8, u64)> {
+    // The name may contain spaces and parentheses; the start is the 20th field behind it (proc(5): starttime, 22).
+    let behind = stat.iter().rposition(|b| *b == b')')? + 1;
+    let mut fields = stat[behind..].split(u8::is_ascii_whitespace).filter(|f| !f.is_empty());
+    let state = *fields.next()?.first()?;
+    Some((state, std::str::from_utf8(fields.nth(18)?).ok()?.parse().ok()?))
 }
 
 /// Most characters of a name that are kept.

@@ -6,13 +6,11 @@ use crate::console::print;
 use crate::status::{self, Status};
 use crate::usage::UsageError;
 use crate::words::MIB;
-use bifold_host::guest_memory::MonitorPlace;
-use bifold_host::held::{self, Stood};
+use bifold_host::held::{self, HeldError, Stood};
 use bifold_host::{Host, printable, word_rank};
 use bifold_live::order::{Back, OrderError, Record, WHAT, folder, records};
 use clap::Args;
 use std::path::Path;
-use std::time::Duration;
 
 const EXAMPLES: &str = "\
 Examples:
@@ -42,17 +40,11 @@ pub struct RestoreArgs {
 /// The hidden verb of the guardian.
 pub const GUARDIAN: &str = "reclaim-guardian";
 
-/// How long a command of a killed order may still take.
-const ORPHAN: Duration = Duration::from_secs(10);
-
 /// Carries out the verb on this machine.
 pub fn run(args: &RestoreArgs) -> anyhow::Result<Status> {
     let (host, folder) = (Host::live(), folder()?);
-    let name = |record: &Record| host.process(record.guest.0).name;
     let is_named = |record: &Record| {
-        args.vm
-            .as_deref()
-            .is_none_or(|w| word_rank(w, None, record.guest.0, name(record).as_deref()).is_some())
+        args.vm.as_deref().is_none_or(|w| word_rank(w, None, record.guest.0, Some(&record.name)).is_some())
     };
     let (mut found, mut failed) = (0, Vec::new());
     for entry in records(&folder) {
@@ -67,17 +59,15 @@ pub fn run(args: &RestoreArgs) -> anyhow::Result<Status> {
             continue;
         }
         found += 1;
-        let shown =
-            name(&record).map_or(format!("process {}", record.guest.0), |n| format!("VM {}", printable(&n)));
+        let shown = match &record.name[..] {
+            "" => format!("process {}", record.guest.0),
+            name => format!("VM {}", printable(name)),
+        };
         let mut back = None;
         let restored = held::restore_left_behind(WHAT, &places, |left| {
             let record = Record::at(&places.journal, left)?;
             match record.give_back(&host, args.force)? {
-                Back::Another { size } if !args.keep => Err(OrderError::Changed {
-                    pid: record.guest.0,
-                    size: size / MIB,
-                    found: record.found / MIB,
-                }),
+                Back::Another { size } if !args.keep => Err(record.changed(size)),
                 given => {
                     back = Some(given);
                     Ok(())
@@ -85,6 +75,10 @@ pub fn run(args: &RestoreArgs) -> anyhow::Result<Status> {
             }
         });
         match (restored, back) {
+            // Without a name, what is not to be restored now is no failure.
+            (Err(OrderError::Held(HeldError::Busy { .. })), _) if args.vm.is_none() => {
+                print(&format!("{shown}: its order runs, or its guardian gives the memory back\n"))?
+            }
             (Err(e), _) => failed.push(anyhow::Error::from(e).context(shown)),
             (Ok(_), Some(Back::Given)) => {
                 print(&format!("{shown}: {} MiB are ordered again\n", record.found / MIB))?
@@ -121,12 +115,8 @@ pub fn guard(journal: &Path) -> Result<Option<String>, OrderError> {
     let mut said = None;
     let stood = held::stand_guard(WHAT, journal, |left| {
         let record = Record::at(journal, left)?;
-        if let MonitorPlace::Libvirt(_) = record.monitor {
-            // The order's last virsh may still be on its way to QEMU, and would come after what is ordered here. A socket's
-            // orders keep their sequence.
-            std::thread::sleep(ORPHAN);
-        }
-        said = Some(match record.give_back(&Host::live(), false)? {
+        record.wait_for_last_order();
+        said = Some(match record.give_back_at_last(&Host::live())? {
             Back::Given => format!("its guest {} gets its memory back", record.guest.0),
             Back::Gone => format!("its guest {} has ended too", record.guest.0),
             Back::Another { size } => format!(
@@ -139,8 +129,9 @@ pub fn guard(journal: &Path) -> Result<Option<String>, OrderError> {
     })?;
     Ok(match stood {
         Stood::Idle => None,
-        Stood::Restored { pid } => {
-            Some(format!("process {pid} ended during an order: {}", said.unwrap_or_default()))
+        Stood::Restored { pid, hangs } => {
+            let how = if hangs { "stands still" } else { "ended" };
+            Some(format!("process {pid} {how} during an order: {}", said.unwrap_or_default()))
         }
     })
 }

@@ -31,7 +31,7 @@ Examples:
 ///
 /// Orders the guest to have SIZE. Each step waits until the guest has followed and has sent new statistics; the next step is
 /// made from these. The order does not go below the least size: what the guest uses and a tenth of that, at least 64 MiB;
-/// without deflate-on-oom=on, twice that margin. When it stops above SIZE, it holds what it has reached, and the exit
+/// without deflate-on-oom=on and with virtio-mem, twice that margin. When it stops above SIZE, it holds what it has reached, and the exit
 /// status is 1.
 ///
 /// Everything is given back at once when the guest may miss it: half of the margin is used up, the guest reads more pages from
@@ -45,7 +45,7 @@ Examples:
 /// back when the guest uses them.
 ///
 /// Needs the monitor of QEMU (-qmp unix:PATH,server=on,wait=off, or libvirt's through virsh) and the rights of its user. While
-/// the order runs, QEMU asks the guest for statistics each second.
+/// the order runs, QEMU asks the guest for statistics each second, unless it does at least every 3 seconds.
 #[derive(Debug, Args)]
 #[command(after_help = EXAMPLES, after_long_help = status::below(EXAMPLES))]
 pub struct SetArgs {
@@ -67,7 +67,8 @@ pub struct SetArgs {
 
     /// The least size, in place of the one that follows from what the guest uses
     ///
-    /// The guest still gets everything back when less than 32 MiB are available in it.
+    /// Even then 64 MiB stay available in the guest, 128 MiB without deflate-on-oom=on and with virtio-mem; at half of that it gets everything
+    /// back. --by cgroup leaves the guest all that is available in it.
     #[arg(long, value_name = "SIZE", value_parser = size)]
     floor: Option<u64>,
 
@@ -146,7 +147,7 @@ impl Running<'_> {
     fn run(mut self) -> anyhow::Result<Status> {
         let first = *self.order.first();
         self.out.begins(&first, self.order.floor(&first), self.args.size)?;
-        let mut holds: Option<(Instant, bool)> = None;
+        let mut holds: Option<(Instant, Option<Short>)> = None;
         loop {
             if self.stop.load(Ordering::Relaxed) {
                 let held = holds.is_some();
@@ -154,11 +155,11 @@ impl Running<'_> {
                 let interrupted = Status::OfCommand(CommandExit::Interrupted);
                 return Ok(if held { Status::Done } else { interrupted });
             }
-            if let Some(((since, whole), length)) = holds.zip(self.args.duration) {
+            if let Some(((since, short), length)) = holds.zip(self.args.duration) {
                 if since.elapsed().as_secs_f64() >= length {
-                    let short = self.short(whole);
+                    let end = self.short(short);
                     self.give_back("its time is over")?;
-                    return short;
+                    return end;
                 }
             }
             let event = match self.order.tick() {
@@ -180,13 +181,19 @@ impl Running<'_> {
                 }
                 Event::Holding { look, whole } => {
                     if holds.is_none() {
-                        holds = Some((Instant::now(), whole));
+                        let short = (!whole).then(|| self.why_short(&look));
+                        holds = Some((Instant::now(), short));
                         let ends = self.args.keep || self.args.by == Way::Cgroup;
-                        self.out.holds(&look, whole, ends)?;
+                        self.out.holds(&look, short, ends)?;
                         if ends {
-                            let short = self.short(whole);
+                            let end = self.short(short);
                             self.order.keep()?;
-                            return short;
+                            let passes = self.args.keep && !rustix::process::geteuid().is_root();
+                            note(
+                                passes && !self.args.quiet,
+                                "the journal is in XDG_RUNTIME_DIR: `bifold reclaim restore` finds it until you log out",
+                            );
+                            return end;
                         }
                         let how = if self.args.duration.is_some() {
                             "--for and Ctrl-C give"
@@ -208,12 +215,19 @@ impl Running<'_> {
         }
     }
 
+    /// What kept an order above its size.
+    fn why_short(&self, look: &Look) -> Short {
+        let above = self.order.floor(look).is_none_or(|floor| look.size > floor.saturating_add(words::MIB));
+        if self.args.by == Way::Cgroup && above { Short::NoMore } else { Short::LeastSize }
+    }
+
     /// The end of an order that has reached its size, or not all of it.
-    fn short(&self, whole: bool) -> anyhow::Result<Status> {
-        if whole {
-            return Ok(Status::Done);
-        }
-        let end = "the least size was reached before the order's";
+    fn short(&self, short: Option<Short>) -> anyhow::Result<Status> {
+        let end = match short {
+            None => return Ok(Status::Done),
+            Some(Short::LeastSize) => "the least size was reached before the order's",
+            Some(Short::NoMore) => "the kernel finds no more to take before the order's size is reached",
+        };
         Err(anyhow::anyhow!("VM {}: {end} ({} MiB)", self.out.name, self.args.size / words::MIB))
     }
 
@@ -221,6 +235,13 @@ impl Running<'_> {
         let back = self.order.give_back()?;
         if self.args.by == Way::Cgroup { Ok(()) } else { self.out.ends(back, why) }
     }
+}
+
+/// What keeps an order above its size.
+#[derive(Debug, Clone, Copy)]
+enum Short {
+    LeastSize,
+    NoMore,
 }
 
 /// What is printed.
@@ -300,23 +321,28 @@ impl Out {
         self.line(text, "step", Some(look), json!({ "target_bytes": target }))
     }
 
-    fn holds(&self, look: &Look, whole: bool, ends: bool) -> anyhow::Result<()> {
+    fn holds(&self, look: &Look, short: Option<Short>, ends: bool) -> anyhow::Result<()> {
         let text = format!(
             "{} at {}{}; {} available, {} resident",
             if ends { "is" } else { "holds" },
             mib(look.size),
-            if whole { "" } else { ", its least size" },
+            match short {
+                None => "",
+                Some(Short::LeastSize) => ", its least size",
+                Some(Short::NoMore) => ", and the kernel finds no more to take",
+            },
             or_unknown(look.available),
             or_unknown(look.resident)
         );
-        self.line(text, "hold", Some(look), json!({ "whole": whole }))
+        self.line(text, "hold", Some(look), json!({ "whole": short.is_none() }))
     }
 
-    fn ends(&self, back: Back, why: &str) -> anyhow::Result<()> {
+    fn ends(&self, back: Option<Back>, why: &str) -> anyhow::Result<()> {
         let (text, word) = match back {
-            Back::Given => (format!("{why}: everything is given back"), "given_back"),
-            Back::Gone => (format!("{why}: the guest has ended"), "gone"),
-            Back::Another { size } => {
+            None => (format!("{why}: it stays as an earlier order has left it"), "kept"),
+            Some(Back::Given) => (format!("{why}: everything is given back"), "given_back"),
+            Some(Back::Gone) => (format!("{why}: the guest has ended"), "gone"),
+            Some(Back::Another { size }) => {
                 (format!("{why}: another program has set {}, which stays", mib(size)), "another")
             }
         };

@@ -135,7 +135,7 @@ impl Polled {
             }
             let guest =
                 seen.guests.iter().map(|g| &g.guest).find(|g| g.pid == *pid).expect("it is among them");
-            let polling = Polling::begin(host, &folder, &guardian, guest, 1).unwrap_or_else(|e| {
+            let polling = Polling::begin(host, &folder, &guardian, guest).unwrap_or_else(|e| {
                 let e = anyhow::Error::from(e);
                 note(!self.quiet, format_args!("no statistics of VM {}: {e:#}", printable(&guest.name)));
                 None

@@ -145,8 +145,17 @@ fn hears(lines: &mut impl Iterator<Item = std::io::Result<String>>, word: &str) 
 fn a_process_that_answers_as_qemu() {
     let Some(path) = std::env::var_os(SOCKET) else { return };
     let listener = UnixListener::bind(path).unwrap();
-    let mut state =
-        State { running: true, polling: 0, size: 512 * MIB, target: 512 * MIB, used: 100 * MIB, deaf: false };
+    let mut state = State {
+        running: true,
+        polling: 0,
+        size: 512 * MIB,
+        target: 512 * MIB,
+        used: 100 * MIB,
+        deaf: false,
+        dimms: 0,
+        late: 0,
+        wait: 0,
+    };
     for stream in listener.incoming() {
         let Ok(mut stream) = stream else { continue };
         let Ok(copy) = stream.try_clone() else { continue };
@@ -177,11 +186,16 @@ struct State {
     used: u64,
     /// Whether the guest follows no order.
     deaf: bool,
+    /// Bytes of plugged DIMMs.
+    dimms: u64,
+    /// How often its size is asked for before it follows an order, and how often that still is.
+    late: u64,
+    wait: u64,
 }
 
 impl State {
     fn answer(&mut self, command: &str, arguments: &Value) -> Option<Value> {
-        if !self.deaf {
+        if !self.deaf && self.wait == 0 {
             self.size = self.target;
         }
         let number = |name: &str| arguments[name].as_u64();
@@ -190,11 +204,17 @@ impl State {
                 json!({ "running": self.running, "status": if self.running { "running" } else { "paused" } }),
             ),
             "query-memory-size-summary" => Some(json!({ "base-memory": 512 * MIB, "plugged-memory": 0 })),
-            "query-memory-devices" => Some(json!([])),
+            "query-memory-devices" => {
+                Some(json!([{ "type": "dimm", "data": { "id": "d0", "size": self.dimms } }]))
+            }
             "qom-list" => Some(json!([{ "name": "b0", "type": "child<virtio-balloon-pci>" }])),
-            "query-balloon" => Some(json!({ "actual": self.size })),
+            "query-balloon" => {
+                self.wait = self.wait.saturating_sub(1);
+                Some(json!({ "actual": self.size }))
+            }
             "balloon" => {
-                self.target = number("value")?.min(512 * MIB);
+                self.wait = self.late;
+                self.target = number("value")?.min(512 * MIB + self.dimms);
                 Some(json!({}))
             }
             "qom-get" => self.property(arguments["property"].as_str()?),
@@ -206,6 +226,13 @@ impl State {
             "x-set" => {
                 self.running = arguments["running"].as_bool().unwrap_or(self.running);
                 self.deaf = arguments["deaf"].as_bool().unwrap_or(self.deaf);
+                if let Some(mib) = number("dimms") {
+                    // QEMU's figure leaves out what the balloon holds, and that stays.
+                    self.target += mib * MIB - self.dimms;
+                    self.dimms = mib * MIB;
+                }
+                self.polling = number("polling").unwrap_or(self.polling);
+                self.late = number("late").unwrap_or(self.late);
                 self.used = number("used").map_or(self.used, |mib| mib * MIB);
                 Some(json!({}))
             }
@@ -306,7 +333,17 @@ fn a_size_that_is_kept_stays_until_it_is_restored() {
     let events = lines_of(&kept).into_iter().map(|l| l["event"].as_str().unwrap().to_owned());
     assert_eq!(events.collect::<Vec<_>>(), ["begin", "step", "hold"]);
     assert_eq!(qemu.state(), (448, 0));
-    // A later order goes on from there, and everything comes back to the first size.
+    // A later order that is refused or stopped before its first step changes nothing.
+    assert!(text(&qemu.order(&["150"]).output().unwrap()).contains("below its least size"));
+    assert_eq!((qemu.journal().exists(), qemu.state()), (true, (448, 0)));
+    let mut order = qemu.order(&["400"]).stdout(Stdio::piped()).stderr(Stdio::null()).spawn().unwrap();
+    let mut lines = BufReader::new(order.stdout.take().unwrap()).lines();
+    hears(&mut lines, "has 448 MiB");
+    signal(&order, Signal::INT);
+    hears(&mut lines, "stays as an earlier order has left it");
+    order.wait().unwrap();
+    assert_eq!((qemu.journal().exists(), qemu.state()), (true, (448, 0)));
+    // Another one goes on from there, and everything comes back to the first size.
     assert!(qemu.order(&["400", "--keep"]).output().unwrap().status.success());
     assert_eq!(qemu.state(), (400, 0));
     let restore = |more: &[&str]| qemu.bifold("restore").arg(&qemu.name).args(more).output().unwrap();
@@ -314,6 +351,10 @@ fn a_size_that_is_kept_stays_until_it_is_restored() {
     let changed = restore(&[]);
     assert!(text(&changed).contains("has 200 MiB now, which no order asked for"), "{}", text(&changed));
     assert_eq!((changed.status.code(), qemu.state()), (Some(1), (200, 0)));
+    // A further order would take that size for its own.
+    let changed = text(&qemu.order(&["190"]).output().unwrap());
+    assert!(changed.contains("has 200 MiB now, which no order asked for"), "{changed}");
+    assert_eq!((qemu.journal().exists(), qemu.state()), (true, (200, 0)));
     assert!(restore(&["--force"]).status.success());
     assert!(qemu.is_as_found());
     assert!(text(&restore(&[])).contains("no order has taken memory"));
@@ -376,6 +417,7 @@ case "$*" in
 *) echo "error: no domain" >&2; exit 1 ;;
 esac
 case "$*" in
+*query-cpus-fast*) echo '{"return":[{"cpu-index":0,"thread-id":THREAD}]}' ;;
 *query-status*) echo '{"return":{"status":"paused","running":false},"id":"libvirt-1"}' ;;
 *query-memory-size-summary*) echo '{"return":{"base-memory":1048576}}' ;;
 *) echo '{"id":"libvirt-2","error":{"class":"CommandNotFound","desc":"not here"}}' ;;
@@ -396,8 +438,14 @@ fn libvirts_monitor_is_asked_through_virsh() {
     if !Path::new("/usr/bin/virsh").exists() {
         assert!(missing.contains("libvirt has the monitor, and virsh does not run"), "{missing}");
     }
-    std::fs::write(&virsh, VIRSH).unwrap();
-    std::fs::set_permissions(&virsh, std::os::unix::fs::PermissionsExt::from_mode(0o755)).unwrap();
+    let answers = |thread: u32| {
+        std::fs::write(&virsh, VIRSH.replace("THREAD", &thread.to_string())).unwrap();
+        std::fs::set_permissions(&virsh, std::os::unix::fs::PermissionsExt::from_mode(0o755)).unwrap();
+    };
+    answers(1);
+    let another = refused(&path);
+    assert!(another.contains("does not run in process"), "{another}");
+    answers(qemu.child.id());
     let paused = refused(&path);
     assert!(paused.contains("QEMU says `paused`"), "{paused}");
     let mut watch = qemu.bifold("watch");
@@ -432,15 +480,136 @@ fn a_size_comes_back_when_its_order_is_killed_at_any_moment() {
 #[test]
 fn when_order_and_guardian_are_killed_the_journal_stays_for_restore() {
     let qemu = Qemu::start("both");
+    killed_with_its_guardian(&qemu);
+    assert_eq!((qemu.journal().exists(), qemu.state()), (true, (400, 1)));
+    assert!(qemu.bifold("restore").arg(&qemu.name).output().unwrap().status.success());
+    assert!(qemu.is_as_found());
+}
+
+#[test]
+fn a_long_interval_of_statistics_is_shortened_for_the_order() {
+    let qemu = Qemu::start("seldom");
+    qemu.tell("polling", 3600);
+    let start = || {
+        let mut order = qemu.order(&["448"]).stdout(Stdio::piped()).stderr(Stdio::null()).spawn().unwrap();
+        hears(&mut BufReader::new(order.stdout.take().unwrap()).lines(), "holds at 448 MiB");
+        assert_eq!(qemu.state(), (448, 1));
+        order
+    };
+    let mut order = start();
+    signal(&order, Signal::KILL);
+    order.wait().unwrap();
+    assert!(until(|| !qemu.journal().exists()));
+    assert_eq!(qemu.state(), (512, 3600));
+    // Another program's interval stays.
+    let mut order = start();
+    qemu.tell("polling", 2);
+    signal(&order, Signal::INT);
+    order.wait().unwrap();
+    assert_eq!(qemu.state(), (512, 2));
+}
+
+#[test]
+fn a_guest_that_has_ended_is_found_by_its_name() {
+    let mut qemu = Qemu::start("ended");
+    assert!(qemu.order(&["448", "--keep"]).output().unwrap().status.success());
+    qemu.child.kill().unwrap();
+    qemu.child.wait().unwrap();
+    let restored = text(&qemu.bifold("restore").arg(&qemu.name).output().unwrap());
+    assert!(restored.contains(&format!("VM {}: the guest has ended", qemu.name)), "{restored}");
+    assert!(!qemu.journal().exists());
+}
+
+#[test]
+fn what_a_balloon_holds_comes_back_though_a_dimm_was_plugged() {
+    let qemu = Qemu::start("dimm");
+    assert!(qemu.order(&["448", "--keep"]).output().unwrap().status.success());
+    qemu.tell("dimms", 1024);
+    assert_eq!(qemu.state(), (1472, 0));
+    assert!(qemu.order(&["1400", "--keep"]).output().unwrap().status.success());
+    assert!(qemu.bifold("restore").arg(&qemu.name).output().unwrap().status.success());
+    assert_eq!((qemu.journal().exists(), qemu.state()), (false, (1536, 0)));
+    let mut order = qemu.order(&["1472"]).stdout(Stdio::piped()).stderr(Stdio::null()).spawn().unwrap();
+    let mut lines = BufReader::new(order.stdout.take().unwrap()).lines();
+    hears(&mut lines, "holds at 1472 MiB");
+    qemu.tell("dimms", 2048);
+    hears(&mut lines, "everything is given back");
+    order.wait().unwrap();
+    assert_eq!((qemu.journal().exists(), qemu.state()), (false, (2560, 0)));
+}
+
+#[test]
+fn a_size_comes_back_though_the_journals_folder_is_removed() {
+    let qemu = Qemu::start("logout");
     let mut order = qemu.order(&["400"]).stdout(Stdio::piped()).stderr(Stdio::null()).spawn().unwrap();
     hears(&mut BufReader::new(order.stdout.take().unwrap()).lines(), "holds at 400 MiB");
+    std::fs::remove_file(qemu.journal()).unwrap();
+    signal(&order, Signal::KILL);
+    order.wait().unwrap();
+    assert!(until(|| qemu.state() == (512, 0)), "{:?}", qemu.state());
+}
+
+/// An order that holds 400 MiB and is killed with its guardian.
+fn killed_with_its_guardian(qemu: &Qemu) {
+    let mut order = qemu.order(&["400"]).stdout(Stdio::piped()).stderr(Stdio::null()).spawn().unwrap();
+    hears(&mut BufReader::new(order.stdout.take().unwrap()).lines(), "holds at 400 MiB");
+    // It must not see its guardian's end.
+    signal(&order, Signal::STOP);
     for guardian in children(order.id()) {
         kill_process(Pid::from_raw(guardian).unwrap(), Signal::KILL).unwrap();
     }
     signal(&order, Signal::KILL);
     order.wait().unwrap();
-    assert_eq!((qemu.journal().exists(), qemu.state()), (true, (400, 1)));
-    assert!(qemu.bifold("restore").arg(&qemu.name).output().unwrap().status.success());
+}
+
+#[test]
+fn an_order_whose_guardian_is_killed_gives_back_and_ends() {
+    let qemu = Qemu::start("alone");
+    let mut order = qemu.order(&["400"]).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+    hears(&mut BufReader::new(order.stdout.take().unwrap()).lines(), "holds at 400 MiB");
+    for guardian in children(order.id()) {
+        kill_process(Pid::from_raw(guardian).unwrap(), Signal::KILL).unwrap();
+    }
+    let output = order.wait_with_output().unwrap();
+    assert!(text(&output).contains("runs no longer"), "{}", text(&output));
+    assert_eq!(output.status.code(), Some(1));
+    assert!(qemu.is_as_found());
+}
+
+#[test]
+fn an_order_that_stands_still_loses_its_guest() {
+    let qemu = Qemu::start("still");
+    let mut order = qemu.order(&["300"]).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+    hears(&mut BufReader::new(order.stdout.take().unwrap()).lines(), "-> ");
+    signal(&order, Signal::STOP);
+    assert!(until(|| qemu.state() == (512, 0)), "{:?}", qemu.state());
+    // It orders nothing when it goes on.
+    signal(&order, Signal::CONT);
+    let output = order.wait_with_output().unwrap();
+    assert!(text(&output).contains("stands still during an order"), "{}", text(&output));
+    assert!(text(&output).contains("runs no longer"), "{}", text(&output));
+    assert_eq!(output.status.code(), Some(1));
+    assert!(qemu.is_as_found());
+}
+
+#[test]
+fn the_size_of_a_guest_on_its_way_is_not_taken_for_its_own() {
+    let qemu = Qemu::start("way");
+    killed_with_its_guardian(&qemu);
+    // The next order gives 512 MiB back, sees 400, and then 512.
+    qemu.tell("late", 1);
+    let moves = text(&qemu.order(&["350"]).output().unwrap());
+    assert!(moves.contains("its size moves, from 400 to 512 MiB"), "{moves}");
+    assert!(qemu.is_as_found());
+    qemu.tell("late", 0);
+    killed_with_its_guardian(&qemu);
+    // A guest that does not follow: the next order's end still gives back what the first one found.
+    qemu.tell("deaf", true);
+    let mut order = qemu.order(&["350"]).stdout(Stdio::piped()).stderr(Stdio::null()).spawn().unwrap();
+    hears(&mut BufReader::new(order.stdout.take().unwrap()).lines(), "has 400 MiB");
+    signal(&order, Signal::INT);
+    order.wait().unwrap();
+    qemu.tell("deaf", false);
     assert!(qemu.is_as_found());
 }
 

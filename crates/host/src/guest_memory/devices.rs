@@ -70,7 +70,8 @@ pub struct Balloon {
     pub deflate_on_oom: bool,
     /// Whether the guest reports its free pages, and QEMU gives them to the host.
     pub reports_free_pages: bool,
-    /// Bytes of memory that the guest has left outside of the balloon; `None` while no driver runs.
+    /// Bytes of memory that the guest has left outside of the balloon, all of it while no driver runs;
+    /// `None` if QEMU does not tell.
     pub actual: Option<u64>,
     /// Seconds between two requests for statistics; 0 if QEMU requests none.
     pub polling_s: u64,
@@ -114,6 +115,14 @@ impl VirtioMem {
     }
 }
 
+/// Bytes of all DIMMs in an answer of `query-memory-devices`.
+fn dimms(value: &Value) -> u64 {
+    let size = |device: &Value| {
+        (device.get("type")?.as_str()? == "dimm").then(|| device.get("data")?.get("size")?.as_u64()).flatten()
+    };
+    members(value).filter_map(size).fold(0, u64::saturating_add)
+}
+
 /// What a monitor says of a machine.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Machine {
@@ -125,6 +134,9 @@ pub struct Machine {
     pub migration: Option<String>,
     /// Bytes of memory at the machine's start.
     pub base: Option<u64>,
+    /// Bytes of DIMMs, which may be plugged while the guest runs, and of which a balloon takes pages too; `None` if QEMU does
+    /// not list its memory devices.
+    pub dimms: Option<u64>,
     /// The balloon.
     pub balloon: Option<Balloon>,
     /// All devices of virtio-mem.
@@ -148,6 +160,7 @@ impl Machine {
             running: status.get("running").and_then(Value::as_bool).unwrap_or(false),
             migration: migration.filter(|m| !NO_MIGRATION.contains(&m.as_str())),
             base: sizes.and_then(|v| v.get("base-memory")?.as_u64()),
+            dimms: devices.as_ref().map(dimms),
             balloon: Balloon::ask(monitor)?,
             virtio_mem: devices.as_ref().map(VirtioMem::parse).unwrap_or_default(),
         })
@@ -164,7 +177,7 @@ impl Balloon {
         let reports_free_pages = is(get("free-page-reporting")?);
         let polling_s = get("guest-stats-polling-interval")?.and_then(|v| v.as_u64()).unwrap_or(0);
         let statistics = get("guest-stats")?.as_ref().map(GuestStatistics::parse).unwrap_or_default();
-        // Refused while no driver has set up the device.
+        // Refused on a KVM that does not follow changes of memory.
         let actual = told(monitor.ask("query-balloon", json!({})))?.and_then(|v| v.get("actual")?.as_u64());
         Ok(Some(Balloon { path, deflate_on_oom, reports_free_pages, actual, polling_s, statistics }))
     }
@@ -263,6 +276,7 @@ mod tests {
         ]);
         let expected = VirtioMem { id: Some("vm0".into()), requested: 4, size: 2, most: 8, block: 2 };
         assert_eq!(VirtioMem::parse(&list), [expected]);
+        assert_eq!((dimms(&list), dimms(&json!("x"))), (1, 0));
         assert_eq!(VirtioMem::parse(&json!("x")), []);
     }
 

@@ -95,7 +95,15 @@ impl MonitorPlace {
                 is_of(host, &stream, pid)?;
                 Ok(Monitor(Way::Qmp(Box::new(Qmp::greet(&stream, PATIENCE)?))))
             }
-            MonitorPlace::Libvirt(uuid) => Ok(Monitor(Way::Virsh(uuid.clone()))),
+            MonitorPlace::Libvirt(uuid) => {
+                let mut monitor = Monitor(Way::Virsh(uuid.clone()));
+                let cpus = monitor.ask("query-cpus-fast", json!({}))?;
+                if !runs_in(host, &cpus, pid) {
+                    let why = format!("libvirt's domain {uuid} does not run in process {pid}");
+                    return Err(io::Error::other(why));
+                }
+                Ok(monitor)
+            }
         }
     }
 }
@@ -170,6 +178,16 @@ fn is_of(host: &Host, stream: &UnixStream, pid: u32) -> io::Result<()> {
     }
     let name = name_of(&host.proc, other as u32).map_or("?".into(), |n| crate::printable(&n));
     Err(io::Error::other(format!("process {other} ({name}) listens there, not the guest's process {pid}")))
+}
+
+/// Whether all vCPUs in an answer of `query-cpus-fast` are threads of a process. A UUID on a command line is what its owner
+/// wrote, and libvirt may have started the domain again meanwhile.
+fn runs_in(host: &Host, cpus: &Value, pid: u32) -> bool {
+    let task = host.proc.join(format!("{pid}/task"));
+    let is_own = |cpu: &Value| {
+        cpu.get("thread-id").and_then(Value::as_u64).is_some_and(|id| task.join(id.to_string()).is_dir())
+    };
+    cpus.as_array().is_some_and(|all| !all.is_empty() && all.iter().all(is_own))
 }
 
 /// Sends a command through libvirt.
@@ -256,6 +274,15 @@ mod tests {
             assert_eq!(parsed.as_deref(), place);
         }
         assert_eq!(MonitorPlace::parse("unix relative"), None);
+    }
+
+    #[test]
+    fn a_domain_is_known_by_the_threads_of_its_vcpus() {
+        let (host, own) = (Host::live(), std::process::id());
+        let cpus = |ids: &[u32]| json!(ids.iter().map(|id| json!({ "thread-id": id })).collect::<Vec<_>>());
+        assert!(runs_in(&host, &cpus(&[own]), own));
+        assert!(!runs_in(&host, &cpus(&[own, 1]), own));
+        assert!(!runs_in(&host, &cpus(&[]), own) && !runs_in(&host, &json!({}), own));
     }
 
     #[test]

@@ -47,6 +47,12 @@ pub enum HeldError {
         /// What the guardian did instead.
         why: String,
     },
+    /// The guardian runs no longer.
+    #[error("the guardian, which restores the settings if this process is killed, runs no longer: {why}")]
+    NoGuardian {
+        /// What is known of its end.
+        why: String,
+    },
     /// Any other error of a file.
     #[error("cannot use {}", path.display())]
     Io {

@@ -7,6 +7,9 @@
 //! have ended, and no other holder can begin between the holder's death and the restoring. The guardian has
 //! a session of its own, so the terminal's Ctrl-C does not reach it. It ignores the signals that end sessions
 //! and services, because the holder gets them too and may be restoring.
+//!
+//! A holder whose settings need care sends signs of life. If they stop, as after Ctrl-Z, the guardian closes the socket and
+//! restores. The holder finds that out at its next sign of life, which it sends before and after each change.
 
 use super::{HeldError, Journal};
 use std::ffi::OsString;
@@ -23,8 +26,12 @@ use std::time::Duration;
 
 /// The guardian's message once signals cannot end it.
 const READY: &[u8] = b"ready\n";
-/// The holder's message that the settings are to stay as they are.
+/// The holder's message that the settings are to stay as they are, because they are restored or are to be kept.
 const STAY: u8 = b'.';
+/// The holder's message that it lives, and may have written the journal again. Once there was one, more have to follow.
+const BEAT: u8 = b'+';
+/// How long the holder may be silent between two of them.
+const HUNG: Duration = Duration::from_secs(15);
 /// Time limit for the guardian's message.
 const START: Duration = Duration::from_secs(20);
 
@@ -64,8 +71,11 @@ impl Guardian {
             .stdout(Stdio::from(lock))
             .spawn()
             .map_err(|e| failed("the program cannot be run", e))?;
-        let mut standing =
-            Standing { child, socket: Some(ours.try_clone().map_err(|e| failed("no socket", e))?) };
+        let mut standing = Standing {
+            child,
+            left: false,
+            socket: Some(ours.try_clone().map_err(|e| failed("no socket", e))?),
+        };
         let mut said = [0; READY.len()];
         let answer = ours.set_read_timeout(Some(START)).and_then(|()| ours.read_exact(&mut said));
         match answer {
@@ -85,6 +95,8 @@ impl Guardian {
 #[derive(Debug)]
 pub(super) struct Standing {
     child: Child,
+    /// Whether nothing waits for the guardian's end.
+    left: bool,
     socket: Option<UnixStream>,
 }
 
@@ -92,14 +104,38 @@ impl Standing {
     /// Has the guardian end without restoring.
     pub fn excuse(&mut self) {
         if let Some(socket) = &mut self.socket {
-            let _ = socket.write_all(&[STAY]);
+            let _ = socket.set_nonblocking(false).and_then(|()| socket.write_all(&[STAY]));
         }
+    }
+
+    /// Whether the guardian still runs and listens, and why not.
+    pub fn beat(&mut self) -> Result<(), HeldError> {
+        let why = match self.child.try_wait() {
+            Ok(Some(status)) => format!("it has ended ({status})"),
+            Err(e) => e.to_string(),
+            Ok(None) => {
+                let Some(socket) = &mut self.socket else { return Ok(()) };
+                // A guardian that reads nothing must not hold the holder up.
+                match socket.set_nonblocking(true).and_then(|()| socket.write_all(&[BEAT])) {
+                    Ok(()) => return Ok(()),
+                    Err(e) => format!("it does not listen: {e}"),
+                }
+            }
+        };
+        Err(HeldError::NoGuardian { why })
     }
 
     /// Closes the socket and waits until the guardian has ended.
     pub fn dismiss(&mut self) {
         self.socket = None;
-        let _ = self.child.wait();
+        if !self.left {
+            let _ = self.child.wait();
+        }
+    }
+
+    /// Closes the socket. The guardian restores the settings and ends on its own.
+    pub fn leave(mut self) {
+        self.left = true;
     }
 }
 
@@ -118,11 +154,13 @@ pub enum Stood {
     Restored {
         /// The holder's process.
         pid: u32,
+        /// Whether that process has only stopped to send signs of life.
+        hangs: bool,
     },
 }
 
-/// Runs the guardian: waits for the end of stdin and then, if the journal still exists, restores its settings
-/// by `restore`.
+/// Runs the guardian: waits for the end of stdin and then restores the journal's settings by `restore`, unless the holder
+/// has said that it has ended. A journal that was removed meanwhile, as with a folder of a user who logs out, still counts.
 ///
 /// # Errors
 /// If the settings cannot be restored. The journal then stays for the next holder.
@@ -140,19 +178,29 @@ pub fn stand_guard<E: From<HeldError>>(
     }
     let stdin = io::stdin().as_fd().try_clone_to_owned().map_err(|e| wrong("no stdin", e))?;
     let mut socket = UnixStream::from(stdin);
+    let mut last = Journal::read(journal, what).ok().flatten();
     // Fails if the holder has ended already; the loop below notices that.
     let _ = socket.write_all(READY);
     let mut byte = [0];
-    loop {
+    let hangs = loop {
         match socket.read(&mut byte) {
             Err(e) if e.kind() == io::ErrorKind::Interrupted => {}
             Ok(n) if n > 0 && byte == [STAY] => return Ok(Stood::Idle),
-            Ok(n) if n > 0 => {}
-            _ => break,
+            Ok(n) if n > 0 => {
+                last = Journal::read(journal, what).ok().flatten().or(last);
+                socket.set_read_timeout(Some(HUNG)).map_err(|e| wrong("no time limit", e))?;
+            }
+            other => break other.is_err_and(|e| e.kind() == io::ErrorKind::WouldBlock),
         }
-    }
-    let Some(left) = Journal::read(journal, what)? else { return Ok(Stood::Idle) };
+    };
+    // The holder's next sign of life fails.
+    let _ = socket.shutdown(std::net::Shutdown::Both);
+    let left = match Journal::read(journal, what) {
+        Ok(left) => left.or(last),
+        Err(e) => Some(last.ok_or(e)?),
+    };
+    let Some(left) = left else { return Ok(Stood::Idle) };
     restore(&left)?;
     Journal::remove(journal)?;
-    Ok(Stood::Restored { pid: left.pid })
+    Ok(Stood::Restored { pid: left.pid, hangs })
 }

@@ -127,6 +127,15 @@ impl Held {
         Journal { what: what.into(), pid: std::process::id(), found }.write(&self.places.journal)
     }
 
+    /// Makes sure that the guardian still runs, and has it read the journal again: what it restores if the journal is
+    /// removed meanwhile. After the first call, the guardian restores the settings if there is no other one for 15 s.
+    ///
+    /// # Errors
+    /// If it has ended or restores the settings: they should be restored then, and not be changed any more.
+    pub fn beat(&mut self) -> Result<(), HeldError> {
+        self.guardian.as_mut().map_or(Ok(()), Standing::beat)
+    }
+
     /// Ends the guardian without restoring: the settings stay changed, and the journal stays for
     /// [`restore_left_behind`].
     pub fn keep(mut self) {
@@ -149,7 +158,30 @@ impl Held {
     pub fn end<E: From<HeldError>>(&mut self, restore: impl FnOnce() -> Result<(), E>) -> Result<(), E> {
         let Some(mut guardian) = self.guardian.take() else { return Ok(()) };
         let restored = restore().and_then(|()| Ok(Journal::remove(&self.places.journal)?));
+        if restored.is_ok() {
+            guardian.excuse();
+        }
         guardian.dismiss();
+        restored
+    }
+
+    /// As [`end`](Held::end), but if `restore` fails, this does not wait until the guardian, which tries on, has succeeded.
+    ///
+    /// # Errors
+    /// If `restore` fails.
+    pub fn end_or_leave<E: From<HeldError>>(
+        &mut self,
+        restore: impl FnOnce() -> Result<(), E>,
+    ) -> Result<(), E> {
+        let Some(mut guardian) = self.guardian.take() else { return Ok(()) };
+        let restored = restore().and_then(|()| Ok(Journal::remove(&self.places.journal)?));
+        match restored {
+            Ok(()) => {
+                guardian.excuse();
+                guardian.dismiss();
+            }
+            Err(_) => guardian.leave(),
+        }
         restored
     }
 }

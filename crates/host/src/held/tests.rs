@@ -145,3 +145,18 @@ fn kept_settings_stay_and_the_next_holder_has_their_journal() {
     assert_eq!(journal.found, [("second".to_owned(), "x".to_owned())]);
     drop(held);
 }
+
+#[test]
+fn a_guardian_that_has_ended_is_noticed() {
+    let tree = Tree::new();
+    let ends = Guardian { program: "/bin/sh".into(), words: vec!["-c".into(), "echo ready >&0".into()] };
+    let mut held = tree.take(&ends).unwrap();
+    let end = Instant::now() + Duration::from_secs(10);
+    while held.beat().is_ok() && Instant::now() < end {
+        std::thread::sleep(Duration::from_millis(10));
+    }
+    assert!(matches!(held.beat(), Err(HeldError::NoGuardian { .. })));
+    held.end(|| Ok::<_, HeldError>(())).unwrap();
+    drop(held);
+    tree.take(&idle()).unwrap().beat().unwrap();
+}

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! Looks at a live guest and orders its size.
 
-use super::refusal::one;
-use super::{Look, OrderError, Way};
+use super::refusal::{has_swap, one};
+use super::{Goal, Look, OrderError, Way};
 use bifold_host::Host;
 use bifold_host::guest_memory::{Balloon, Machine, MemoryGroup, MonitorPlace, VirtioMem};
 use std::io;
@@ -17,14 +17,18 @@ pub struct Hand {
     guest: (u32, u64),
     place: Option<MonitorPlace>,
     way: Way,
+    /// Whether the looks are paced by the host's counts, for lack of a need for the guest's statistics.
+    counts: bool,
     begun: Instant,
     looks: u64,
 }
 
 impl Hand {
-    /// For a guest's process, by its id and its start.
-    pub fn new(host: Host, guest: (u32, u64), place: Option<MonitorPlace>, way: Way) -> Hand {
-        Hand { host, guest, place, way, begun: Instant::now(), looks: 0 }
+    /// For a guest's process, by its id and its start, and what the order is to reach.
+    pub fn new(host: Host, guest: (u32, u64), place: Option<MonitorPlace>, goal: &Goal) -> Hand {
+        // With a floor of the user's, a cgroup needs no statistics of the guest.
+        let counts = goal.way == Way::Cgroup && goal.floor.is_some();
+        Hand { host, guest, place, way: goal.way, counts, begun: Instant::now(), looks: 0 }
     }
 
     /// Looks once.
@@ -67,7 +71,7 @@ impl Hand {
         Ok(match self.way {
             // The host counts these itself, at each look.
             Way::Cgroup => Look {
-                updated: Some(self.looks),
+                updated: if self.counts { Some(self.looks) } else { look.updated },
                 faults: group.as_ref().and_then(MemoryGroup::refaults).or(memory.major_faults),
                 ..look
             },
@@ -98,7 +102,12 @@ impl Hand {
                 Ok(group) if group.processes.iter().any(|p| *p != pid) => {
                     Err(io::Error::other("another process has come into it"))
                 }
-                Ok(group) => group.reclaim(look.size.saturating_sub(size)),
+                Ok(group) => {
+                    let bytes = look.size.saturating_sub(size);
+                    has_swap(self.host.swap(), &group, bytes)
+                        .map_err(io::Error::other)
+                        .and_then(|()| group.reclaim(bytes))
+                }
                 Err(e) => Err(io::Error::other(e)),
             };
             return match taken {
@@ -117,14 +126,19 @@ impl Hand {
             let machine = Machine::ask(&mut monitor)?;
             let device = one(&machine.virtio_mem).map_err(io::Error::other)?;
             let id = device.id.as_deref().unwrap_or_default();
-            VirtioMem::order(&mut monitor, id, size.saturating_sub(machine.base.unwrap_or(0)))
+            let base = machine.base.ok_or_else(|| io::Error::other("QEMU does not tell its memory"))?;
+            VirtioMem::order(&mut monitor, id, size.saturating_sub(base))
         };
         order().map_err(|e| self.silent(e))
     }
 
     fn alive(&self) -> Result<(), OrderError> {
         let (pid, started) = self.guest;
-        if self.host.started(pid) == Some(started) { Ok(()) } else { Err(OrderError::Gone { pid }) }
+        match self.host.lives(pid, started) {
+            Ok(true) => Ok(()),
+            Ok(false) => Err(OrderError::Gone { pid }),
+            Err(e) => Err(self.silent(e)),
+        }
     }
 
     fn silent(&self, source: io::Error) -> OrderError {

@@ -63,7 +63,8 @@ pub struct Goal {
     pub statistics: bool,
     /// Seconds between two updates of them.
     pub polling_s: u64,
-    /// Whether the guest can take pages back out of its balloon (deflate-on-oom).
+    /// Whether the guest gets the memory back by itself when it runs short: out of its balloon (deflate-on-oom), or from the
+    /// host's swap.
     pub deflates: bool,
     /// How far the size may be from its target and count as settled.
     pub slack: u64,

@@ -1,12 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! Statistics of a guest for a while, without an order about its size.
 
-use super::running::make;
+use super::refusal::POLLING;
+use super::running::{alone, make};
 use super::{OrderError, Record, WHAT, Way, facts, places};
-use bifold_host::Host;
 use bifold_host::guest_memory::Balloon;
 use bifold_host::held::{Guardian, Held, Journal};
 use bifold_host::placement::LiveGuest;
+use bifold_host::{Host, printable};
 use std::path::Path;
 
 /// A guest whose statistics are requested until this is dropped or [`end`](Polling::end)ed. Meanwhile no order can have the
@@ -19,7 +20,7 @@ pub struct Polling {
 }
 
 impl Polling {
-    /// Has QEMU ask the guest for statistics every so many seconds; `None` if it does already, there is no balloon, or an
+    /// Has QEMU ask the guest for statistics each second; `None` if it does already, there is no balloon, or an
     /// order has left something to give back.
     ///
     /// # Errors
@@ -29,25 +30,27 @@ impl Polling {
         folder: &Path,
         guardian: &Guardian,
         guest: &LiveGuest,
-        seconds: u64,
     ) -> Result<Option<Polling>, OrderError> {
         let Some(place) = host.monitor_place(guest.pid) else { return Ok(None) };
         let balloon = facts(host, guest.pid, Some(&place)).machine.ok().and_then(|m| m.balloon);
         let Some(balloon) = balloon.filter(|b| b.polling_s == 0) else { return Ok(None) };
         let Some(size) = balloon.actual else { return Ok(None) };
-        make(folder)?;
         let id = (guest.pid, guest.started);
+        alone(host, folder, id)?;
+        make(folder)?;
         let places = places(folder, id);
         let path = balloon.path.clone();
         let record = Record {
             guest: id,
+            name: printable(&guest.name),
             monitor: place.clone(),
             way: Way::Balloon,
             device: balloon.path,
             // No size is ordered, so none is given back.
             found: size,
             least: size,
-            at_begin: size,
+            dimms: 0,
+            besides: 0,
             polling: Some((0, path.clone())),
             kept: false,
         };
@@ -60,7 +63,7 @@ impl Polling {
             other => other?,
         };
         let polling = Polling { host: host.clone(), held, record };
-        let asked = place.open(host, guest.pid).and_then(|mut m| Balloon::poll(&mut m, &path, seconds));
+        let asked = place.open(host, guest.pid).and_then(|mut m| Balloon::poll(&mut m, &path, POLLING));
         match asked {
             Ok(()) => Ok(Some(polling)),
             Err(source) => {
@@ -73,8 +76,8 @@ impl Polling {
     /// Sets the interval back.
     ///
     /// # Errors
-    /// If the monitor does not answer: the journal stays then.
+    /// If the monitor does not answer for a minute: the guardian tries on.
     pub fn end(mut self) -> Result<(), OrderError> {
-        self.held.end(|| self.record.give_back(&self.host, false).map(drop))
+        self.held.end_or_leave(|| self.record.give_back(&self.host, false).map(drop))
     }
 }

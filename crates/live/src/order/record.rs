@@ -2,7 +2,7 @@
 //! What an order found, and how it is given back: by the order itself, its guardian, or a later command.
 
 use super::Way;
-use super::refusal::{Refusal as NoOrder, one};
+use super::refusal::{POLLING, Refusal as NoOrder};
 use bifold_host::Host;
 use bifold_host::guest_memory::{Balloon, Machine, Monitor, MonitorPlace, VirtioMem};
 use bifold_host::held::{HeldError, Journal, Places};
@@ -19,6 +19,12 @@ const SLACK: u64 = 1 << 20;
 /// How long the monitor is tried. Another program may have the connection for a while, and QEMU may be busy.
 const PATIENCE: Duration = Duration::from_secs(60);
 const AGAIN: Duration = Duration::from_millis(250);
+/// Root's folder, which others may look into: they see that an order has a guest.
+pub(super) const OF_ROOT: &str = "/run/bifold/reclaim";
+/// How long a command that libvirt has not answered may still take.
+const ORPHAN: Duration = Duration::from_secs(10);
+/// The longest pause of a guardian, which tries on until the guest has ended.
+const SELDOM: Duration = Duration::from_secs(30);
 
 /// Why an order fails, or cannot be given back.
 #[derive(Debug, thiserror::Error)]
@@ -26,7 +32,20 @@ const AGAIN: Duration = Duration::from_millis(250);
 pub enum OrderError {
     /// Lock, journal, guardian.
     #[error(transparent)]
-    Held(#[from] HeldError),
+    Held(HeldError),
+    /// A journal cannot be parsed.
+    #[error(
+        "the journal {} cannot be used: {why}; give process {pid} its size again by QEMU's `balloon` (for virtio-mem by `qom-set` of requested-size), then remove the journal",
+        path.display()
+    )]
+    Journal {
+        /// The journal's file.
+        path: PathBuf,
+        /// The guest's process, by the file's name.
+        pid: String,
+        /// What is wrong with it.
+        why: String,
+    },
     /// The order may not begin.
     #[error("VM {name}: {refusal}")]
     Refused {
@@ -35,8 +54,8 @@ pub enum OrderError {
         /// Why.
         refusal: Box<NoOrder>,
     },
-    /// QEMU's monitor does not answer.
-    #[error("the monitor of process {pid} ({place}) does not answer")]
+    /// QEMU's monitor does not answer, or refuses.
+    #[error("the monitor of process {pid} ({place}) does not answer, or refuses")]
     Monitor {
         /// The guest's process.
         pid: u32,
@@ -45,8 +64,10 @@ pub enum OrderError {
         /// Why.
         source: io::Error,
     },
-    /// The kernel refuses to take memory from the cgroup.
-    #[error("the kernel takes no memory from the cgroup of process {pid}")]
+    /// No memory can be taken from the cgroup.
+    #[error(
+        "no memory is taken from the cgroup of process {pid}; its pages come back when the guest uses them"
+    )]
     Group {
         /// The guest's process.
         pid: u32,
@@ -67,9 +88,17 @@ pub enum OrderError {
         /// The guest's process.
         pid: u32,
     },
+    /// Another user's order has the guest.
+    #[error("another user's order has process {pid} ({}): that user's `bifold reclaim restore {pid}` ends what it left", path.display())]
+    OfAnotherUser {
+        /// The guest's process.
+        pid: u32,
+        /// The order's journal.
+        path: PathBuf,
+    },
     /// Another program has set another size since the order.
     #[error(
-        "process {pid} has {size} MiB now, which no order asked for: --force gives it the {found} MiB of before, --keep leaves its size"
+        "process {pid} has {size} MiB now, which no order asked for: `bifold reclaim restore {pid} --force` gives it the {found} MiB of before, --keep leaves its size"
     )]
     Changed {
         /// The guest's process.
@@ -87,6 +116,19 @@ pub enum OrderError {
         "only root has a folder for journals by default: set XDG_RUNTIME_DIR, or run the command with sudo"
     )]
     NoFolder,
+}
+
+impl From<HeldError> for OrderError {
+    fn from(e: HeldError) -> OrderError {
+        match e {
+            HeldError::Journal { path, why, .. } => {
+                let name = path.file_stem().and_then(|n| n.to_str()).unwrap_or_default();
+                let pid = name.split('-').next().unwrap_or_default().into();
+                OrderError::Journal { path, pid, why }
+            }
+            e => OrderError::Held(e),
+        }
+    }
 }
 
 impl OrderError {
@@ -107,6 +149,8 @@ impl OrderError {
 pub struct Record {
     /// The guest's process, and when that started.
     pub guest: (u32, u64),
+    /// The guest's name, as it is printed: the process may have ended since.
+    pub name: String,
     /// Its monitor.
     pub monitor: MonitorPlace,
     /// How its memory is taken.
@@ -117,8 +161,10 @@ pub struct Record {
     pub found: u64,
     /// The least size that may have been ordered.
     pub least: u64,
-    /// The size when the order began, which is not in the journal: an earlier order may have left another than it found.
-    pub at_begin: u64,
+    /// Bytes of DIMMs that were found: with others, a balloon of the same size leaves another size outside.
+    pub dimms: u64,
+    /// What the guest has besides the device, which is not in the journal: an order counts it too.
+    pub besides: u64,
     /// The seconds between two requests for statistics that were found, and the balloon's path, if they were changed.
     pub polling: Option<(u64, String)>,
     /// Whether the size is to stay when the order's process ends.
@@ -131,11 +177,13 @@ impl Record {
         let mut values: Vec<(&str, String)> = vec![
             ("guest", self.guest.0.to_string()),
             ("started", self.guest.1.to_string()),
+            ("name", self.name.clone()),
             ("monitor", self.monitor.to_string()),
             ("way", self.way.name().into()),
             ("device", self.device.clone()),
             ("found", self.found.to_string()),
             ("least", self.least.to_string()),
+            ("dimms", self.dimms.to_string()),
         ];
         values.extend(self.polling.iter().map(|(seconds, path)| ("polling", format!("{seconds} {path}"))));
         values.extend(self.kept.then(|| ("kept", "yes".into())));
@@ -155,15 +203,22 @@ impl Record {
         };
         Some(Record {
             guest: (get("guest")?.parse().ok()?, number("started")?),
+            name: get("name")?.into(),
             monitor: MonitorPlace::parse(get("monitor")?)?,
             way: Way::ALL.into_iter().find(|w| Some(w.name()) == get("way"))?,
             device: get("device")?.into(),
             found: number("found")?,
             least: number("least")?,
-            at_begin: number("found")?,
+            dimms: number("dimms")?,
+            besides: 0,
             polling,
             kept: get("kept").is_some(),
         })
+    }
+
+    /// The error for a size that another program has set.
+    pub fn changed(&self, size: u64) -> OrderError {
+        OrderError::Changed { pid: self.guest.0, size: size >> 20, found: self.found >> 20 }
     }
 
     /// The record of a journal.
@@ -180,21 +235,52 @@ impl Record {
     /// its own. A size that another program has set since stays.
     ///
     /// # Errors
-    /// If the monitor does not answer for a minute: nothing else can be done then.
+    /// If the monitor does not answer for a minute. A guardian is still there then, or a later command.
     pub fn give_back(&self, host: &Host, force: bool) -> Result<Back, OrderError> {
-        let end = Instant::now() + PATIENCE;
+        self.give_back_within(host, force, Some(PATIENCE))
+    }
+
+    /// Waits until an order that was not answered can no longer come after what is ordered next: the last virsh may still be
+    /// on its way to QEMU. A socket's orders keep their sequence.
+    pub fn wait_for_last_order(&self) {
+        if let MonitorPlace::Libvirt(_) = self.monitor {
+            sleep(ORPHAN);
+        }
+    }
+
+    /// As [`give_back`](Record::give_back), however long the monitor does not answer: for a guardian, after which nothing
+    /// else does it.
+    ///
+    /// # Errors
+    /// None while the monitor may answer yet.
+    pub fn give_back_at_last(&self, host: &Host) -> Result<Back, OrderError> {
+        self.give_back_within(host, false, None)
+    }
+
+    pub(super) fn give_back_within(
+        &self,
+        host: &Host,
+        force: bool,
+        patience: Option<Duration>,
+    ) -> Result<Back, OrderError> {
+        let (begun, mut pause) = (Instant::now(), AGAIN);
         let (pid, started) = self.guest;
         loop {
-            if host.started(pid) != Some(started) {
-                return Ok(Back::Gone);
-            }
-            match self.monitor.open(host, pid).and_then(|mut monitor| self.give_back_by(&mut monitor, force))
-            {
+            let given = host.lives(pid, started).and_then(|lives| {
+                if !lives {
+                    return Ok(Back::Gone);
+                }
+                self.give_back_by(&mut self.monitor.open(host, pid)?, force)
+            });
+            match given {
                 Ok(back) => return Ok(back),
-                Err(source) if Instant::now() > end => {
+                Err(source) if patience.is_some_and(|p| begun.elapsed() > p) => {
                     return Err(OrderError::Monitor { pid, place: self.monitor.to_string(), source });
                 }
-                Err(_) => sleep(AGAIN),
+                Err(_) => sleep(pause),
+            }
+            if begun.elapsed() > PATIENCE {
+                pause = (2 * pause).min(SELDOM);
             }
         }
     }
@@ -208,39 +294,59 @@ impl Record {
             Way::Balloon => match &machine.balloon {
                 // The driver of a device that is unplugged gives the guest all of its pages.
                 None => Back::Given,
-                Some(balloon) => match balloon.actual.filter(|size| !force && !self.is_ours(*size)) {
-                    Some(size) => Back::Another { size },
-                    None => {
-                        Balloon::order(monitor, self.found)?;
-                        Back::Given
+                Some(balloon) => {
+                    let now = self.with_dimms(machine.dimms.unwrap_or(self.dimms));
+                    match balloon.actual.filter(|size| !force && !now.is_ours(*size)) {
+                        Some(size) => Back::Another { size },
+                        None => {
+                            Balloon::order(monitor, now.found)?;
+                            Back::Given
+                        }
                     }
-                },
+                }
             },
-            Way::VirtioMem => match one(&machine.virtio_mem) {
-                Ok(device) if device.id.as_deref() == Some(&self.device) => {
+            Way::VirtioMem => {
+                let own = machine.virtio_mem.iter().find(|d| d.id.as_deref() == Some(&self.device));
+                match own {
                     // The last request is known here, unlike a balloon's.
-                    if !force && !self.is_ours(device.requested) {
+                    Some(device) if !force && !self.is_ours(device.requested) => {
                         Back::Another { size: device.requested }
-                    } else {
+                    }
+                    Some(_) => {
                         VirtioMem::order(monitor, &self.device, self.found)?;
                         Back::Given
                     }
+                    // A device is unplugged with all of its memory.
+                    None if machine.dimms.is_some() => Back::Given,
+                    None => return Err(io::Error::other("QEMU does not list its memory devices")),
                 }
-                _ => Back::Another { size: 0 },
-            },
-        };
-        if let Some((seconds, path)) = &self.polling {
-            match Balloon::poll(monitor, path, *seconds) {
-                // The balloon may have been unplugged.
-                Err(e) if Refusal::in_error(&e).is_none() => return Err(e),
-                _ => {}
             }
-        }
+        };
+        self.poll_as_before(monitor, machine.balloon.as_ref())?;
         Ok(back)
     }
 
+    /// Sets the statistics' interval back, if it is still an order's.
+    pub(super) fn poll_as_before(&self, monitor: &mut Monitor, balloon: Option<&Balloon>) -> io::Result<()> {
+        let (Some((seconds, path)), Some(balloon)) = (&self.polling, balloon) else { return Ok(()) };
+        if balloon.polling_s != POLLING || balloon.path != *path {
+            return Ok(());
+        }
+        match Balloon::poll(monitor, path, *seconds) {
+            // The balloon may have been unplugged.
+            Err(e) if Refusal::in_error(&e).is_none() => Err(e),
+            _ => Ok(()),
+        }
+    }
+
+    /// The same with other DIMMs: what the balloon holds stays.
+    pub(super) fn with_dimms(&self, dimms: u64) -> Record {
+        let with = |size: u64| size.saturating_add(dimms).saturating_sub(self.dimms);
+        Record { found: with(self.found), least: with(self.least), dimms, ..self.clone() }
+    }
+
     /// Whether a size lies between what was found and the least that was ordered.
-    fn is_ours(&self, size: u64) -> bool {
+    pub(super) fn is_ours(&self, size: u64) -> bool {
         (self.least.saturating_sub(SLACK)..=self.found.saturating_add(SLACK)).contains(&size)
     }
 }
@@ -265,10 +371,22 @@ pub enum Back {
 /// If this user has no such folder.
 pub fn folder() -> Result<PathBuf, OrderError> {
     if rustix::process::geteuid().is_root() {
-        return Ok("/run/bifold/reclaim".into());
+        return Ok(OF_ROOT.into());
     }
     let own = std::env::var_os("XDG_RUNTIME_DIR").filter(|dir| Path::new(dir).is_absolute());
     own.map(|dir| Path::new(&dir).join("bifold-reclaim")).ok_or(OrderError::NoFolder)
+}
+
+/// The journal of another user's order about a process, which has another folder: root's, or that of the process's user.
+pub(super) fn of_another_user(host: &Host, folder: &Path, guest: (u32, u64)) -> Option<PathBuf> {
+    let theirs = host.user(guest.0).map(|user| format!("/run/user/{user}/bifold-reclaim").into());
+    in_another(folder, [Some(OF_ROOT.into()), theirs], guest)
+}
+
+/// The journal about a process in one of these folders, if that is another one.
+pub(super) fn in_another(folder: &Path, folders: [Option<PathBuf>; 2], guest: (u32, u64)) -> Option<PathBuf> {
+    let others = folders.into_iter().flatten().filter(|f| f != folder);
+    others.map(|f| places(&f, guest).journal).find(|journal| journal.exists())
 }
 
 /// Lock and journal of the orders about a guest's process.

@@ -3,7 +3,7 @@
 
 use super::{Goal, Way};
 use bifold_host::guest_memory::{
-    Balloon, Machine, MemoryGroup, MonitorPlace, NoMemoryGroup, ProcessMemory, Swap, VirtioMem,
+    Balloon, Limit, Machine, MemoryGroup, MonitorPlace, NoMemoryGroup, ProcessMemory, Swap, VirtioMem,
 };
 use bifold_host::{Host, printable};
 
@@ -12,6 +12,19 @@ const MIB: u64 = 1 << 20;
 const PAGE: u64 = 4096;
 /// Locked memory below this part of the resident is that of libraries, such as the rings of io_uring.
 const LOCKED_PART: u64 = 4;
+
+/// Seconds between two requests for statistics during an order.
+pub(super) const POLLING: u64 = 1;
+/// A longer interval is another program's for its charts: an order would judge the guest too late.
+const SELDOM: u64 = 3;
+
+/// Whether an order shortens the interval of a guest's statistics. 0 is none.
+pub(super) fn is_seldom(polling_s: u64) -> bool {
+    !(1..=SELDOM).contains(&polling_s)
+}
+
+/// Part of the host's swap that an order leaves for others.
+const SWAP_RESERVE_PART: u64 = 10;
 
 /// What has to be known of a guest before an order.
 #[derive(Debug, Clone)]
@@ -70,8 +83,10 @@ pub enum Refusal {
         "it has no balloon: start QEMU with -device virtio-balloon-pci,deflate-on-oom=on,free-page-reporting=on, or take memory --by cgroup"
     )]
     NoBalloon,
-    #[error("its balloon has no driver: load virtio_balloon in the guest")]
-    NoDriver,
+    #[error(
+        "QEMU does not tell what its balloon leaves: `query-balloon` needs a KVM that follows changes of memory"
+    )]
+    NoSize,
     #[error(
         "it has no device of virtio-mem with an id: add -device virtio-mem-pci,id=vm0,... or take memory --by balloon"
     )]
@@ -88,6 +103,10 @@ pub enum Refusal {
         "{0} MiB of its memory are locked (VmLck): a locked page cannot be taken; start QEMU without -overcommit mem-lock=on"
     )]
     Locked(u64),
+    #[error(
+        "/proc/{0}/fd and status cannot be read, so its memory may be locked or open to a device of VFIO: run the command with sudo"
+    )]
+    Unread(u32),
     #[error("its memory is in hugetlbfs: {0}")]
     Hugetlb(&'static str),
     #[error("{0}")]
@@ -102,7 +121,9 @@ pub enum Refusal {
         "the host has no swap, so the kernel cannot page a guest out: add swap (zram takes no disk), or take memory --by balloon"
     )]
     NoSwap,
-    #[error("the host's swap has {free} MiB free, and the order takes {wanted} MiB")]
+    #[error(
+        "the host's swap has {free} MiB for the guest (of its cgroup's memory.swap.max, and without a tenth of all for others), and {wanted} MiB are to be taken"
+    )]
     SwapFull { free: u64, wanted: u64 },
     #[error(
         "it has {has} MiB, and the order is for {size} MiB: an order takes memory; `bifold reclaim restore` gives back what an order took, and QEMU's `balloon` gives more"
@@ -166,6 +187,9 @@ pub fn refusal(
             return Err(Refusal::Migrating(state.clone()));
         }
     }
+    if way != Way::VirtioMem && (facts.vfio.is_none() || facts.memory.locked.is_none()) {
+        return Err(Refusal::Unread(facts.pid));
+    }
     let locked = facts.memory.locked.unwrap_or(0);
     if way != Way::VirtioMem && locked > facts.memory.resident.unwrap_or(0) / LOCKED_PART && locked > MIB {
         return Err(Refusal::Locked(locked / MIB));
@@ -197,15 +221,20 @@ pub fn refusal(
         floor,
         step,
         statistics: true,
-        polling_s: balloon.map_or(0, |b| b.polling_s).max(1),
-        deflates: balloon.is_some_and(|b| b.deflate_on_oom),
+        polling_s: balloon.map_or(POLLING, |b| if is_seldom(b.polling_s) { POLLING } else { b.polling_s }),
+        // A balloon that deflates gives nothing back of virtio-mem. A guest that is paged out keeps all of its memory.
+        deflates: match way {
+            Way::Balloon => balloon.is_some_and(|b| b.deflate_on_oom),
+            Way::VirtioMem => false,
+            Way::Cgroup => true,
+        },
         slack: MIB,
         unit: PAGE,
     };
     let goal = match way {
         Way::Balloon => {
             let balloon = balloon.ok_or(Refusal::NoBalloon)?;
-            balloon.actual.ok_or(Refusal::NoDriver)?;
+            balloon.actual.ok_or(Refusal::NoSize)?;
             goal
         }
         Way::VirtioMem => of_virtio_mem(goal, machine.unwrap_or(&Machine::default()))?,
@@ -246,23 +275,40 @@ fn of_group(goal: Goal, facts: &Facts, balloon: Option<&Balloon>) -> Result<Goal
     if let Some(other) = group.processes.iter().find(|pid| **pid != facts.pid) {
         return Err(Refusal::Shared(format!("process {other}")));
     }
-    let swap = facts.swap.filter(|s| s.total > 0).ok_or(Refusal::NoSwap)?;
-    let wanted = group.current.unwrap_or(0).saturating_sub(goal.size);
-    if wanted > swap.free {
-        return Err(Refusal::SwapFull { free: swap.free / MIB, wanted: wanted / MIB });
-    }
-    let available = balloon.and_then(|b| b.statistics.available);
-    if goal.floor.is_none() && available.is_none() {
-        return Err(Refusal::NoFloor("its balloon sends no statistics: give --floor"));
+    has_swap(facts.swap, group, group.current.unwrap_or(0).saturating_sub(goal.size))?;
+    // Nothing that has to be set back is changed for a cgroup, so QEMU has to ask on its own.
+    let polled = balloon.is_some_and(|b| !is_seldom(b.polling_s) && b.statistics.available.is_some());
+    if goal.floor.is_none() && !polled {
+        return Err(Refusal::NoFloor(
+            "its balloon sends no statistics at least every 3 s (guest-stats-polling-interval): give --floor",
+        ));
     }
     Ok(goal)
 }
 
+/// Whether the host's swap, and the cgroup's part of it, have room for so many bytes, and a reserve for others.
+pub(super) fn has_swap(swap: Option<Swap>, group: &MemoryGroup, wanted: u64) -> Result<(), Refusal> {
+    let swap = swap.filter(|s| s.total > 0).ok_or(Refusal::NoSwap)?;
+    let own = match group.swap_max {
+        Some(Limit::Bytes(most)) => most.saturating_sub(group.swapped.unwrap_or(0)),
+        _ => u64::MAX,
+    };
+    let free = swap.free.saturating_sub(swap.total / SWAP_RESERVE_PART).min(own);
+    if wanted > free {
+        return Err(Refusal::SwapFull { free: free / MIB, wanted: wanted / MIB });
+    }
+    Ok(())
+}
+
 impl Refusal {
     /// The refusal of a size below a floor that follows from what the guest uses.
-    pub(super) fn below(size: u64, floor: u64, used: u64, deflates: bool) -> Refusal {
-        let hint = if deflates { "" } else { ", twice as much as with deflate-on-oom=on" };
+    pub(super) fn below(goal: &Goal, floor: u64, used: u64) -> Refusal {
+        let hint = match (goal.way, goal.deflates) {
+            (Way::Balloon, false) => ", twice as much as with deflate-on-oom=on",
+            (Way::VirtioMem, _) => ", twice that of a balloon that deflates",
+            _ => "",
+        };
         let why = format!("it uses {} MiB, and a margin stays{hint}", used.div_ceil(MIB));
-        Refusal::BelowLeast { size: size / MIB, least: floor.div_ceil(MIB), why: printable(&why) }
+        Refusal::BelowLeast { size: goal.size / MIB, least: floor.div_ceil(MIB), why: printable(&why) }
     }
 }

@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! An order under way on a live host, from its lock to its end.
 
-use super::record::WHAT;
-use super::refusal::{Facts, Refusal, facts, one, refusal};
+use super::record::{OF_ROOT, WHAT, of_another_user};
+use super::refusal::{Facts, POLLING, Refusal, facts, is_seldom, one, refusal, size_of};
 use super::{Act, Back, Goal, Hand, Look, OrderError, Record, Steer, Way, Why, places};
-use bifold_host::guest_memory::{Balloon, MonitorPlace};
+use bifold_host::guest_memory::{Balloon, Machine, MonitorPlace};
 use bifold_host::held::{Guardian, Held, HeldError, Journal, Places, lock};
 use bifold_host::placement::LiveGuest;
 use bifold_host::{Host, printable};
@@ -22,8 +22,6 @@ const SILENT: Duration = Duration::from_secs(5);
 /// The time in which a size without an order must not move.
 const STILL: Duration = Duration::from_secs(1);
 const AGAIN: Duration = Duration::from_millis(100);
-/// Seconds between two requests for statistics during an order, unless there are some already.
-const POLLING: u64 = 1;
 
 /// What a user wants of a guest.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -76,6 +74,8 @@ pub struct Order {
     steer: Steer,
     first: Look,
     silent: Option<Instant>,
+    /// Whether the last order was not answered, and may be carried out yet.
+    unanswered: bool,
     holding: Holding,
 }
 
@@ -94,10 +94,12 @@ enum Holding {
 pub fn preview(host: &Host, guest: &LiveGuest, wish: &Wish) -> Result<(Goal, Look, Option<u64>), OrderError> {
     let id = (guest.pid, guest.started);
     let place = host.monitor_place(guest.pid);
-    let (facts, goal) = goal(host, guest, place.as_ref(), wish)?;
-    let look = Hand::new(host.clone(), id, place, wish.way).look()?;
+    let (facts, mut goal) = goal(host, guest, place.as_ref(), wish)?;
+    let look = Hand::new(host.clone(), id, place, &goal).look()?;
+    let polled = facts.machine.is_ok_and(|m| m.balloon.is_some_and(|b| !is_seldom(b.polling_s)));
+    // Statistics that are not polled are of any age.
+    goal.statistics = polled;
     let floor = Steer::new(goal, look).floor(&look);
-    let polled = facts.machine.is_ok_and(|m| m.balloon.is_some_and(|b| b.polling_s > 0));
     match floor.filter(|_| polled || wish.floor.is_some()) {
         Some(floor) if goal.size < floor => Err(refused(guest, below(&goal, &look, floor))),
         floor => Ok((goal, look, floor)),
@@ -120,7 +122,7 @@ fn refused(guest: &LiveGuest, refusal: Refusal) -> OrderError {
 }
 
 fn below(goal: &Goal, look: &Look, floor: u64) -> Refusal {
-    Refusal::below(goal.size, floor, look.used.unwrap_or(0), goal.deflates)
+    Refusal::below(goal, floor, look.used.unwrap_or(0))
 }
 
 impl Order {
@@ -137,26 +139,42 @@ impl Order {
         wish: &Wish,
         stop: &AtomicBool,
     ) -> Result<Order, OrderError> {
-        make(folder)?;
         let id = (guest.pid, guest.started);
+        alone(host, folder, id)?;
+        make(folder)?;
         let places = places(folder, id);
         let place = host.monitor_place(guest.pid);
-        let (holding, goal) = if wish.way == Way::Cgroup {
+        let (holding, goal, size) = if wish.way == Way::Cgroup {
             let lock = lock(WHAT, &places)?;
-            (Holding::Lock(lock), goal(host, guest, place.as_ref(), wish)?.1)
+            let (facts, goal) = goal(host, guest, place.as_ref(), wish)?;
+            (Holding::Lock(lock), goal, size_of(&facts, wish.way))
         } else {
-            let (held, record, goal) = hold(host, &places, guardian, guest, place.as_ref(), wish)?;
-            (Holding::Journal(Box::new((held, record))), goal)
+            let (held, record, goal, size) = hold(host, &places, guardian, guest, place.as_ref(), wish)?;
+            (Holding::Journal(Box::new((held, record))), goal, Some(size))
         };
-        let hand = Hand::new(host.clone(), id, place, wish.way);
+        let hand = Hand::new(host.clone(), id, place, &goal);
         let steer = Steer::new(goal, Look::default());
-        let order = Order { host: host.clone(), hand, steer, first: Look::default(), silent: None, holding };
-        order.prepare(guest, goal, stop)
+        let order = Order {
+            host: host.clone(),
+            hand,
+            steer,
+            first: Look::default(),
+            silent: None,
+            unanswered: false,
+            holding,
+        };
+        order.prepare(guest, goal, size, stop)
     }
 
     /// Requests statistics and makes sure that the order may take its first step. Gives everything back otherwise.
-    fn prepare(mut self, guest: &LiveGuest, goal: Goal, stop: &AtomicBool) -> Result<Order, OrderError> {
-        match self.first_look(guest, goal, stop) {
+    fn prepare(
+        mut self,
+        guest: &LiveGuest,
+        goal: Goal,
+        size: Option<u64>,
+        stop: &AtomicBool,
+    ) -> Result<Order, OrderError> {
+        match self.first_look(guest, goal, size, stop) {
             Ok((goal, look)) => {
                 self.steer = Steer::new(goal, look);
                 self.first = look;
@@ -173,6 +191,7 @@ impl Order {
         &mut self,
         guest: &LiveGuest,
         mut goal: Goal,
+        size: Option<u64>,
         stop: &AtomicBool,
     ) -> Result<(Goal, Look), OrderError> {
         if let Holding::Journal(held) = &self.holding {
@@ -188,23 +207,26 @@ impl Order {
         let mut look = first;
         // The statistics' time changes with each update; those of before may be old.
         let fresh = |look: &Look| look.used.is_some() && look.updated != first.updated;
-        let wanted = goal.way != Way::Cgroup;
+        let wanted = goal.way != Way::Cgroup || goal.floor.is_none();
         let patience = FIRST.max(Duration::from_secs(goal.polling_s).saturating_mul(2));
         while begun.elapsed() < STILL || (wanted && !fresh(&look) && begun.elapsed() < patience) {
             sleep(AGAIN);
             look = self.patiently(stop)?;
         }
-        if look.size.abs_diff(first.size) > goal.slack {
-            let (from, to) = (first.size >> 20, look.size >> 20);
+        // The size that was written down may be one that the guest passed on its way to another.
+        let from = size.filter(|_| goal.way != Way::Cgroup).unwrap_or(first.size);
+        if look.size.abs_diff(from) > goal.slack || look.size.abs_diff(first.size) > goal.slack {
+            let (from, to) = (from >> 20, look.size >> 20);
             return Err(refused(guest, Refusal::Unsettled { from, to }));
         }
         if wanted && !fresh(&look) {
             goal.statistics = false;
+            (look.available, look.used) = (None, None);
             if goal.floor.is_none() || !goal.deflates {
                 return Err(refused(
                     guest,
                     Refusal::NoFloor(
-                        "the guest sends no statistics: load virtio_balloon in the guest, or give --floor, which takes a balloon with deflate-on-oom=on",
+                        "the guest sends no statistics: load virtio_balloon in the guest; --floor in place of them is for --by balloon with deflate-on-oom=on, and for --by cgroup",
                     ),
                 ));
             }
@@ -243,9 +265,12 @@ impl Order {
     /// Looks at the guest once, and orders the next step if it is time for one.
     ///
     /// # Errors
-    /// If the guest has ended, its monitor is silent for too long, or a step cannot be written down or ordered. The order
-    /// should be given back then.
+    /// If the guest or the guardian has ended, the monitor is silent for too long, or a step cannot be written down or ordered.
+    /// The order should be given back then.
     pub fn tick(&mut self) -> Result<Event, OrderError> {
+        if let Holding::Journal(held) = &mut self.holding {
+            held.0.beat()?;
+        }
         let look = match self.hand.look() {
             Ok(look) => look,
             Err(e @ OrderError::Monitor { .. }) => {
@@ -262,30 +287,44 @@ impl Order {
             Act::Order(target) => {
                 if let Holding::Journal(held) = &mut self.holding {
                     let (held, record) = &mut **held;
-                    // What is found counts the device alone; the steps count from the size of the first look.
-                    let taken = self.first.size.saturating_sub(target);
-                    record.least = record.least.min(record.at_begin.saturating_sub(taken));
+                    // The device alone, as what is found.
+                    record.kept = false;
+                    record.least = record.least.min(target.saturating_sub(record.besides));
                     held.note(WHAT, record.values())?;
+                    held.beat()?;
                 }
+                self.unanswered = true;
                 self.hand.order(&look, target)?;
+                self.unanswered = false;
+                // This process may have stood still just before, and its guardian have given everything back.
+                if let Holding::Journal(held) = &mut self.holding {
+                    held.0.beat()?;
+                }
                 Event::Ordered { look, target }
             }
         })
     }
 
-    /// Gives everything back and ends. The guest follows on its own.
+    /// Gives everything back and ends. The guest follows on its own. `None` if this order has taken nothing yet, and its size
+    /// stays as an earlier order with `--keep` has left it.
     ///
     /// # Errors
-    /// If the monitor does not answer: the journal stays then, for the guardian and for `bifold reclaim restore`.
-    pub fn give_back(self) -> Result<Back, OrderError> {
-        let Holding::Journal(held) = self.holding else { return Ok(Back::Given) };
+    /// If the monitor does not answer for a minute: the guardian tries on, and the journal stays until it succeeds.
+    pub fn give_back(self) -> Result<Option<Back>, OrderError> {
+        if matches!(&self.holding, Holding::Journal(held) if held.1.kept) {
+            return self.keep().map(|()| None);
+        }
+        let Holding::Journal(held) = self.holding else { return Ok(Some(Back::Given)) };
         let (mut held, record) = *held;
+        if self.unanswered {
+            record.wait_for_last_order();
+        }
         let mut back = Back::Given;
-        held.end(|| {
+        held.end_or_leave(|| {
             back = record.give_back(&self.host, false)?;
             Ok::<_, OrderError>(())
         })?;
-        Ok(back)
+        Ok(Some(back))
     }
 
     /// Ends and leaves the size as it is. The journal stays, so that everything can be given back later.
@@ -295,11 +334,15 @@ impl Order {
     pub fn keep(self) -> Result<(), OrderError> {
         let Holding::Journal(held) = self.holding else { return Ok(()) };
         let (held, mut record) = *held;
-        if let Some((seconds, path)) = record.polling.take() {
+        if record.polling.is_some() {
             let (pid, place) = (record.guest.0, &record.monitor);
-            let asked = place.open(&self.host, pid).and_then(|mut m| Balloon::poll(&mut m, &path, seconds));
+            let asked = place.open(&self.host, pid).and_then(|mut m| {
+                let balloon = Machine::ask(&mut m)?.balloon;
+                record.poll_as_before(&mut m, balloon.as_ref())
+            });
             asked.map_err(|source| OrderError::Monitor { pid, place: place.to_string(), source })?;
         }
+        record.polling = None;
         record.kept = true;
         held.note(WHAT, record.values())?;
         held.keep();
@@ -315,11 +358,10 @@ fn hold(
     guest: &LiveGuest,
     place: Option<&MonitorPlace>,
     wish: &Wish,
-) -> Result<(Held, Record, Goal), OrderError> {
-    let id = (guest.pid, guest.started);
+) -> Result<(Held, Record, Goal, u64), OrderError> {
     let mut begun = None;
     let held = Held::adopt(WHAT, places, (guardian, &[]), |left| {
-        let mut earlier = None;
+        let (mut earlier, mut given) = (None, false);
         if let Some(left) = left {
             let record = Record::at(&places.journal, left)?;
             if record.kept && record.way == wish.way {
@@ -334,56 +376,87 @@ fn hold(
                     )),
                 ));
             } else {
-                record.give_back(host, false)?;
-                Journal::remove(&places.journal)?;
+                // The guest may be on its way to the size that was found then.
+                match record.give_back(host, false)? {
+                    Back::Given => {
+                        given = true;
+                        earlier = Some(record).filter(|r| r.way == wish.way && r.least < r.found);
+                    }
+                    Back::Gone => return Err(OrderError::Gone { pid: guest.pid }),
+                    Back::Another { size } => return Err(record.changed(size)),
+                }
             }
         }
-        let (facts, goal) = goal(host, guest, place, wish)?;
-        let record = found(&facts, id, place, wish.way, earlier)
+        let (facts, goal) = goal(host, guest, place, wish).or_else(|e| {
+            if given {
+                Journal::remove(&places.journal)?;
+            }
+            Err(e)
+        })?;
+        let (record, size) = found(&facts, guest, place, wish.way, earlier)
             .ok_or_else(|| refused(guest, Refusal::NoMonitor("its monitor does not tell its size".into())))?;
-        let values = record.values();
-        begun = Some((record, goal));
+        if !record.is_ours(size) {
+            return Err(record.changed(size));
+        }
+        let values = Record { kept: false, ..record.clone() }.values();
+        let size = record.besides.saturating_add(size);
+        begun = Some((record, goal, size));
         Ok::<_, OrderError>(values)
     })?;
-    let (record, goal) = begun.expect("the journal has it");
-    Ok((held, record, goal))
+    let (record, goal, size) = begun.expect("the journal has it");
+    Ok((held, record, goal, size))
 }
 
-/// What an order finds. What an earlier order found and left changed counts.
+/// What an order finds, and the device's size. What an earlier order found and left changed counts.
 fn found(
     facts: &Facts,
-    guest: (u32, u64),
+    guest: &LiveGuest,
     place: Option<&MonitorPlace>,
     way: Way,
     earlier: Option<Record>,
-) -> Option<Record> {
+) -> Option<(Record, u64)> {
     let machine = facts.machine.as_ref().ok()?;
     let balloon = machine.balloon.as_ref();
-    let (device, size) = match way {
-        Way::Balloon => (balloon?.path.clone(), balloon?.actual?),
+    let (device, size, besides) = match way {
+        Way::Balloon => (balloon?.path.clone(), balloon?.actual?, 0),
         _ => {
             let device = one(&machine.virtio_mem).ok()?;
-            (device.id.clone()?, device.requested)
+            (device.id.clone()?, device.requested, machine.base?)
         }
     };
-    let polling = balloon.filter(|b| b.polling_s == 0).map(|b| (0, b.path.clone()));
-    Some(Record {
-        guest,
+    let dimms = machine.dimms.unwrap_or(0);
+    let earlier = earlier.map(|e| if way == Way::Balloon { e.with_dimms(dimms) } else { e });
+    let polling = balloon.filter(|b| is_seldom(b.polling_s)).map(|b| (b.polling_s, b.path.clone()));
+    let record = Record {
+        guest: (guest.pid, guest.started),
+        name: printable(&guest.name),
         monitor: place?.clone(),
         way,
         device,
         found: earlier.as_ref().map_or(size, |e| e.found),
-        least: earlier.as_ref().map_or(size, |e| e.least.min(size)),
-        at_begin: size,
+        least: earlier.as_ref().map_or(size, |e| e.least),
+        dimms,
+        besides,
         polling,
-        kept: false,
-    })
+        // Until the first step: an order that ends before it leaves what it found.
+        kept: earlier.is_some_and(|e| e.kept),
+    };
+    Some((record, size))
 }
 
-/// Makes the folder, which only its user may enter.
+/// Refuses a guest that another user's order has.
+pub(super) fn alone(host: &Host, folder: &Path, guest: (u32, u64)) -> Result<(), OrderError> {
+    match of_another_user(host, folder, guest) {
+        Some(path) => Err(OrderError::OfAnotherUser { pid: guest.0, path }),
+        None => Ok(()),
+    }
+}
+
+/// Makes the folder, into which only its user may write.
 pub(super) fn make(folder: &Path) -> Result<(), OrderError> {
+    let mode = if folder == Path::new(OF_ROOT) { 0o755 } else { 0o700 };
     let parent = folder.parent().unwrap_or(Path::new("/"));
-    let made = std::fs::create_dir_all(parent).and_then(|()| DirBuilder::new().mode(0o700).create(folder));
+    let made = std::fs::create_dir_all(parent).and_then(|()| DirBuilder::new().mode(mode).create(folder));
     let made = made.or_else(|e| if folder.is_dir() { Ok(()) } else { Err(e) });
     made.map_err(|source| match source.kind() {
         std::io::ErrorKind::PermissionDenied => HeldError::NotRoot { path: folder.into() }.into(),

@@ -21,6 +21,8 @@ const WITHOUT_DEFLATE: u64 = 2;
 const STEP_PART: u64 = 8;
 const STEP_ROOM: u64 = 4;
 const STEP_LEAST: u64 = 16 * MIB;
+/// Most bytes of one write to `memory.reclaim`, during which the order looks at nothing.
+const RECLAIM_MOST: u64 = 256 * MIB;
 /// Faults per second beyond twice those before the order. A fault that reads from flash takes 0.1 to 1 ms, so 100 take 1 to 10 %
 /// of a processor's time.
 const FAULTS: f64 = 100.0;
@@ -151,7 +153,7 @@ impl fmt::Display for Why {
             Why::Another { size } => {
                 write!(
                     f,
-                    "its size is {} MiB, which this order did not ask for: another program orders sizes",
+                    "its size is {} MiB, which this order did not ask for: another program orders sizes, or the guest has restarted",
                     mib(size)
                 )
             }
@@ -224,8 +226,12 @@ impl Steer {
 
     /// The least size that the order may go to, by this look; `None` if it cannot be known.
     pub fn floor(&self, look: &Look) -> Option<u64> {
-        if self.goal.floor.is_some() {
-            return self.goal.floor;
+        if let Some(floor) = self.goal.floor {
+            // The user's floor may be below what the guest uses, and still no step is to run it dry.
+            let available = look.available.filter(|_| self.goal.statistics && self.goal.way != Way::Cgroup);
+            let dry = available
+                .map_or(0, |a| look.size.saturating_add(self.scaled(MARGIN_LEAST)).saturating_sub(a));
+            return Some(floor.max(dry));
         }
         let (used, margin) = (look.used?, self.margin(look)?);
         match self.goal.way {
@@ -237,8 +243,11 @@ impl Steer {
     }
 
     fn margin(&self, look: &Look) -> Option<u64> {
-        let margin = (look.used? / MARGIN_PART).max(MARGIN_LEAST);
-        Some(if self.goal.deflates { margin } else { margin.saturating_mul(WITHOUT_DEFLATE) })
+        Some(self.scaled((look.used? / MARGIN_PART).max(MARGIN_LEAST)))
+    }
+
+    fn scaled(&self, margin: u64) -> u64 {
+        if self.goal.deflates { margin } else { margin.saturating_mul(WITHOUT_DEFLATE) }
     }
 
     /// Whether anything was ordered.
@@ -269,8 +278,12 @@ impl Steer {
         let room = from.saturating_sub(floor);
         let step =
             self.goal.step.unwrap_or_else(|| (from / STEP_PART).min((room / STEP_ROOM).max(STEP_LEAST)));
+        let step = if self.goal.way == Way::Cgroup { step.min(RECLAIM_MOST) } else { step };
         let by = step.min(room).min(from.saturating_sub(self.goal.size));
-        let target = from - by / self.goal.unit * self.goal.unit;
+        // A step is a block of virtio-mem at least, where there is room for one.
+        let unit = self.goal.unit;
+        let by = if by < unit && unit <= room.min(from.saturating_sub(self.goal.size)) { unit } else { by };
+        let target = from - by / unit * unit;
         if target == from {
             self.phase = Phase::Holding;
             return Act::Hold { whole: self.target <= self.goal.size };
@@ -291,7 +304,8 @@ impl Steer {
             self.phase = Phase::Holding;
             return Act::Hold { whole: false };
         }
-        if look.size < nearest {
+        // Some pages now and then are no progress.
+        if look.size.saturating_add(self.goal.slack) <= nearest {
             self.phase = Phase::Moving { nearest: look.size, since: look.at };
         } else if look.at.saturating_sub(since) > STUCK {
             return Act::GiveBack(Why::Stuck { size: look.size, target: self.target });
@@ -360,8 +374,7 @@ impl Steer {
         match look.available {
             Some(_) if look.used.is_none() => back(Why::Untrue),
             Some(available) => {
-                // A floor of the user's may be below what is safe, and still the guest is not to run dry.
-                let own = MARGIN_LEAST / 2;
+                let own = self.scaled(MARGIN_LEAST) / 2;
                 let least =
                     if self.goal.floor.is_some() { own } else { self.margin(look).unwrap_or(own) / 2 };
                 (available < least && self.has_begun())

@@ -218,6 +218,27 @@ fn what_does_not_move_or_tell_is_given_back() {
 }
 
 #[test]
+fn a_size_that_creeps_is_stuck() {
+    let look = Guest::new(1024, 200, true).look();
+    let mut steer = Steer::new(Goal { statistics: false, floor: Some(MIB), ..goal(512 * MIB, true) }, look);
+    let acts: Vec<Act> = (0..60)
+        .map(|n| steer.next(&Look { at: Duration::from_secs(n), size: look.size - 4096 * n, ..look }))
+        .collect();
+    assert!(acts.iter().any(|a| matches!(a, Act::GiveBack(Why::Stuck { .. }))), "{acts:?}");
+}
+
+#[test]
+fn a_step_is_a_block_at_least() {
+    let look = Guest::new(4096, 400, true).look();
+    let step = |size| {
+        let wanted = Goal { way: Way::VirtioMem, unit: 1024 * MIB, statistics: false, ..goal(size, true) };
+        Steer::new(wanted, look).next(&look)
+    };
+    assert_eq!(step(2048 * MIB), Act::Order(3072 * MIB));
+    assert_eq!(step(4096 * MIB), Act::Hold { whole: true });
+}
+
+#[test]
 fn a_second_controller_ends_an_order() {
     for (other, left) in [(100 * MIB, true), (600 * MIB, false)] {
         let mut guest = Guest::new(1024, 60, true);
@@ -321,6 +342,7 @@ fn all_well() -> Facts {
         running: true,
         migration: None,
         base: Some(512 * MIB),
+        dimms: Some(0),
         balloon: Some(balloon),
         virtio_mem: vec![device],
     };
@@ -359,11 +381,13 @@ fn an_order_is_refused_for_what_would_harm_or_give_nothing() {
         (&[B, V, C], |f| machine(f).running = false, "vCPUs do not run"),
         (&[B, V, C], |f| machine(f).migration = Some("active".into()), "migration is under way"),
         (&[B], |f| machine(f).balloon = None, "no balloon"),
-        (&[B], |f| balloon(f).actual = None, "no driver"),
+        (&[B], |f| balloon(f).actual = None, "does not tell what its balloon leaves"),
         (&[V], |f| machine(f).virtio_mem.clear(), "no device of virtio-mem"),
         (&[V], |f| machine(f).virtio_mem[0].id = None, "no device of virtio-mem"),
         (&[V], |f| machine(f).virtio_mem[0].requested = 0, "does not follow"),
         (&[B, C], |f| f.vfio = Some(2), "devices of VFIO"),
+        (&[B, C], |f| f.vfio = None, "cannot be read"),
+        (&[B, C], |f| f.memory.locked = None, "cannot be read"),
         (&[B, C], |f| f.memory.locked = Some(300 * MIB), "locked"),
         (&[B, C], |f| f.memory.hugetlb = Some(2 * MIB), "hugetlbfs"),
         (&[B, C], |f| f.hugetlb = true, "hugetlbfs"),
@@ -372,7 +396,8 @@ fn an_order_is_refused_for_what_would_harm_or_give_nothing() {
         (&[C], |f| _ = group(f).processes.insert(10), "same cgroup"),
         (&[C], |f| f.swap = None, "no swap"),
         (&[C], |f| f.swap = Some(Swap::default()), "no swap"),
-        (&[C], |f| f.swap = Some(Swap { total: 1 << 30, free: MIB, ..Swap::default() }), "has 1 MiB free"),
+        (&[C], |f| f.swap.as_mut().unwrap().free = 100 * MIB, "without a tenth of all for others"),
+        (&[C], |f| group(f).swap_max = Some(Limit::Bytes(MIB)), "has 1 MiB for the guest"),
     ];
     let ask = |facts: &Facts, way, size| refusal(facts, way, size, Some(64 * MIB), None);
     for (ways, change, why) in cases {
@@ -409,7 +434,17 @@ fn an_order_is_refused_below_and_above() {
         let refused = refusal(&facts, way, size * MIB, floor, None).unwrap_err().to_string();
         assert!(refused.contains(why), "{refused}");
     }
+    // For a cgroup, statistics that QEMU does not ask for are of any age.
+    let mut polled = facts.clone();
+    let balloon = polled.machine.as_mut().unwrap().balloon.as_mut().unwrap();
+    balloon.statistics.available = Some(300 * MIB);
+    for (polling_s, enough) in [(0, false), (60, false), (2, true)] {
+        polled.machine.as_mut().unwrap().balloon.as_mut().unwrap().polling_s = polling_s;
+        let asked = refusal(&polled, Way::Cgroup, 300 * MIB, None, None);
+        assert_eq!(asked.is_ok(), enough, "{polling_s}: {asked:?}");
+    }
     let goal = refusal(&facts, Way::VirtioMem, 601 * MIB + 1, None, None).unwrap();
+    assert!(!goal.deflates, "the balloon that deflates is another device");
     assert_eq!((goal.size, goal.unit), (602 * MIB, 2 * MIB), "whole blocks");
 }
 
@@ -417,25 +452,52 @@ fn an_order_is_refused_below_and_above() {
 fn a_record_is_read_as_it_was_written() {
     let record = Record {
         guest: (9, 4711),
+        name: "the db".into(),
         monitor: MonitorPlace::Socket("/run/a b".into()),
         way: Way::VirtioMem,
         device: "vm 0".into(),
         found: 7,
         least: 5,
-        at_begin: 7,
+        dimms: 0,
+        besides: 0,
         polling: Some((0, "/machine/peripheral/b 0".into())),
         kept: true,
     };
     let journal = Journal { what: WHAT.into(), pid: 1, found: record.values() };
     let read = Journal::parse(&journal.text(), WHAT).unwrap();
     assert_eq!(Record::of(&read.found), Some(record.clone()));
-    for missing in 0..7 {
+    for missing in 0..9 {
         let mut values = record.values();
         values.remove(missing);
         assert_eq!(Record::of(&values), None);
     }
     let plain = Record { polling: None, kept: false, ..record };
     assert_eq!(Record::of(&plain.values()), Some(plain));
+}
+
+#[test]
+fn another_users_order_is_seen() {
+    let dir = tempfile::tempdir().unwrap();
+    let (own, other) = (dir.path().join("own"), dir.path().join("other"));
+    let seen = || record::in_another(&own, [Some(own.clone()), Some(other.clone())], (9, 22));
+    std::fs::create_dir_all(&own).unwrap();
+    std::fs::create_dir_all(&other).unwrap();
+    std::fs::write(places(&own, (9, 22)).journal, "").unwrap();
+    std::fs::write(places(&other, (9, 23)).journal, "").unwrap();
+    assert_eq!(seen(), None);
+    std::fs::write(places(&other, (9, 22)).journal, "").unwrap();
+    assert_eq!(seen(), Some(places(&other, (9, 22)).journal));
+}
+
+#[test]
+fn a_journal_that_cannot_be_used_names_process_and_remedy() {
+    let dir = tempfile::tempdir().unwrap();
+    std::fs::write(dir.path().join("9-22.journal"), "bifold-reclaim 1\npid 4\nguest 9\n").unwrap();
+    std::fs::write(dir.path().join("10-22.journal"), "bifold-reclaim 1\npid 4\nguest 10\nend\n").unwrap();
+    let errors: Vec<String> = records(dir.path()).into_iter().map(|r| r.unwrap_err().to_string()).collect();
+    for (error, part) in errors.iter().zip(["process 10 its size", "process 9 its size"]) {
+        assert!(error.contains(part) && error.contains("QEMU's `balloon`"), "{error}");
+    }
 }
 
 /// A host with cgroup v2, on which process 9 is alone in its cgroup and no monitor answers.
@@ -449,6 +511,8 @@ fn with_group(dir: &std::path::Path) -> bifold_host::Host {
         ("proc/meminfo", "SwapTotal: 1048576 kB\nSwapFree: 1048576 kB\n".into()),
         ("proc/9/cgroup", "0::/web.scope\n".into()),
         ("proc/9/stat", format!("9 (vmm) {fields}\n")),
+        ("proc/9/status", "VmLck: 0 kB\n".into()),
+        ("proc/9/fd/0", String::new()),
         ("proc/9/cmdline", "firecracker\0--id\0web\0".into()),
         ("sys/fs/cgroup/web.scope/memory.current", format!("{}\n", 256 * MIB)),
         ("sys/fs/cgroup/web.scope/memory.stat", "workingset_refault_anon 0\n".into()),
@@ -459,6 +523,47 @@ fn with_group(dir: &std::path::Path) -> bifold_host::Host {
         std::fs::write(at(path), text).unwrap();
     }
     host
+}
+
+#[test]
+fn a_guardian_tries_on_until_the_guest_has_ended() {
+    let dir = tempfile::tempdir().unwrap();
+    let host = with_group(dir.path());
+    let record = Record {
+        guest: (9, 22),
+        name: "web".into(),
+        monitor: MonitorPlace::Socket("/nonexistent/qmp".into()),
+        way: Way::Balloon,
+        device: "/b".into(),
+        found: 7,
+        least: 5,
+        dimms: 0,
+        besides: 0,
+        polling: None,
+        kept: false,
+    };
+    let limited = record.give_back_within(&host, false, Some(Duration::ZERO));
+    assert!(matches!(limited, Err(OrderError::Monitor { .. })), "{limited:?}");
+    // What cannot be read is not gone, and a zombie is.
+    let stat = dir.path().join("proc/9/stat");
+    let lives = std::fs::read_to_string(&stat).unwrap();
+    std::fs::remove_file(&stat).unwrap();
+    std::fs::create_dir(&stat).unwrap();
+    let unread = record.give_back_within(&host, false, Some(Duration::ZERO));
+    assert!(matches!(unread, Err(OrderError::Monitor { .. })), "{unread:?}");
+    std::fs::remove_dir(&stat).unwrap();
+    std::fs::write(&stat, lives.replace(") 3 ", ") Z ")).unwrap();
+    assert_eq!(record.give_back_at_last(&host).unwrap(), Back::Gone);
+    std::fs::write(&stat, lives).unwrap();
+    let ends = std::thread::spawn({
+        let stat = dir.path().join("proc/9/stat");
+        move || {
+            std::thread::sleep(Duration::from_millis(600));
+            std::fs::remove_file(stat).unwrap();
+        }
+    });
+    assert_eq!(record.give_back_at_last(&host).unwrap(), Back::Gone);
+    ends.join().unwrap();
 }
 
 /// What became of an order about that cgroup, which asks for steps of 32 MiB; `change` comes after each step.
@@ -522,6 +627,21 @@ fn a_cgroup_is_reclaimed_in_steps_until_its_pages_come_back() {
         std::fs::write(group.join("cgroup.procs"), "9\n10\n").unwrap();
     });
     assert!(matches!(end, Err(OrderError::Group { .. })) && steps == 1, "{end:?} after {steps}");
+    // Others fill the swap meanwhile.
+    let (end, steps) = order_by_group(|group, n, target| {
+        takes(group, n, target);
+        let proc = group.ancestors().nth(4).unwrap().join("proc");
+        std::fs::write(proc.join("meminfo"), "SwapTotal: 1048576 kB\nSwapFree: 120000 kB\n").unwrap();
+    });
+    assert!(matches!(end, Err(OrderError::Group { .. })) && steps == 1, "{end:?} after {steps}");
+}
+
+#[test]
+fn one_write_reclaims_a_quarter_of_a_gibibyte_at_most() {
+    let wanted = Goal { way: Way::Cgroup, statistics: false, floor: Some(MIB), ..goal(MIB, true) };
+    let look = Look { size: 8192 * MIB, running: true, ..Look::default() };
+    let wanted = Goal { step: Some(4096 * MIB), ..wanted };
+    assert_eq!(Steer::new(wanted, look).next(&look), Act::Order((8192 - 256) * MIB));
 }
 
 #[test]
@@ -531,6 +651,28 @@ fn plugged_memory_counts_as_the_guests_whatever_the_way() {
     assert_eq!(hand::used(&machine, 600 * MIB), Some(168 * MIB));
     assert_eq!(hand::used(&machine, 769 * MIB), None, "that cannot be true");
     assert_eq!(hand::used(&Machine { balloon: None, ..machine }, 0), None);
+}
+
+#[test]
+fn a_users_floor_does_not_run_a_guest_dry() {
+    // 300 MiB are available, and the floor would take 4 GiB.
+    for (deflates, least) in [(true, 64), (false, 128)] {
+        let mut guest = Guest::new(8192, 8192 - 300 - 128, deflates);
+        guest.cache = 0;
+        let wanted = Goal { floor: Some(4096 * MIB), ..goal(4096 * MIB, deflates) };
+        assert_eq!(carry_out(&mut guest, wanted, 300, |_| 0), Ended::Held { whole: false });
+        // Of the least margin, some pages are missing at most.
+        assert!(!guest.killed && guest.reported.0.abs_diff(least * MIB) <= MIB, "{}", guest.reported.0 / MIB);
+        let look = guest.look();
+        let dry = Steer::new(wanted, look).floor(&look).unwrap();
+        assert!(dry.abs_diff(look.size) <= MIB, "{dry}");
+    }
+    // Without statistics the user's floor is all there is; a guest that is paged out keeps what is available.
+    let look = Look { size: 512 * MIB, available: Some(8 * MIB), used: Some(504 * MIB), ..Look::default() };
+    for wanted in [Goal { statistics: false, ..goal(0, true) }, Goal { way: Way::Cgroup, ..goal(0, true) }] {
+        let wanted = Goal { floor: Some(9 * MIB), ..wanted };
+        assert_eq!(Steer::new(wanted, look).floor(&look), Some(9 * MIB));
+    }
 }
 
 #[test]
