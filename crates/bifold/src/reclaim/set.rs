@@ -7,6 +7,7 @@ use super::{GUARDIAN, guests};
 use crate::console::{note, print, stop_on_signals};
 use crate::status::{self, Status};
 use crate::words;
+use anyhow::Context as _;
 use bifold_host::Host;
 use bifold_host::held::Guardian;
 use bifold_live::order::{Back, Event, Goal, Look, Order, OrderError, Way, Wish, folder, preview};
@@ -165,7 +166,8 @@ impl Running<'_> {
                 Ok(event) => event,
                 // What the order cannot see or do any more, it cannot answer for.
                 Err(e) => {
-                    self.give_back("the order fails")?;
+                    let text = format!("VM {}: {e}", self.out.name);
+                    self.give_back("the order fails").context(text)?;
                     return Err(e.into());
                 }
             };

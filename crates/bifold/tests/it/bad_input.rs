@@ -302,6 +302,15 @@ fn every_usage_error_names_its_verb_and_its_argument() {
         ("share check --limit 0", "--limit", "share check"),
         ("share check --processes --content zero-pages", "--processes", "share check"),
         ("share watch -n 0", "--count", "share watch"),
+        ("reclaim watch -i 0", "--interval", "reclaim watch"),
+        ("reclaim watch -n 0", "--count", "reclaim watch"),
+        ("reclaim advise --format csv", "--format", "reclaim advise"),
+        ("reclaim set web 5X", "SIZE", "reclaim set"),
+        ("reclaim set web 1 --by magic", "--by", "reclaim set"),
+        ("reclaim set web 1 --floor 0", "--floor", "reclaim set"),
+        ("reclaim set web 1 --step x", "--step", "reclaim set"),
+        ("reclaim set web 1 --for 5 --keep", "--for", "reclaim set"),
+        ("reclaim restore --force --keep", "--force", "reclaim restore"),
     ];
     each_names_its_verb_and_its_argument(dir.path(), 2, &rows);
 }
