@@ -352,7 +352,7 @@ fn a_size_that_is_kept_stays_until_it_is_restored() {
     assert!(text(&changed).contains("has 200 MiB now, which no order asked for"), "{}", text(&changed));
     assert_eq!((changed.status.code(), qemu.state()), (Some(1), (200, 0)));
     // A further order would take that size for its own.
-    let changed = text(&qemu.order(&["190"]).output().unwrap());
+    let changed = text(&qemu.order(&["190", "--for", "1"]).output().unwrap());
     assert!(changed.contains("has 200 MiB now, which no order asked for"), "{changed}");
     assert_eq!((qemu.journal().exists(), qemu.state()), (true, (200, 0)));
     assert!(restore(&["--force"]).status.success());
@@ -598,7 +598,7 @@ fn the_size_of_a_guest_on_its_way_is_not_taken_for_its_own() {
     killed_with_its_guardian(&qemu);
     // The next order gives 512 MiB back, sees 400, and then 512.
     qemu.tell("late", 1);
-    let moves = text(&qemu.order(&["350"]).output().unwrap());
+    let moves = text(&qemu.order(&["350", "--for", "1"]).output().unwrap());
     assert!(moves.contains("its size moves, from 400 to 512 MiB"), "{moves}");
     assert!(qemu.is_as_found());
     qemu.tell("late", 0);
