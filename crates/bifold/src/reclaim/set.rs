@@ -31,8 +31,8 @@ Examples:
 ///
 /// Orders the guest to have SIZE. Each step waits until the guest has followed and has sent new statistics; the next step is
 /// made from these. The order does not go below the least size: what the guest uses and a tenth of that, at least 64 MiB;
-/// without deflate-on-oom=on and with virtio-mem, twice that margin. When it stops above SIZE, it holds what it has reached, and the exit
-/// status is 1.
+/// without deflate-on-oom=on and with virtio-mem, twice that margin. When it stops above SIZE, it holds what it has reached,
+/// and the exit status is 1.
 ///
 /// Everything is given back at once when the guest may miss it: half of the margin is used up, the guest reads more pages from
 /// disks than before, kills a process, sends no statistics, stops, or begins to migrate; and when its process's memory grows

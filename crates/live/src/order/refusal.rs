@@ -18,7 +18,7 @@ pub(super) const POLLING: u64 = 1;
 /// A longer interval is another program's for its charts: an order would judge the guest too late.
 const SELDOM: u64 = 3;
 
-/// Whether an order shortens the interval of a guest's statistics. 0 is none.
+/// Whether an order shortens the interval of a guest's statistics. With 0, QEMU asks for none.
 pub(super) fn is_seldom(polling_s: u64) -> bool {
     !(1..=SELDOM).contains(&polling_s)
 }
