@@ -22,7 +22,8 @@ use std::path::Path;
 use std::process::{Child, Command, Stdio};
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
-use std::time::Duration;
+use std::thread::sleep;
+use std::time::{Duration, Instant};
 
 /// The guardian's message once signals cannot end it.
 const READY: &[u8] = b"ready\n";
@@ -34,6 +35,10 @@ const BEAT: u8 = b'+';
 const HUNG: Duration = Duration::from_secs(15);
 /// Time limit for the guardian's message.
 const START: Duration = Duration::from_secs(20);
+/// How long the guardian's end is awaited where the holder must not wait on.
+const ENDS: Duration = if cfg!(test) { Duration::from_millis(500) } else { Duration::from_secs(5) };
+/// How often the guardian's end is looked for.
+const LOOK: Duration = Duration::from_millis(5);
 
 /// How to start a guardian: a program and its first arguments. The holder adds further arguments, the
 /// journal's path last. The program must call [`stand_guard`] with that path.
@@ -81,8 +86,8 @@ impl Guardian {
         match answer {
             Ok(()) if said == READY => Ok(standing),
             other => {
-                drop(ours);
-                standing.dismiss();
+                // Nothing was changed, so there is nothing to restore: this guardian must not begin later.
+                standing.kill();
                 let why =
                     other.err().map_or("it did not send `ready`".into(), |e| format!("it sent nothing: {e}"));
                 Err(HeldError::Guardian { why })
@@ -125,23 +130,42 @@ impl Standing {
         Err(HeldError::NoGuardian { why })
     }
 
-    /// Closes the socket and waits until the guardian has ended.
-    pub fn dismiss(&mut self) {
+    /// Closes the socket and waits until the guardian has ended, however long it restores.
+    pub fn dismiss(mut self) {
         self.socket = None;
-        if !self.left {
-            let _ = self.child.wait();
-        }
+        let _ = self.child.wait();
     }
 
     /// Closes the socket. The guardian restores the settings and ends on its own.
     pub fn leave(mut self) {
         self.left = true;
     }
+
+    fn kill(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+
+    /// Whether the guardian ends within this time.
+    fn ends_within(&mut self, limit: Duration) -> bool {
+        let end = Instant::now() + limit;
+        while matches!(self.child.try_wait(), Ok(None)) {
+            if Instant::now() > end {
+                return false;
+            }
+            sleep(LOOK);
+        }
+        true
+    }
 }
 
 impl Drop for Standing {
+    /// Closes the socket. The guardian may try for ever to restore, so its end is awaited for some seconds only.
     fn drop(&mut self) {
-        self.dismiss();
+        self.socket = None;
+        if !self.left {
+            self.ends_within(ENDS);
+        }
     }
 }
 

@@ -44,7 +44,7 @@ pub struct Places {
 }
 
 /// Settings that this process holds. If it is dropped without [`end`](Held::end), the guardian restores the
-/// settings.
+/// settings, and the drop waits for that for some seconds.
 #[derive(Debug)]
 pub struct Held {
     places: Places,

@@ -160,3 +160,37 @@ fn a_guardian_that_has_ended_is_noticed() {
     drop(held);
     tree.take(&idle()).unwrap().beat().unwrap();
 }
+
+/// A guardian that ends at SIGKILL only, and writes its process id to a file.
+fn deaf(tree: &Tree, says: &str) -> Guardian {
+    let script =
+        format!("echo $$ > {}; echo {says} >&0; exec sleep 1000 >/dev/null", tree.path("pid").display());
+    Guardian { program: "/bin/sh".into(), words: vec!["-c".into(), script.into()] }
+}
+
+fn guardian_runs(tree: &Tree) -> bool {
+    let pid = fs::read_to_string(tree.path("pid")).unwrap();
+    fs::read_to_string(format!("/proc/{}/stat", pid.trim())).is_ok_and(|stat| !stat.contains(") Z "))
+}
+
+fn kill_guardian(tree: &Tree) {
+    let pid = fs::read_to_string(tree.path("pid")).unwrap().trim().parse().unwrap();
+    let pid = rustix::process::Pid::from_raw(pid).unwrap();
+    rustix::process::kill_process(pid, rustix::process::Signal::KILL).unwrap();
+}
+
+#[test]
+fn a_holder_that_is_dropped_does_not_wait_for_ever_and_leaves_the_guardian() {
+    let tree = Tree::new();
+    drop(tree.take(&deaf(&tree, "ready")).unwrap());
+    assert!(guardian_runs(&tree) && tree.places().journal.exists());
+    kill_guardian(&tree);
+}
+
+#[test]
+fn a_guardian_that_does_not_get_ready_is_killed() {
+    let tree = Tree::new();
+    let error = tree.take(&deaf(&tree, "hello")).unwrap_err();
+    assert!(matches!(error, HeldError::Guardian { .. }), "{error}");
+    assert!(!guardian_runs(&tree) && !tree.places().journal.exists());
+}
