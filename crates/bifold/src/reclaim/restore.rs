@@ -66,7 +66,7 @@ pub fn run(args: &RestoreArgs) -> anyhow::Result<Status> {
         let mut back = None;
         let restored = held::restore_left_behind(WHAT, &places, |left| {
             let record = Record::at(&places.journal, left)?;
-            match record.give_back(&host, args.force)? {
+            match record.give_back(&host, args.force, &mut || {})? {
                 Back::Another { size } if !args.keep => Err(record.changed(size)),
                 given => {
                     back = Some(given);
@@ -116,7 +116,7 @@ pub fn guard(journal: &Path) -> Result<Option<String>, OrderError> {
     let stood = held::stand_guard(WHAT, journal, |left| {
         let record = Record::at(journal, left)?;
         record.wait_for_last_order();
-        said = Some(match record.give_back_at_last(&Host::live())? {
+        said = Some(match record.give_back_while(&Host::live(), false, &mut |_, _| true)? {
             Back::Given => format!("its guest {} gets its memory back", record.guest.0),
             Back::Gone => format!("its guest {} has ended too", record.guest.0),
             Back::Another { size } => format!(

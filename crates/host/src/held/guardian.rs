@@ -106,28 +106,38 @@ pub(super) struct Standing {
 }
 
 impl Standing {
-    /// Has the guardian end without restoring.
-    pub fn excuse(&mut self) {
-        if let Some(socket) = &mut self.socket {
-            let _ = socket.set_nonblocking(false).and_then(|()| socket.write_all(&[STAY]));
-        }
+    /// Has the guardian end without restoring. Fails if it restores already, or has ended.
+    pub fn excuse(&mut self) -> Result<(), HeldError> {
+        self.send(STAY)
     }
 
     /// Whether the guardian still runs and listens, and why not.
     pub fn beat(&mut self) -> Result<(), HeldError> {
+        self.send(BEAT)
+    }
+
+    fn send(&mut self, message: u8) -> Result<(), HeldError> {
         let why = match self.child.try_wait() {
             Ok(Some(status)) => format!("it has ended ({status})"),
             Err(e) => e.to_string(),
             Ok(None) => {
                 let Some(socket) = &mut self.socket else { return Ok(()) };
                 // A guardian that reads nothing must not hold the holder up.
-                match socket.set_nonblocking(true).and_then(|()| socket.write_all(&[BEAT])) {
+                match socket.set_nonblocking(true).and_then(|()| socket.write_all(&[message])) {
                     Ok(()) => return Ok(()),
                     Err(e) => format!("it does not listen: {e}"),
                 }
             }
         };
         Err(HeldError::NoGuardian { why })
+    }
+
+    /// Ends a guardian that has nothing to restore. One that does not end by itself is killed.
+    pub fn finish(mut self) {
+        self.socket = None;
+        if !self.ends_within(ENDS) {
+            self.kill();
+        }
     }
 
     /// Closes the socket and waits until the guardian has ended, however long it restores.
@@ -217,8 +227,13 @@ pub fn stand_guard<E: From<HeldError>>(
             other => break other.is_err_and(|e| e.kind() == io::ErrorKind::WouldBlock),
         }
     };
-    // The holder's next sign of life fails.
+    // The holder's next message fails, and what it has sent before counts.
     let _ = socket.shutdown(std::net::Shutdown::Both);
+    let mut sent = Vec::new();
+    let _ = socket.read_to_end(&mut sent);
+    if sent.contains(&STAY) {
+        return Ok(Stood::Idle);
+    }
     let left = match Journal::read(journal, what) {
         Ok(left) => left.or(last),
         Err(e) => Some(last.ok_or(e)?),

@@ -78,6 +78,6 @@ impl Polling {
     /// # Errors
     /// If the monitor does not answer for a minute: the guardian tries on.
     pub fn end(mut self) -> Result<(), OrderError> {
-        self.held.end_or_leave(|| self.record.give_back(&self.host, false).map(drop))
+        self.held.end_or_leave(|beat| self.record.give_back(&self.host, false, beat).map(drop))
     }
 }
