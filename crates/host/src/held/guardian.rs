@@ -213,6 +213,9 @@ pub fn stand_guard<E: From<HeldError>>(
     let stdin = io::stdin().as_fd().try_clone_to_owned().map_err(|e| wrong("no stdin", e))?;
     let mut socket = UnixStream::from(stdin);
     let mut last = Journal::read(journal, what).ok().flatten();
+    // The folder may have been removed, and another holder have begun in a new one.
+    let holder = last.as_ref().map(|j| j.pid);
+    let is_own = |j: &Journal| holder.is_none_or(|pid| j.pid == pid);
     // Fails if the holder has ended already; the loop below notices that.
     let _ = socket.write_all(READY);
     let mut byte = [0];
@@ -221,7 +224,7 @@ pub fn stand_guard<E: From<HeldError>>(
             Err(e) if e.kind() == io::ErrorKind::Interrupted => {}
             Ok(n) if n > 0 && byte == [STAY] => return Ok(Stood::Idle),
             Ok(n) if n > 0 => {
-                last = Journal::read(journal, what).ok().flatten().or(last);
+                last = Journal::read(journal, what).ok().flatten().filter(is_own).or(last);
                 socket.set_read_timeout(Some(HUNG)).map_err(|e| wrong("no time limit", e))?;
             }
             other => break other.is_err_and(|e| e.kind() == io::ErrorKind::WouldBlock),
@@ -235,11 +238,13 @@ pub fn stand_guard<E: From<HeldError>>(
         return Ok(Stood::Idle);
     }
     let left = match Journal::read(journal, what) {
-        Ok(left) => left.or(last),
+        Ok(left) => left.filter(is_own).or(last),
         Err(e) => Some(last.ok_or(e)?),
     };
     let Some(left) = left else { return Ok(Stood::Idle) };
     restore(&left)?;
-    Journal::remove(journal)?;
+    if Journal::read(journal, what).ok().flatten().is_none_or(|j| is_own(&j)) {
+        Journal::remove(journal)?;
+    }
     Ok(Stood::Restored { pid: left.pid, hangs })
 }
