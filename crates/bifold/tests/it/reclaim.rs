@@ -577,6 +577,25 @@ fn an_order_whose_guardian_is_killed_gives_back_and_ends() {
 }
 
 #[test]
+fn a_guardian_that_cannot_give_back_says_so_and_ends_at_a_signal() {
+    let qemu = Qemu::start("stuck");
+    let mut order = qemu.order(&["400"]).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+    hears(&mut BufReader::new(order.stdout.take().unwrap()).lines(), "holds at 400 MiB");
+    let guardian = Pid::from_raw(children(order.id())[0]).unwrap();
+    signal(&qemu.child, Signal::STOP);
+    signal(&order, Signal::KILL);
+    let mut lines = BufReader::new(order.stderr.take().unwrap()).lines();
+    order.wait().unwrap();
+    hears(&mut lines, &format!("process {} tries", guardian.as_raw_pid()));
+    kill_process(guardian, Signal::TERM).unwrap();
+    hears(&mut lines, "is not given back");
+    signal(&qemu.child, Signal::CONT);
+    assert_eq!((qemu.journal().exists(), qemu.state()), (true, (400, 1)));
+    let restored = qemu.bifold("restore").args([&qemu.name, "--force"]).output().unwrap();
+    assert!(restored.status.success() && qemu.is_as_found(), "{}", text(&restored));
+}
+
+#[test]
 fn an_order_that_stands_still_loses_its_guest() {
     let qemu = Qemu::start("still");
     let mut order = qemu.order(&["300"]).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
