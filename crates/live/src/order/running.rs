@@ -288,9 +288,10 @@ impl Order {
                 if let Holding::Journal(held) = &mut self.holding {
                     let (held, record) = &mut **held;
                     // The device alone, as what is found.
-                    record.kept = false;
-                    record.least = record.least.min(target.saturating_sub(record.besides));
-                    held.note(WHAT, record.values())?;
+                    let least = record.least.min(target.saturating_sub(record.besides));
+                    let next = Record { kept: false, least, ..record.clone() };
+                    held.note(WHAT, next.values())?;
+                    *record = next;
                     held.beat()?;
                 }
                 self.unanswered = true;
