@@ -10,7 +10,11 @@ use bifold_host::held::{self, HeldError, Stood};
 use bifold_host::{Host, printable, word_rank};
 use bifold_live::order::{Back, OrderError, Record, WHAT, folder, records};
 use clap::Args;
+use signal_hook::{consts::SIGTERM, flag};
 use std::path::Path;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
 
 const EXAMPLES: &str = "\
 Examples:
@@ -39,6 +43,8 @@ pub struct RestoreArgs {
 
 /// The hidden verb of the guardian.
 pub const GUARDIAN: &str = "reclaim-guardian";
+/// How long a guardian tries before it says so.
+const QUIET: Duration = Duration::from_secs(5);
 
 /// Carries out the verb on this machine.
 pub fn run(args: &RestoreArgs) -> anyhow::Result<Status> {
@@ -66,7 +72,7 @@ pub fn run(args: &RestoreArgs) -> anyhow::Result<Status> {
         let mut back = None;
         let restored = held::restore_left_behind(WHAT, &places, |left| {
             let record = Record::at(&places.journal, left)?;
-            match record.give_back(&host, args.force)? {
+            match record.give_back(&host, args.force, &mut || {})? {
                 Back::Another { size } if !args.keep => Err(record.changed(size)),
                 given => {
                     back = Some(given);
@@ -116,7 +122,21 @@ pub fn guard(journal: &Path) -> Result<Option<String>, OrderError> {
     let stood = held::stand_guard(WHAT, journal, |left| {
         let record = Record::at(journal, left)?;
         record.wait_for_last_order();
-        said = Some(match record.give_back_at_last(&Host::live())? {
+        let (stop, mut stuck) = (Arc::new(AtomicBool::new(false)), false);
+        let back = record.give_back_while(&Host::live(), false, &mut |since, e| {
+            if since > QUIET && !stuck {
+                stuck = true;
+                // From now on only: before, the order got the same signal and may have been giving back.
+                let _ = flag::register(SIGTERM, Arc::clone(&stop));
+                eprintln!(
+                    "bifold: process {} tries to give guest {} its memory back, until it succeeds or gets SIGTERM: {e}",
+                    std::process::id(),
+                    record.guest.0
+                );
+            }
+            !stop.load(Ordering::Relaxed)
+        })?;
+        said = Some(match back {
             Back::Given => format!("its guest {} gets its memory back", record.guest.0),
             Back::Gone => format!("its guest {} has ended too", record.guest.0),
             Back::Another { size } => format!(

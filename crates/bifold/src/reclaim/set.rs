@@ -36,7 +36,7 @@ Examples:
 ///
 /// Everything is given back at once when the guest may miss it: half of the margin is used up, the guest reads more pages from
 /// disks than before, kills a process, sends no statistics, stops, or begins to migrate; and when its process's memory grows
-/// instead of shrinking. The exit status is 1 then.
+/// instead of shrinking. The same if this command stands still for 15 s, as after Ctrl-Z. The exit status is 1 then.
 ///
 /// The order holds until Ctrl-C or --for, then gives the memory back. With --keep the size stays when the command ends, and
 /// `bifold reclaim restore` gives the memory back later. If the command is killed, its guardian gives the memory back.

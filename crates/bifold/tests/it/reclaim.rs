@@ -549,6 +549,27 @@ fn a_size_comes_back_though_the_journals_folder_is_removed() {
     assert!(until(|| qemu.state() == (512, 0)), "{:?}", qemu.state());
 }
 
+#[test]
+fn a_guardian_does_not_take_another_orders_journal_for_its_own() {
+    let qemu = Qemu::start("foreign");
+    let mut order = qemu.order(&["400"]).stdout(Stdio::piped()).stderr(Stdio::null()).spawn().unwrap();
+    hears(&mut BufReader::new(order.stdout.take().unwrap()).lines(), "holds at 400 MiB");
+    let own = std::fs::read_to_string(qemu.journal()).unwrap();
+    let found = |mib: u64| format!("\nfound {}\n", mib * MIB);
+    let other =
+        own.replace(&format!("\npid {}\n", order.id()), "\npid 1\n").replace(&found(512), &found(400));
+    assert!(other.contains("\npid 1\n") && other.contains(&found(400)), "{own}");
+    std::fs::write(qemu.journal(), &other).unwrap();
+    let guardian = format!("/proc/{}/cmdline", children(order.id())[0]);
+    signal(&order, Signal::KILL);
+    order.wait().unwrap();
+    assert!(until(|| qemu.state() == (512, 0)), "{:?}", qemu.state());
+    // A zombie has no words.
+    assert!(until(|| std::fs::read(&guardian).unwrap_or_default().is_empty()));
+    assert_eq!(std::fs::read_to_string(qemu.journal()).unwrap(), other);
+    std::fs::remove_file(qemu.journal()).unwrap();
+}
+
 /// An order that holds 400 MiB and is killed with its guardian.
 fn killed_with_its_guardian(qemu: &Qemu) {
     let mut order = qemu.order(&["400"]).stdout(Stdio::piped()).stderr(Stdio::null()).spawn().unwrap();
@@ -574,6 +595,25 @@ fn an_order_whose_guardian_is_killed_gives_back_and_ends() {
     assert!(text(&output).contains("runs no longer"), "{}", text(&output));
     assert_eq!(output.status.code(), Some(1));
     assert!(qemu.is_as_found());
+}
+
+#[test]
+fn a_guardian_that_cannot_give_back_says_so_and_ends_at_a_signal() {
+    let qemu = Qemu::start("stuck");
+    let mut order = qemu.order(&["400"]).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+    hears(&mut BufReader::new(order.stdout.take().unwrap()).lines(), "holds at 400 MiB");
+    let guardian = Pid::from_raw(children(order.id())[0]).unwrap();
+    signal(&qemu.child, Signal::STOP);
+    signal(&order, Signal::KILL);
+    let mut lines = BufReader::new(order.stderr.take().unwrap()).lines();
+    order.wait().unwrap();
+    hears(&mut lines, &format!("process {} tries", guardian.as_raw_pid()));
+    kill_process(guardian, Signal::TERM).unwrap();
+    hears(&mut lines, "is not given back");
+    signal(&qemu.child, Signal::CONT);
+    assert_eq!((qemu.journal().exists(), qemu.state()), (true, (400, 1)));
+    let restored = qemu.bifold("restore").args([&qemu.name, "--force"]).output().unwrap();
+    assert!(restored.status.success() && qemu.is_as_found(), "{}", text(&restored));
 }
 
 #[test]

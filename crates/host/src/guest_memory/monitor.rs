@@ -8,10 +8,13 @@
 use crate::process::name_of;
 use crate::qmp::{self, Qmp};
 use crate::{Host, comma_parts, read_up_to};
-use nix::sys::socket::{getsockopt, sockopt::PeerCredentials};
+use nix::sys::socket::sockopt::{PeerCredentials, SendTimeout};
+use nix::sys::socket::{self, AddressFamily, SockFlag, SockType, UnixAddr, getsockopt, setsockopt};
+use nix::sys::time::TimeVal;
 use serde_json::{Value, json};
 use std::fmt;
 use std::io::{self, Read as _};
+use std::os::fd::AsRawFd as _;
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
@@ -89,14 +92,27 @@ impl MonitorPlace {
     /// # Errors
     /// If nothing listens, another program has the connection, or another process than the guest's answers.
     pub fn open(&self, host: &Host, pid: u32) -> io::Result<Monitor> {
+        self.open_until(host, pid, None)
+    }
+
+    /// As [`open`](MonitorPlace::open), but all that is asked of the monitor together has a time limit: for a process that must
+    /// not be held up for longer.
+    ///
+    /// # Errors
+    /// As of [`open`](MonitorPlace::open).
+    pub fn open_within(&self, host: &Host, pid: u32, limit: Duration) -> io::Result<Monitor> {
+        self.open_until(host, pid, Some(Instant::now() + limit))
+    }
+
+    fn open_until(&self, host: &Host, pid: u32, end: Option<Instant>) -> io::Result<Monitor> {
         match self {
             MonitorPlace::Socket(path) => {
-                let stream = connect(path)?;
+                let stream = connect(path, PATIENCE)?;
                 is_of(host, &stream, pid)?;
-                Ok(Monitor(Way::Qmp(Box::new(Qmp::greet(&stream, PATIENCE)?))))
+                Ok(Monitor { way: Way::Qmp(Box::new(Qmp::greet(&stream, PATIENCE)?)), end })
             }
             MonitorPlace::Libvirt(uuid) => {
-                let mut monitor = Monitor(Way::Virsh(uuid.clone()));
+                let mut monitor = Monitor { way: Way::Virsh(uuid.clone()), end };
                 let cpus = monitor.ask("query-cpus-fast", json!({}))?;
                 if !runs_in(host, &cpus, pid) {
                     let why = format!("libvirt's domain {uuid} does not run in process {pid}");
@@ -127,7 +143,11 @@ impl Host {
 
 /// An open monitor.
 #[derive(Debug)]
-pub struct Monitor(Way);
+pub struct Monitor {
+    way: Way,
+    /// When it has to have given its last answer.
+    end: Option<Instant>,
+}
 
 #[derive(Debug)]
 enum Way {
@@ -139,11 +159,14 @@ impl Monitor {
     /// Sends a command and waits for its answer.
     ///
     /// # Errors
-    /// If QEMU refuses the command ([`qmp::Refusal`]), has ended, or is silent for too long.
+    /// If QEMU refuses the command ([`qmp::Refusal`]), has ended, is silent for too long, or the monitor is open for too long.
     pub fn ask(&mut self, command: &str, arguments: Value) -> io::Result<Value> {
-        match &mut self.0 {
+        if self.end.is_some_and(|end| Instant::now() > end) {
+            return Err(io::Error::new(io::ErrorKind::TimedOut, "its answers take too long"));
+        }
+        match &mut self.way {
             Way::Qmp(qmp) => qmp.ask(command, arguments),
-            Way::Virsh(uuid) => virsh(uuid, command, arguments),
+            Way::Virsh(uuid) => virsh(uuid, command, arguments, self.end),
         }
     }
 }
@@ -159,12 +182,14 @@ fn listens(parts: &[String]) -> bool {
         || parts.iter().any(|p| p == "server")
 }
 
-/// Connects in a thread: connect(2) waits without limit while the socket's queue is full.
-fn connect(socket: &Path) -> io::Result<UnixStream> {
-    let (to, from) = mpsc::channel();
-    let socket = socket.to_owned();
-    std::thread::spawn(move || to.send(UnixStream::connect(socket)));
-    from.recv_timeout(PATIENCE).map_err(|_| io::Error::from(io::ErrorKind::TimedOut))?
+/// Connects within a time limit: connect(2) waits without one while the socket's queue is full.
+fn connect(path: &Path, patience: Duration) -> io::Result<UnixStream> {
+    let socket = socket::socket(AddressFamily::Unix, SockType::Stream, SockFlag::SOCK_CLOEXEC, None)?;
+    // It counts for connect(2), too, which then fails with EAGAIN.
+    let wait = TimeVal::new(patience.as_secs() as i64, patience.subsec_micros().into());
+    setsockopt(&socket, SendTimeout, &wait)?;
+    socket::connect(socket.as_raw_fd(), &UnixAddr::new(path)?)?;
+    Ok(socket.into())
 }
 
 /// Refuses a socket on which another process than the guest's listens: a command line is what its owner wrote, and could
@@ -191,7 +216,7 @@ fn runs_in(host: &Host, cpus: &Value, pid: u32) -> bool {
 }
 
 /// Sends a command through libvirt.
-fn virsh(uuid: &str, command: &str, arguments: Value) -> io::Result<Value> {
+fn virsh(uuid: &str, command: &str, arguments: Value, end: Option<Instant>) -> io::Result<Value> {
     let line = json!({ "execute": command, "arguments": arguments }).to_string();
     let uri = if rustix::process::geteuid().is_root() { "qemu:///system" } else { "qemu:///session" };
     let mut child = Command::new("virsh")
@@ -209,13 +234,21 @@ fn virsh(uuid: &str, command: &str, arguments: Value) -> io::Result<Value> {
         (false, child.stderr.take().map(|s| Box::new(s) as Box<dyn io::Read + Send>)),
     ] {
         let (to, stream) = (to.clone(), stream.expect("the stream is piped"));
-        std::thread::spawn(move || {
+        let read = move || {
             let mut bytes = Vec::new();
             let _ = stream.take(MOST).read_to_end(&mut bytes);
             to.send((first, bytes))
-        });
+        };
+        // A limit of processes counts threads.
+        if let Err(e) = std::thread::Builder::new().spawn(read) {
+            let _ = child.kill();
+            let _ = child.wait();
+            return Err(e);
+        }
     }
-    let (mut out, mut wrong, end) = (Vec::new(), Vec::new(), Instant::now() + VIRSH);
+    let (mut out, mut wrong) = (Vec::new(), Vec::new());
+    let limit = Instant::now() + VIRSH;
+    let end = end.map_or(limit, |end| end.min(limit));
     for _ in 0..2 {
         match from.recv_timeout(end.saturating_duration_since(Instant::now())) {
             Ok((true, bytes)) => out = bytes,
@@ -238,6 +271,7 @@ fn virsh(uuid: &str, command: &str, arguments: Value) -> io::Result<Value> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::io::Write as _;
     use std::os::unix::net::UnixListener;
 
     fn of(line: &str) -> Option<String> {
@@ -286,6 +320,23 @@ mod tests {
     }
 
     #[test]
+    fn a_full_queue_is_waited_for_within_the_limit() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("qmp");
+        let listener = UnixListener::bind(&path).unwrap();
+        socket::listen(&listener, socket::Backlog::new(0).unwrap()).unwrap();
+        let mut clients = Vec::new();
+        let full = loop {
+            match connect(&path, Duration::from_millis(20)) {
+                Ok(client) => clients.push(client),
+                Err(e) => break e,
+            }
+            assert!(clients.len() < 10, "the queue is never full");
+        };
+        assert_eq!(full.kind(), io::ErrorKind::WouldBlock, "{full}");
+    }
+
+    #[test]
     fn a_socket_of_another_process_is_refused() {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("qmp");
@@ -293,6 +344,11 @@ mod tests {
         let place = MonitorPlace::Socket(path.clone());
         let error = place.open(&Host::live(), 1).unwrap_err().to_string();
         assert!(error.contains("listens there, not the guest's process 1"), "{error}");
+        let (ours, mut theirs) = UnixStream::pair().unwrap();
+        theirs.write_all(b"{\"QMP\": {}}\n{\"return\": {}}\n{\"return\": {}}\n").unwrap();
+        let way = Way::Qmp(Box::new(Qmp::greet(&ours, PATIENCE).unwrap()));
+        let mut late = Monitor { way, end: Some(Instant::now() - Duration::from_millis(1)) };
+        assert_eq!(late.ask("query-status", json!({})).unwrap_err().kind(), io::ErrorKind::TimedOut);
         // The right process, which does not greet.
         let error = place.open(&Host::live(), std::process::id()).unwrap_err();
         assert!(matches!(error.kind(), io::ErrorKind::WouldBlock | io::ErrorKind::TimedOut), "{error}");

@@ -22,7 +22,8 @@ use std::path::Path;
 use std::process::{Child, Command, Stdio};
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
-use std::time::Duration;
+use std::thread::sleep;
+use std::time::{Duration, Instant};
 
 /// The guardian's message once signals cannot end it.
 const READY: &[u8] = b"ready\n";
@@ -34,6 +35,10 @@ const BEAT: u8 = b'+';
 const HUNG: Duration = Duration::from_secs(15);
 /// Time limit for the guardian's message.
 const START: Duration = Duration::from_secs(20);
+/// How long the guardian's end is awaited where the holder must not wait on.
+const ENDS: Duration = if cfg!(test) { Duration::from_millis(500) } else { Duration::from_secs(5) };
+/// How often the guardian's end is looked for.
+const LOOK: Duration = Duration::from_millis(5);
 
 /// How to start a guardian: a program and its first arguments. The holder adds further arguments, the
 /// journal's path last. The program must call [`stand_guard`] with that path.
@@ -81,8 +86,8 @@ impl Guardian {
         match answer {
             Ok(()) if said == READY => Ok(standing),
             other => {
-                drop(ours);
-                standing.dismiss();
+                // Nothing was changed, so there is nothing to restore: this guardian must not begin later.
+                standing.kill();
                 let why =
                     other.err().map_or("it did not send `ready`".into(), |e| format!("it sent nothing: {e}"));
                 Err(HeldError::Guardian { why })
@@ -101,22 +106,24 @@ pub(super) struct Standing {
 }
 
 impl Standing {
-    /// Has the guardian end without restoring.
-    pub fn excuse(&mut self) {
-        if let Some(socket) = &mut self.socket {
-            let _ = socket.set_nonblocking(false).and_then(|()| socket.write_all(&[STAY]));
-        }
+    /// Has the guardian end without restoring. Fails if it restores already, or has ended.
+    pub fn excuse(&mut self) -> Result<(), HeldError> {
+        self.send(STAY)
     }
 
     /// Whether the guardian still runs and listens, and why not.
     pub fn beat(&mut self) -> Result<(), HeldError> {
+        self.send(BEAT)
+    }
+
+    fn send(&mut self, message: u8) -> Result<(), HeldError> {
         let why = match self.child.try_wait() {
             Ok(Some(status)) => format!("it has ended ({status})"),
             Err(e) => e.to_string(),
             Ok(None) => {
                 let Some(socket) = &mut self.socket else { return Ok(()) };
                 // A guardian that reads nothing must not hold the holder up.
-                match socket.set_nonblocking(true).and_then(|()| socket.write_all(&[BEAT])) {
+                match socket.set_nonblocking(true).and_then(|()| socket.write_all(&[message])) {
                     Ok(()) => return Ok(()),
                     Err(e) => format!("it does not listen: {e}"),
                 }
@@ -125,23 +132,50 @@ impl Standing {
         Err(HeldError::NoGuardian { why })
     }
 
-    /// Closes the socket and waits until the guardian has ended.
-    pub fn dismiss(&mut self) {
+    /// Ends a guardian that has nothing to restore. One that does not end by itself is killed.
+    pub fn finish(mut self) {
         self.socket = None;
-        if !self.left {
-            let _ = self.child.wait();
+        if !self.ends_within(ENDS) {
+            self.kill();
         }
+    }
+
+    /// Closes the socket and waits until the guardian has ended, however long it restores.
+    pub fn dismiss(mut self) {
+        self.socket = None;
+        let _ = self.child.wait();
     }
 
     /// Closes the socket. The guardian restores the settings and ends on its own.
     pub fn leave(mut self) {
         self.left = true;
     }
+
+    fn kill(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+
+    /// Whether the guardian ends within this time.
+    fn ends_within(&mut self, limit: Duration) -> bool {
+        let end = Instant::now() + limit;
+        while matches!(self.child.try_wait(), Ok(None)) {
+            if Instant::now() > end {
+                return false;
+            }
+            sleep(LOOK);
+        }
+        true
+    }
 }
 
 impl Drop for Standing {
+    /// Closes the socket. The guardian may try for ever to restore, so its end is awaited for some seconds only.
     fn drop(&mut self) {
-        self.dismiss();
+        self.socket = None;
+        if !self.left {
+            self.ends_within(ENDS);
+        }
     }
 }
 
@@ -179,6 +213,9 @@ pub fn stand_guard<E: From<HeldError>>(
     let stdin = io::stdin().as_fd().try_clone_to_owned().map_err(|e| wrong("no stdin", e))?;
     let mut socket = UnixStream::from(stdin);
     let mut last = Journal::read(journal, what).ok().flatten();
+    // The folder may have been removed, and another holder have begun in a new one.
+    let holder = last.as_ref().map(|j| j.pid);
+    let is_own = |j: &Journal| holder.is_none_or(|pid| j.pid == pid);
     // Fails if the holder has ended already; the loop below notices that.
     let _ = socket.write_all(READY);
     let mut byte = [0];
@@ -187,20 +224,27 @@ pub fn stand_guard<E: From<HeldError>>(
             Err(e) if e.kind() == io::ErrorKind::Interrupted => {}
             Ok(n) if n > 0 && byte == [STAY] => return Ok(Stood::Idle),
             Ok(n) if n > 0 => {
-                last = Journal::read(journal, what).ok().flatten().or(last);
+                last = Journal::read(journal, what).ok().flatten().filter(is_own).or(last);
                 socket.set_read_timeout(Some(HUNG)).map_err(|e| wrong("no time limit", e))?;
             }
             other => break other.is_err_and(|e| e.kind() == io::ErrorKind::WouldBlock),
         }
     };
-    // The holder's next sign of life fails.
+    // The holder's next message fails, and what it has sent before counts.
     let _ = socket.shutdown(std::net::Shutdown::Both);
+    let mut sent = Vec::new();
+    let _ = socket.read_to_end(&mut sent);
+    if sent.contains(&STAY) {
+        return Ok(Stood::Idle);
+    }
     let left = match Journal::read(journal, what) {
-        Ok(left) => left.or(last),
+        Ok(left) => left.filter(is_own).or(last),
         Err(e) => Some(last.ok_or(e)?),
     };
     let Some(left) = left else { return Ok(Stood::Idle) };
     restore(&left)?;
-    Journal::remove(journal)?;
+    if Journal::read(journal, what).ok().flatten().is_none_or(|j| is_own(&j)) {
+        Journal::remove(journal)?;
+    }
     Ok(Stood::Restored { pid: left.pid, hangs })
 }

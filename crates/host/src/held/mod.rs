@@ -44,7 +44,7 @@ pub struct Places {
 }
 
 /// Settings that this process holds. If it is dropped without [`end`](Held::end), the guardian restores the
-/// settings.
+/// settings, and the drop waits for that for some seconds.
 #[derive(Debug)]
 pub struct Held {
     places: Places,
@@ -138,10 +138,20 @@ impl Held {
 
     /// Ends the guardian without restoring: the settings stay changed, and the journal stays for
     /// [`restore_left_behind`].
-    pub fn keep(mut self) {
-        if let Some(mut guardian) = self.guardian.take() {
-            guardian.excuse();
-            guardian.dismiss();
+    ///
+    /// # Errors
+    /// If the guardian has ended or restores the settings: they should be restored then.
+    pub fn keep(&mut self) -> Result<(), HeldError> {
+        let Some(guardian) = &mut self.guardian else { return Ok(()) };
+        guardian.excuse()?;
+        self.finish();
+        Ok(())
+    }
+
+    /// Ends the guardian, which has nothing to restore any more.
+    fn finish(&mut self) {
+        if let Some(guardian) = self.guardian.take() {
+            guardian.finish();
         }
     }
 
@@ -159,26 +169,32 @@ impl Held {
         let Some(mut guardian) = self.guardian.take() else { return Ok(()) };
         let restored = restore().and_then(|()| Ok(Journal::remove(&self.places.journal)?));
         if restored.is_ok() {
-            guardian.excuse();
+            // If this fails, it restores what is restored.
+            let _ = guardian.excuse();
+            guardian.finish();
+        } else {
+            guardian.dismiss();
         }
-        guardian.dismiss();
         restored
     }
 
     /// As [`end`](Held::end), but if `restore` fails, this does not wait until the guardian, which tries on, has succeeded.
+    /// `restore` gets a function that sends a sign of life, see [`beat`](Held::beat).
     ///
     /// # Errors
     /// If `restore` fails.
     pub fn end_or_leave<E: From<HeldError>>(
         &mut self,
-        restore: impl FnOnce() -> Result<(), E>,
+        restore: impl FnOnce(&mut dyn FnMut()) -> Result<(), E>,
     ) -> Result<(), E> {
         let Some(mut guardian) = self.guardian.take() else { return Ok(()) };
-        let restored = restore().and_then(|()| Ok(Journal::remove(&self.places.journal)?));
+        // A guardian that restores too does no harm.
+        let restored = restore(&mut || drop(guardian.beat()));
+        let restored = restored.and_then(|()| Ok(Journal::remove(&self.places.journal)?));
         match restored {
             Ok(()) => {
-                guardian.excuse();
-                guardian.dismiss();
+                let _ = guardian.excuse();
+                guardian.finish();
             }
             Err(_) => guardian.leave(),
         }

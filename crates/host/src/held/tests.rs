@@ -124,10 +124,11 @@ fn a_journal_that_could_not_be_read_back_is_not_written() {
 #[test]
 fn kept_settings_stay_and_the_next_holder_has_their_journal() {
     let tree = Tree::new();
-    let held = tree.take(&idle()).unwrap();
+    let mut held = tree.take(&idle()).unwrap();
     held.note(WHAT, vec![("first".into(), "nested".into())]).unwrap();
     fs::write(tree.path("mode"), "shadow").unwrap();
-    held.keep();
+    held.keep().unwrap();
+    drop(held);
     assert_eq!(tree.mode(), "shadow");
     let adopt = |guardian: &Guardian| {
         let begin = |left: Option<&Journal>| {
@@ -159,4 +160,66 @@ fn a_guardian_that_has_ended_is_noticed() {
     held.end(|| Ok::<_, HeldError>(())).unwrap();
     drop(held);
     tree.take(&idle()).unwrap().beat().unwrap();
+}
+
+/// A guardian that ends at SIGKILL only, and writes its process id to a file.
+fn deaf(tree: &Tree, says: &str) -> Guardian {
+    let script =
+        format!("echo $$ > {}; echo {says} >&0; exec sleep 1000 >/dev/null", tree.path("pid").display());
+    Guardian { program: "/bin/sh".into(), words: vec!["-c".into(), script.into()] }
+}
+
+fn guardian_runs(tree: &Tree) -> bool {
+    let pid = fs::read_to_string(tree.path("pid")).unwrap();
+    fs::read_to_string(format!("/proc/{}/stat", pid.trim())).is_ok_and(|stat| !stat.contains(") Z "))
+}
+
+fn kill_guardian(tree: &Tree) {
+    let pid = fs::read_to_string(tree.path("pid")).unwrap().trim().parse().unwrap();
+    let pid = rustix::process::Pid::from_raw(pid).unwrap();
+    rustix::process::kill_process(pid, rustix::process::Signal::KILL).unwrap();
+}
+
+#[test]
+fn a_holder_that_is_dropped_does_not_wait_for_ever_and_leaves_the_guardian() {
+    let tree = Tree::new();
+    drop(tree.take(&deaf(&tree, "ready")).unwrap());
+    assert!(guardian_runs(&tree) && tree.places().journal.exists());
+    kill_guardian(&tree);
+}
+
+#[test]
+fn a_guardian_that_does_not_get_ready_is_killed() {
+    let tree = Tree::new();
+    let error = tree.take(&deaf(&tree, "hello")).unwrap_err();
+    assert!(matches!(error, HeldError::Guardian { .. }), "{error}");
+    assert!(!guardian_runs(&tree) && !tree.places().journal.exists());
+}
+
+#[test]
+fn a_guardian_that_reads_nothing_is_killed_when_all_is_restored() {
+    let tree = Tree::new();
+    let mut held = tree.take(&deaf(&tree, "ready")).unwrap();
+    let begun = Instant::now();
+    while held.beat().is_ok() {
+        assert!(begun.elapsed() < Duration::from_secs(60), "the socket is never full");
+    }
+    assert!(matches!(held.keep(), Err(HeldError::NoGuardian { .. })));
+    held.end(|| Ok::<_, HeldError>(())).unwrap();
+    assert!(!guardian_runs(&tree) && !tree.places().journal.exists());
+}
+
+#[test]
+fn what_a_guardian_restores_is_not_kept() {
+    let tree = Tree::new();
+    // It closes its end of the socket and goes on, as one that restores does.
+    let script = "echo ready >&0; exec sleep 1000 </dev/null >/dev/null";
+    let mut held =
+        tree.take(&Guardian { program: "/bin/sh".into(), words: vec!["-c".into(), script.into()] }).unwrap();
+    let end = Instant::now() + Duration::from_secs(10);
+    while held.beat().is_ok() && Instant::now() < end {
+        std::thread::sleep(Duration::from_millis(10));
+    }
+    assert!(matches!(held.keep(), Err(HeldError::NoGuardian { .. })));
+    held.end_or_leave(|_| Ok::<_, HeldError>(())).unwrap();
 }

@@ -6,9 +6,11 @@ use super::{Goal, Look, OrderError, Way};
 use bifold_host::Host;
 use bifold_host::guest_memory::{Balloon, Machine, MemoryGroup, MonitorPlace, VirtioMem};
 use std::io;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 const PAGE: u64 = 4096;
+/// Time limit of a look, and of an order: the order's guardian waits for 15 s.
+const LIMIT: Duration = Duration::from_secs(10);
 
 /// A guest that an order is about.
 #[derive(Debug)]
@@ -41,7 +43,7 @@ impl Hand {
         let pid = self.guest.0;
         let machine = match &self.place {
             Some(place) => {
-                let asked = place.open(&self.host, pid).and_then(|mut m| Machine::ask(&mut m));
+                let asked = place.open_within(&self.host, pid, LIMIT).and_then(|mut m| Machine::ask(&mut m));
                 match asked {
                     Ok(machine) => Some(machine),
                     Err(_) if self.way == Way::Cgroup => None,
@@ -119,7 +121,7 @@ impl Hand {
         }
         let place = self.place.as_ref().ok_or_else(|| self.silent(io::ErrorKind::NotFound.into()))?;
         let order = || {
-            let mut monitor = place.open(&self.host, pid)?;
+            let mut monitor = place.open_within(&self.host, pid, LIMIT)?;
             if self.way == Way::Balloon {
                 return Balloon::order(&mut monitor, size);
             }

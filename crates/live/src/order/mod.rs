@@ -17,7 +17,7 @@ mod tests;
 pub use hand::Hand;
 pub(crate) use hand::used;
 pub use polling::Polling;
-pub use record::{Back, OrderError, Record, WHAT, folder, places, records};
+pub use record::{Again, Back, OrderError, Record, WHAT, folder, places, records};
 pub use refusal::{Facts, Refusal, facts, refusal};
 pub use running::{Event, Order, Wish, preview};
 pub use steer::{Act, Look, Steer, Why};

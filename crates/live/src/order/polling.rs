@@ -32,8 +32,8 @@ impl Polling {
         guest: &LiveGuest,
     ) -> Result<Option<Polling>, OrderError> {
         let Some(place) = host.monitor_place(guest.pid) else { return Ok(None) };
-        let balloon = facts(host, guest.pid, Some(&place)).machine.ok().and_then(|m| m.balloon);
-        let Some(balloon) = balloon.filter(|b| b.polling_s == 0) else { return Ok(None) };
+        let Ok(machine) = facts(host, guest.pid, Some(&place)).machine else { return Ok(None) };
+        let Some(balloon) = machine.balloon.filter(|b| b.polling_s == 0) else { return Ok(None) };
         let Some(size) = balloon.actual else { return Ok(None) };
         let id = (guest.pid, guest.started);
         alone(host, folder, id)?;
@@ -49,7 +49,7 @@ impl Polling {
             // No size is ordered, so none is given back.
             found: size,
             least: size,
-            dimms: 0,
+            dimms: machine.dimms.unwrap_or(0),
             besides: 0,
             polling: Some((0, path.clone())),
             kept: false,
@@ -78,6 +78,6 @@ impl Polling {
     /// # Errors
     /// If the monitor does not answer for a minute: the guardian tries on.
     pub fn end(mut self) -> Result<(), OrderError> {
-        self.held.end_or_leave(|| self.record.give_back(&self.host, false).map(drop))
+        self.held.end_or_leave(|beat| self.record.give_back(&self.host, false, beat).map(drop))
     }
 }

@@ -26,6 +26,9 @@ const ORPHAN: Duration = Duration::from_secs(10);
 /// The longest pause of a guardian, which tries on until the guest has ended.
 const SELDOM: Duration = Duration::from_secs(30);
 
+/// Whether to try on, by the time since the first try and why the last one failed.
+pub type Again<'a> = dyn FnMut(Duration, &io::Error) -> bool + 'a;
+
 /// Why an order fails, or cannot be given back.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
@@ -232,12 +235,16 @@ impl Record {
     }
 
     /// Gives everything back: orders the size that was found, and sets the statistics' interval back. The guest follows on
-    /// its own. A size that another program has set since stays.
+    /// its own. A size that another program has set since stays. `beat` is called while the monitor is tried.
     ///
     /// # Errors
     /// If the monitor does not answer for a minute. A guardian is still there then, or a later command.
-    pub fn give_back(&self, host: &Host, force: bool) -> Result<Back, OrderError> {
-        self.give_back_within(host, force, Some(PATIENCE))
+    pub fn give_back(&self, host: &Host, force: bool, beat: &mut dyn FnMut()) -> Result<Back, OrderError> {
+        beat();
+        self.give_back_while(host, force, &mut |since, _| {
+            beat();
+            since < PATIENCE
+        })
     }
 
     /// Waits until an order that was not answered can no longer come after what is ordered next: the last virsh may still be
@@ -248,36 +255,58 @@ impl Record {
         }
     }
 
-    /// As [`give_back`](Record::give_back), however long the monitor does not answer: for a guardian, after which nothing
-    /// else does it.
+    /// As [`give_back`](Record::give_back), while `again` says to try on. It gets the time since the first try, and why the
+    /// last one failed, several times a second.
     ///
     /// # Errors
-    /// None while the monitor may answer yet.
-    pub fn give_back_at_last(&self, host: &Host) -> Result<Back, OrderError> {
-        self.give_back_within(host, false, None)
+    /// If `again` ends the tries.
+    pub fn give_back_while(&self, host: &Host, force: bool, again: &mut Again) -> Result<Back, OrderError> {
+        self.try_while(host, again, |monitor| self.give_back_by(monitor, force))
     }
 
-    pub(super) fn give_back_within(
+    /// Sets the statistics' interval back, while `again` says to try on; the size stays.
+    ///
+    /// # Errors
+    /// If `again` ends the tries, or the guest has ended.
+    pub(super) fn end_polling(&self, host: &Host, again: &mut Again) -> Result<(), OrderError> {
+        if self.polling.is_none() {
+            return Ok(());
+        }
+        let ended = self.try_while(host, again, |monitor| {
+            let balloon = Machine::ask(monitor)?.balloon;
+            self.poll_as_before(monitor, balloon.as_ref()).map(|()| Back::Given)
+        })?;
+        if ended == Back::Gone { Err(OrderError::Gone { pid: self.guest.0 }) } else { Ok(()) }
+    }
+
+    fn try_while(
         &self,
         host: &Host,
-        force: bool,
-        patience: Option<Duration>,
+        again: &mut Again,
+        act: impl Fn(&mut Monitor) -> io::Result<Back>,
     ) -> Result<Back, OrderError> {
         let (begun, mut pause) = (Instant::now(), AGAIN);
         let (pid, started) = self.guest;
         loop {
-            let given = host.lives(pid, started).and_then(|lives| {
+            let done = host.lives(pid, started).and_then(|lives| {
                 if !lives {
                     return Ok(Back::Gone);
                 }
-                self.give_back_by(&mut self.monitor.open(host, pid)?, force)
+                act(&mut self.monitor.open(host, pid)?)
             });
-            match given {
+            let source = match done {
                 Ok(back) => return Ok(back),
-                Err(source) if patience.is_some_and(|p| begun.elapsed() > p) => {
+                Err(source) => source,
+            };
+            let failed = Instant::now();
+            loop {
+                if !again(begun.elapsed(), &source) {
                     return Err(OrderError::Monitor { pid, place: self.monitor.to_string(), source });
                 }
-                Err(_) => sleep(pause),
+                if failed.elapsed() >= pause {
+                    break;
+                }
+                sleep(AGAIN);
             }
             if begun.elapsed() > PATIENCE {
                 pause = (2 * pause).min(SELDOM);

@@ -4,7 +4,7 @@
 use super::record::{OF_ROOT, WHAT, of_another_user};
 use super::refusal::{Facts, POLLING, Refusal, facts, is_seldom, one, refusal, size_of};
 use super::{Act, Back, Goal, Hand, Look, OrderError, Record, Steer, Way, Why, places};
-use bifold_host::guest_memory::{Balloon, Machine, MonitorPlace};
+use bifold_host::guest_memory::{Balloon, MonitorPlace};
 use bifold_host::held::{Guardian, Held, HeldError, Journal, Places, lock};
 use bifold_host::placement::LiveGuest;
 use bifold_host::{Host, printable};
@@ -288,9 +288,10 @@ impl Order {
                 if let Holding::Journal(held) = &mut self.holding {
                     let (held, record) = &mut **held;
                     // The device alone, as what is found.
-                    record.kept = false;
-                    record.least = record.least.min(target.saturating_sub(record.besides));
-                    held.note(WHAT, record.values())?;
+                    let least = record.least.min(target.saturating_sub(record.besides));
+                    let next = Record { kept: false, least, ..record.clone() };
+                    held.note(WHAT, next.values())?;
+                    *record = next;
                     held.beat()?;
                 }
                 self.unanswered = true;
@@ -316,12 +317,14 @@ impl Order {
         }
         let Holding::Journal(held) = self.holding else { return Ok(Some(Back::Given)) };
         let (mut held, record) = *held;
-        if self.unanswered {
-            record.wait_for_last_order();
-        }
+        let (host, unanswered) = (self.host, self.unanswered);
         let mut back = Back::Given;
-        held.end_or_leave(|| {
-            back = record.give_back(&self.host, false)?;
+        held.end_or_leave(|beat| {
+            if unanswered {
+                beat();
+                record.wait_for_last_order();
+            }
+            back = record.give_back(&host, false, beat)?;
             Ok::<_, OrderError>(())
         })?;
         Ok(Some(back))
@@ -333,20 +336,18 @@ impl Order {
     /// If that cannot be written down: everything is given back then.
     pub fn keep(self) -> Result<(), OrderError> {
         let Holding::Journal(held) = self.holding else { return Ok(()) };
-        let (held, mut record) = *held;
-        if record.polling.is_some() {
-            let (pid, place) = (record.guest.0, &record.monitor);
-            let asked = place.open(&self.host, pid).and_then(|mut m| {
-                let balloon = Machine::ask(&mut m)?.balloon;
-                record.poll_as_before(&mut m, balloon.as_ref())
-            });
-            asked.map_err(|source| OrderError::Monitor { pid, place: place.to_string(), source })?;
-        }
-        record.polling = None;
-        record.kept = true;
-        held.note(WHAT, record.values())?;
-        held.keep();
-        Ok(())
+        let (mut held, record) = *held;
+        let mut keep = || {
+            record.end_polling(&self.host, &mut |since, _| since < SILENT && held.beat().is_ok())?;
+            // A guardian that gives the memory back already has nothing kept.
+            held.beat()?;
+            held.note(WHAT, Record { polling: None, kept: true, ..record.clone() }.values())?;
+            Ok(held.keep()?)
+        };
+        keep().or_else(|e| {
+            held.end_or_leave(|beat| record.give_back(&self.host, false, beat).map(drop))?;
+            Err(e)
+        })
     }
 }
 
@@ -377,7 +378,7 @@ fn hold(
                 ));
             } else {
                 // The guest may be on its way to the size that was found then.
-                match record.give_back(host, false)? {
+                match record.give_back(host, false, &mut || {})? {
                     Back::Given => {
                         given = true;
                         earlier = Some(record).filter(|r| r.way == wish.way && r.least < r.found);

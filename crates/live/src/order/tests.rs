@@ -542,18 +542,18 @@ fn a_guardian_tries_on_until_the_guest_has_ended() {
         polling: None,
         kept: false,
     };
-    let limited = record.give_back_within(&host, false, Some(Duration::ZERO));
+    let limited = record.give_back_while(&host, false, &mut |_, _| false);
     assert!(matches!(limited, Err(OrderError::Monitor { .. })), "{limited:?}");
     // What cannot be read is not gone, and a zombie is.
     let stat = dir.path().join("proc/9/stat");
     let lives = std::fs::read_to_string(&stat).unwrap();
     std::fs::remove_file(&stat).unwrap();
     std::fs::create_dir(&stat).unwrap();
-    let unread = record.give_back_within(&host, false, Some(Duration::ZERO));
+    let unread = record.give_back_while(&host, false, &mut |_, _| false);
     assert!(matches!(unread, Err(OrderError::Monitor { .. })), "{unread:?}");
     std::fs::remove_dir(&stat).unwrap();
     std::fs::write(&stat, lives.replace(") 3 ", ") Z ")).unwrap();
-    assert_eq!(record.give_back_at_last(&host).unwrap(), Back::Gone);
+    assert_eq!(record.give_back_while(&host, false, &mut |_, _| true).unwrap(), Back::Gone);
     std::fs::write(&stat, lives).unwrap();
     let ends = std::thread::spawn({
         let stat = dir.path().join("proc/9/stat");
@@ -562,7 +562,7 @@ fn a_guardian_tries_on_until_the_guest_has_ended() {
             std::fs::remove_file(stat).unwrap();
         }
     });
-    assert_eq!(record.give_back_at_last(&host).unwrap(), Back::Gone);
+    assert_eq!(record.give_back_while(&host, false, &mut |_, _| true).unwrap(), Back::Gone);
     ends.join().unwrap();
 }
 
