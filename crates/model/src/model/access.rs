@@ -47,7 +47,7 @@ impl Model {
         let mut misses = self.misses;
         loop {
             i = self.consume_hits::<OBSERVED>(words, i, window);
-            if self.missed_all && self.charges.is_none() && !(OBSERVED && self.observers.places.is_some()) {
+            if self.missed_all && self.charges.is_none() && !(OBSERVED && self.observers.sees_every_walk()) {
                 i = self.consume_steady::<OBSERVED>(words, i, window);
             }
             let Some(&w) = words.get(i) else { break };

@@ -29,6 +29,12 @@ impl Observers {
         self.caches.is_some() || self.places.is_some() || self.uses.is_some()
     }
 
+    /// Does an observer see walks that the caches do not?
+    #[inline]
+    pub fn sees_every_walk(&self) -> bool {
+        self.places.is_some() || self.uses.is_some()
+    }
+
     /// Access number `access` comes next. Returns how many accesses like it the core has under way at once, at most:
     /// see [`Caches::at_once`].
     #[inline]

@@ -20,7 +20,7 @@ const MOST: usize = u64::BITS as usize;
 
 impl Model {
     /// Consumes accesses from word `i` on, which the filter does not answer: steady misses, and in between what filters answer, at
-    /// most up to word `end`. Returns the number of the first word left. No observer counts local and remote references.
+    /// most up to word `end`. Returns the number of the first word left. Of observers, data caches alone may be there.
     #[inline(never)]
     pub(super) fn consume_steady<const OBSERVED: bool>(
         &mut self,
@@ -114,9 +114,8 @@ fn take<const OBSERVED: bool>(
     if OBSERVED {
         let at_once = observers.walks(access, vcpu, dependent);
         for (r, regime) in regimes.iter_mut().enumerate() {
-            match (&observers.uses, &mut observers.caches) {
-                (None, Some(caches)) => regime.walk_steady(&miss, &mut caches.walker(r, vcpu, at_once)),
-                _ => regime.walk_steady(&miss, &mut observers.memory(r, vcpu, at_once)),
+            if let Some(caches) = &mut observers.caches {
+                regime.walk_steady(&miss, &mut caches.walker(r, vcpu, at_once));
             }
         }
     } else {
