@@ -263,11 +263,6 @@ impl<const F: usize> MemoryUse<F> {
         self.uses.dropped() > 0
     }
 
-    /// Bytes of what is kept for the optimum.
-    pub fn optimum_bytes(&self) -> u64 {
-        self.uses.bytes()
-    }
-
     /// The intervals, in order.
     pub fn intervals(&self) -> &[IntervalUse] {
         &self.intervals

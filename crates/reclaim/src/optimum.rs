@@ -14,7 +14,7 @@
 use crate::frames::{TooManyFrames, per_frame};
 use crate::times::Times;
 
-/// In place of a time: there is none.
+/// No time.
 const NONE: u32 = u32::MAX;
 /// In place of a reference: it was left out.
 const LEFT_OUT: u32 = u32::MAX;

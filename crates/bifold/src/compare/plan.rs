@@ -76,6 +76,10 @@ pub fn compare(args: CompareArgs) -> anyhow::Result<Plan> {
         let problem = "is shown for one run: leave out --runs";
         return Err(UsageError::conflict("--placement", problem).into());
     }
+    if runs > 1 && common.show.memory_use {
+        let problem = "is shown for one run: leave out --runs";
+        return Err(UsageError::conflict("--memory-use", problem).into());
+    }
     if runs > 1 && common.show.timeline.is_some() {
         return Err(UsageError::conflict("--timeline", "holds one run: leave out --runs").into());
     }

@@ -21,7 +21,7 @@ use bifold_model::{
 };
 use bifold_policy::Timeline;
 use bifold_policy::replay_check::OnLine;
-use bifold_reclaim::MemoryUse;
+use bifold_reclaim::{MemoryUse, Setting};
 use bifold_report::{Comparison, MemoryNeeds, Meta, Partial, Places, grouped};
 use bifold_trace::file::Writer;
 use bifold_trace::{CommandExit, Thin, Windows};
@@ -88,7 +88,7 @@ pub struct Memory {
 
 impl Default for Memory {
     fn default() -> Memory {
-        Memory { sizes: Vec::new(), interval_seconds: 0.1, refault_s: 85e-6 }
+        Memory { sizes: Vec::new(), interval_seconds: 0.1, refault_s: Setting::NVME_S }
     }
 }
 
