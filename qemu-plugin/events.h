@@ -39,7 +39,11 @@
 #define BF_KIND_TICKS 25
 #define BF_KIND_CALL 26
 #define BF_KIND_RETURN 27
+#define BF_KIND_TRANSFER 28
+#define BF_KIND_FREE 29
+#define BF_KIND_LOOK 30
 
+#define BF_LOOK_WORDS 16
 #define BF_LOG_WORDS 32
 #define BF_LOG_PERF 1
 

@@ -62,6 +62,8 @@ bool files_open(void)
     locked = (bool (*)(void))symbol("bql_locked");
     if (!resolve_path || !last_avail_idx || !used_addr || !lock || !unlock || !locked)
         opt.files = false;
+    else if (opt.looks)
+        transfers_open();
     return opt.files;
 }
 
@@ -77,22 +79,10 @@ static bool pending(void)
     return *(const volatile uint16_t *)(ring + USED_IDX) != (uint16_t)last_avail_idx(device, 0);
 }
 
-/* Called after a store to a device. */
-COLD void files_wait(void)
+static void wait_for_answers(void)
 {
-    static bool looked;
     unsigned spins = 0;
 
-    if (!opt.files)
-        return;
-    if (!looked) {
-        looked = true;
-        device = resolve_path(DEVICE, NULL);
-        if (!device)
-            die("this QEMU has no device at %s", DEVICE);
-        /* Without this, a sleep of some microseconds takes 50 more. */
-        prctl(PR_SET_TIMERSLACK, 1);
-    }
     if (!pending())
         return;
     if (locked())
@@ -107,4 +97,21 @@ COLD void files_wait(void)
     /* The thread that answers holds QEMU's lock until the interrupt is raised. */
     lock(__FILE__, __LINE__);
     unlock();
+}
+
+/* Called after a store to a device. */
+COLD void files_wait(void)
+{
+    if (!opt.files)
+        return;
+    if (!device) {
+        device = resolve_path(DEVICE, NULL);
+        if (!device)
+            die("this QEMU has no device at %s", DEVICE);
+        /* Without this, a sleep of some microseconds takes 50 more. */
+        prctl(PR_SET_TIMERSLACK, 1);
+    }
+    wait_for_answers();
+    if (opt.looks)
+        transfers_done(device);
 }

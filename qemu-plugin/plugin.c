@@ -213,7 +213,7 @@ static uint64_t *option(const char *name, size_t len)
 {
     static const char *const names[] = {
         "ring",  "ram",      "bytes",     "below4g", "vcpus",  "check",   "kpti",
-        "boot",  "files", "where", "stacks", "begin", "regions", "skip",      "length",  "window", "warm_up", "period",
+        "boot",  "files", "where", "stacks", "looks", "begin", "regions", "skip",      "length",  "window", "warm_up", "period",
         "head", "doubles", "seed",  "function", "function_bytes", "f0",      "f1",     "f2",      "f3",
         "f4",    "f5",       "f6",        "f7",      "cr3",    "cr4",     "idt",
     };
@@ -253,6 +253,7 @@ QEMU_EXPORT int qemu_plugin_install(qemu_plugin_id_t id, const qemu_info_t *info
         .files = value_of("files"),
         .where = value_of("where"),
         .stacks = value_of("stacks"),
+        .looks = value_of("looks"),
         .cr3 = value_of("cr3"),
         .cr4 = value_of("cr4"),
         .idt = value_of("idt"),

@@ -97,6 +97,7 @@ struct options {
     bool files; /* wait for the host's files, see files.c */
     bool where; /* record running blocks and the guest's perf events */
     bool stacks; /* with `where`: record calls and returns of user code */
+    uint64_t looks; /* instructions between the first looks at memory (looks.c); 0 = none */
     /* The region (region.c): kind of beginning, skipped instructions, and length in
      * instructions (0 = no end). With markers, the command ends after so many regions
      * (0 = after none). */
@@ -207,6 +208,15 @@ extern uint64_t ticks, interrupts;
 /* files.c */
 bool files_open(void);
 void files_wait(void);
+
+/* looks.c */
+void look(void);
+uint64_t next_look(uint64_t now);
+
+/* transfers.c */
+void transfers_open(void);
+void transfers_done(void *device);
+
 void deliver(uint16_t vector, bool accesses);
 
 /*

@@ -497,6 +497,8 @@ void record_stop(uint32_t marker)
     uint64_t *w;
 
     flush_insns();
+    if (opt.looks)
+        look();
     tables_compare();
     stats[ST_ACCESSES] = ring_accesses() - hot.blocks;
     /* In one chunk, because the consumer searches all of this at the end of a chunk. */

@@ -208,7 +208,7 @@ static void begin(void)
     if (opt.length)
         ends = now + opt.length;
     if (!opt.period) {
-        await(UINT64_MAX);
+        await(opt.looks ? now : UINT64_MAX);
         return;
     }
     dice = opt.sample_seed * UINT64_C(0x9e3779b97f4a7c15) | 1;
@@ -327,6 +327,10 @@ void region_due(void)
     }
     switch (part) {
     case WHOLE:
+        if (opt.looks) {
+            look();
+            await(next_look(stats[ST_INSNS]));
+        }
         break;
     case GAP:
         change();

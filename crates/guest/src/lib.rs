@@ -39,6 +39,7 @@ mod error;
 pub mod image;
 mod initramfs;
 pub mod kernel;
+mod looks;
 pub mod memfd;
 pub mod modules;
 mod nodes;

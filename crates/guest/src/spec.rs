@@ -116,6 +116,9 @@ pub struct GuestSpec {
     pub attribute: bool,
     /// Whether the stream also has calls and returns of user code. Needs `attribute`.
     pub stacks: bool,
+    /// Whether the stream also has looks at the guest's memory ([`bifold_trace::Look`]) and, with exact timing, what the host's files
+    /// move from and to that. Not in sampled streams.
+    pub looks: bool,
     /// Which part of the command is recorded.
     pub region: Region,
     /// The folder of kept boots ([`crate::boots`]) from which the run begins if it can; `None` boots for this run and
@@ -149,6 +152,7 @@ impl GuestSpec {
             keep: false,
             attribute: false,
             stacks: false,
+            looks: false,
             region: Region::default(),
             kept_boots: None,
             enough: None,

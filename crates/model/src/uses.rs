@@ -111,6 +111,14 @@ impl Uses {
         self.memory.reference(gpa.frame(), ReferenceKind::Walk, false);
     }
 
+    /// A device reads or writes these frames.
+    pub fn transfer(&mut self, frames: std::ops::Range<u64>, write: bool) {
+        // No transfer is longer than 4 GB.
+        for frame in frames {
+            self.memory.reference(frame, ReferenceKind::Device, write);
+        }
+    }
+
     /// The guest has run so many instructions by now.
     pub fn ran(&mut self, instructions: u64) {
         self.memory.ran(instructions);

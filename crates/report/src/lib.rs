@@ -70,7 +70,7 @@ pub use comparison::Comparison;
 pub use error::RenderError;
 pub use figures::{Figure, Figures};
 pub use format::Format;
-pub use memory::MemoryNeeds;
+pub use memory::{MemoryLooks, MemoryNeeds};
 pub use meta::{Guest, Input, Meta, Partial};
 pub use page::{Page, PageChart, PageTable};
 pub use places::Places;

@@ -44,7 +44,7 @@ mod nodes;
 mod thin;
 
 pub use clock::Clock;
-pub use event::{DecodeError, Event, Stats, decode};
+pub use event::{DecodeError, Event, Look, Stats, decode};
 pub use exit::CommandExit;
 pub use file::{FileError, Header, Reader, Source, Trailer, Writer, region_begins_later, several_regions};
 pub use generate::{GenerateError, Generator};

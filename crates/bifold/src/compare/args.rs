@@ -171,7 +171,8 @@ pub struct OutputArgs {
     /// Also show how much memory the guest needs: refaults at each size, and the working set over time
     ///
     /// The parts that `bifold reclaim show` has, with its defaults. Not for sampled runs and several regions, and native
-    /// has to be among --configs.
+    /// has to be among --configs. `record` also records what the guest's kernel uses its memory for, and what the host's files move
+    /// there, for `bifold reclaim`.
     #[arg(long)]
     pub memory_use: bool,
 

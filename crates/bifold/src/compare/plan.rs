@@ -313,9 +313,12 @@ fn plan(common: CommonArgs, verb: Source, record: Option<PathBuf>) -> anyhow::Re
     let (keep, until) = (guest.keep.clone(), guest.region.until);
     let source = source(verb, program, guest, &profile, model.seed)?;
     let placed = placement.options(&source.header())?;
-    let run =
+    let mut run =
         run::Plan { record, placed, until, ..events(source, profile, sample, &model, policies, &show)? };
     only_whole_runs(&placement, &run)?;
+    if run.record.is_some() && run.memory.is_some() {
+        run.source.look();
+    }
     if !show.show.is_empty() && show.format != Format::Table {
         let problem = "is for `--format table`: the other formats have all parts";
         return Err(UsageError::conflict("--show", problem).into());

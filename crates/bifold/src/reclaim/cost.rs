@@ -1,14 +1,16 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! `bifold reclaim cost`: what a host that pages out costs a guest, in each paging mode.
+//! `bifold reclaim cost`: what each way of taking memory gives and costs, in each paging mode.
 
 use super::whole::{self, FRAME, RunArgs};
 use crate::console::{Delivery, create_for_data, distinct, named, stop_on_signals};
-use crate::run::{self, Limited, carry_out};
+use crate::run::{self, Host, Limited, carry_out};
 use crate::status::{self, Status};
+use crate::usage::UsageError;
 use crate::words;
+use bifold_model::Looked;
 use bifold_model::{Config, Paging, Sample};
 use bifold_reclaim::MemoryUse;
-use bifold_report::{Comparison, Format, grouped, text_table_with_keys, wrapped};
+use bifold_report::{Comparison, Format, MemoryLooks, grouped, text_table_with_keys, wrapped};
 use clap::Args;
 use serde::Serialize;
 use std::path::PathBuf;
@@ -20,21 +22,26 @@ const MOST: usize = 8;
 
 const EXAMPLES: &str = "\
 Examples:
+  bifold reclaim cost -- gcc -O2 -c mid_size.c
   bifold reclaim cost --sizes 32M,64M -- gcc -O2 -c mid_size.c
   bifold reclaim cost --sizes 48M --format json run.bifold";
 
-/// Show what a host that pages out costs a guest: refaults, exits, walks and split pages, in each paging mode
+/// Show what each way of taking a guest's memory gives and costs, in each paging mode
 ///
-/// The host holds no more of the guest than each of the sizes. Above that, the model's host looks at accessed bits and swaps out the pages
-/// that were not used for longest, a sixteenth of the size at a time. What the guest uses then comes back by an exit: a
-/// violation under nested paging, a hidden fault under shadow paging, whose entries of the page are gone. A host page of
-/// 2 MB splits when it is paged out, and comes back in pages of 4 KB, which cost more walk references.
+/// Reporting: the guest names its free blocks of 2 MB and more at each look (every 500 million instructions at first), and
+/// the host drops them. What the guest allocates there later comes back by an exit.
 ///
-/// All figures are beside a host with room for all. `bifold reclaim show` has the refaults at every size.
+/// Paging, with --sizes: the host holds no more of the guest than each of the sizes. Above that, the model's host looks at accessed bits and
+/// swaps out the pages that were not used for longest, a sixteenth of the size at a time. What the guest uses then comes back
+/// by an exit: a violation under nested paging, a hidden fault under shadow paging, whose entries of the page are gone. A host
+/// page of 2 MB splits when a part is taken, and comes back in pages of 4 KB, which cost more walk references.
+///
+/// All figures are beside a host that takes nothing. Below the table stands what a balloon, zero pages, sharing and compression would
+/// give, by what the guest's kernel used its memory for. `bifold reclaim show` has the refaults at every size.
 #[derive(Debug, Args)]
 #[command(
-    override_usage = "bifold reclaim cost [OPTIONS] --sizes LIST -- CMD...\n       \
-                      bifold reclaim cost [OPTIONS] --sizes LIST FILE\n       \
+    override_usage = "bifold reclaim cost [OPTIONS] -- CMD...\n       \
+                      bifold reclaim cost [OPTIONS] FILE\n       \
                       bifold reclaim cost [OPTIONS] --sizes LIST --generate NAME[:N]",
     after_help = EXAMPLES,
     after_long_help = status::below(EXAMPLES)
@@ -45,7 +52,7 @@ pub struct CostArgs {
     pub run: RunArgs,
 
     /// What the host holds of the guest at most, separated by commas, as in 32M,48M; up to 8 sizes
-    #[arg(long, value_name = "LIST", value_delimiter = ',', value_parser = whole::size, required = true)]
+    #[arg(long, value_name = "LIST", value_delimiter = ',', value_parser = whole::size)]
     pub sizes: Vec<u64>,
 
     /// Microseconds that the guest waits for a refault
@@ -54,6 +61,12 @@ pub struct CostArgs {
     /// exits' own cost comes on top.
     #[arg(long, value_name = "US", value_parser = words::microseconds, default_value = "85")]
     pub refault_us: f64,
+
+    /// Microseconds that the guest waits for a page that was compressed in memory (zram, zswap)
+    ///
+    /// The default is a 4 KB page from zram under zstd with the fault, in whole microseconds: by hand, 2026-11, on a processor of 4 GHz.
+    #[arg(long, value_name = "US", value_parser = words::microseconds, default_value = "10")]
+    pub zram_us: f64,
 
     /// Output format; `json` is one document (schema bifold.reclaim-cost/1)
     #[arg(long, value_parser = words::formats(words::TABLE_OR_JSON), default_value = "table", hide_possible_values = true,
@@ -65,23 +78,59 @@ pub struct CostArgs {
     pub output: Option<PathBuf>,
 }
 
-/// One size in one configuration. Counts are beside a host with room for all, and can be negative.
+/// One way of taking memory in one configuration. Counts are beside a host that takes nothing, and can be negative.
 #[derive(Serialize)]
 struct Row {
-    bytes: u64,
+    /// `reporting` or `paging`.
+    way: &'static str,
+    /// What the host holds at most; none for reporting.
+    bytes: Option<u64>,
     config: String,
+    /// What the host holds less, on average over the looks; none without looks.
+    gives_bytes: Option<f64>,
+    /// What the host has dropped, all in all.
+    dropped_bytes: u64,
     /// Pages that came back from swap.
     refaults: u64,
     wait_seconds: f64,
-    /// Refaults of a memory with LRU replacement, and the fewest possible.
-    lru_refaults: u64,
-    fewest_refaults: Option<u64>,
     violations: i64,
     hidden_faults: i64,
     walk_refs: i64,
     split_pages: u64,
     /// In percent of the ideal run, waits left out.
     overhead_points: f64,
+}
+
+/// One size by the uses of pages alone.
+#[derive(Serialize)]
+struct Size {
+    bytes: u64,
+    /// Refaults of a memory with LRU replacement, and the fewest possible.
+    lru_refaults: u64,
+    fewest_refaults: Option<u64>,
+    /// The same memory with a part for compressed pages.
+    zram: Option<Zram>,
+}
+
+/// A memory of which a part holds compressed pages.
+#[derive(Serialize)]
+struct Zram {
+    /// The part for pages as they are.
+    plain_bytes: u64,
+    refaults: u64,
+    wait_seconds: f64,
+}
+
+/// What the looks say of the other ways: means over the run, in bytes.
+#[derive(Serialize)]
+struct Others {
+    free_bytes: f64,
+    cache_clean_bytes: f64,
+    balloon_least_bytes: u64,
+    zero_bytes: f64,
+    same_bytes: f64,
+    /// Of a page of the guest's programs under zstd.
+    compressed_part: Option<f64>,
 }
 
 /// Carries out the verb.
@@ -91,25 +140,43 @@ pub fn run(args: CostArgs) -> anyhow::Result<Status> {
     sizes.dedup();
     if sizes.len() > MOST {
         let problem = format!("{} sizes: name {MOST} at most", sizes.len());
-        return Err(crate::usage::UsageError::value("--sizes", problem).into());
+        return Err(UsageError::value("--sizes", problem).into());
     }
     distinct(&args.run.inputs(), &named([("--output", args.output.as_deref())]))?;
     let mut plan = args.run.plan("reclaim cost")?;
     plan.configs = Config::ALL.into();
     plan.memory = Some(run::Memory { sizes: sizes.clone(), ..run::Memory::default() });
-    plan.limits = sizes.clone();
+    if plan.source.look() {
+        plan.hosts.push(Host::Reported);
+    } else if sizes.is_empty() {
+        return Err(UsageError::missing(
+            "--sizes",
+            "a generator's guest reports nothing: name what the host holds",
+        )
+        .into());
+    }
+    plan.hosts.extend(sizes.iter().copied().map(Host::Limited));
+    let hosts = plan.hosts.clone();
     plan.source.prepare()?;
     let output = create_for_data(args.output.as_deref())?;
     let stop = stop_on_signals()?;
     let mut carried = carry_out(&mut plan, "", &stop)?;
     let failure = carried.failure.take();
     let uses = carried.uses.take().expect("the plan asks for the use of memory");
-    let limited = std::mem::take(&mut carried.limited);
+    let (limited, looked) = (std::mem::take(&mut carried.limited), std::mem::take(&mut carried.looked));
     let comparison = carried.plain();
-    let rows = rows(&comparison, &uses, &sizes, &limited, args.refault_us / 1e6);
+    let looks = comparison.memory.as_ref().and_then(|m| m.looks());
+    let ways = hosts.iter().zip(&limited).filter(|(host, _)| **host != Host::Reported || looks.is_some());
+    let rows =
+        ways.flat_map(|(host, now)| rows(&comparison, *host, now, &looked, args.refault_us / 1e6)).collect();
+    let costs = Costs {
+        rows,
+        sizes: by_uses(&uses, &sizes, looks.and_then(MemoryLooks::compressed), args.zram_us / 1e6),
+        others: looks.map(others),
+    };
     let text = match args.format {
-        Format::Json => json(&comparison, &rows)?,
-        _ => comparison.render_head() + "\n" + &table(&rows),
+        Format::Json => json(&comparison, &costs)?,
+        _ => comparison.render_head() + "\n" + &costs.table(),
     };
     let mut delivery = Delivery::new(plan.notes.notes);
     delivery.data(&text, output);
@@ -120,39 +187,81 @@ pub fn run(args: CostArgs) -> anyhow::Result<Status> {
     Ok(run::status(plan.source.live(), &comparison))
 }
 
-fn rows(
-    whole: &Comparison,
-    uses: &MemoryUse,
-    sizes: &[u64],
-    limited: &[Limited],
-    refault_s: f64,
-) -> Vec<Row> {
-    let (curve, o) = (uses.curve(), &whole.outcome);
-    let fewest = uses.optima(sizes);
-    let mut rows = Vec::new();
-    for ((&size, fewest), limited) in sizes.iter().zip(fewest).zip(limited) {
-        let configs = o.configs.iter().zip(&limited.outcome.configs).zip(&limited.swaps);
-        for ((before, now), &(refaults, split_pages)) in
-            configs.filter(|((c, _), _)| c.config.mode != Paging::Native)
-        {
-            let more = |of: fn(&Sample) -> u64| of(&now.total) as i64 - of(&before.total) as i64;
-            let extra = now.total.extra_cycles() as f64 - before.total.extra_cycles() as f64;
-            rows.push(Row {
-                bytes: size * FRAME,
-                config: now.config.name(),
-                refaults,
-                wait_seconds: refaults as f64 * refault_s,
-                lru_refaults: curve.misses(size) - curve.first(),
-                fewest_refaults: fewest.map(|misses| misses - curve.first()),
-                violations: more(|s| s.exits_violation),
-                hidden_faults: more(|s| s.exits_hidden_fault),
-                walk_refs: more(|s| s.guest_refs + s.host_refs),
-                split_pages,
-                overhead_points: 100.0 * extra / o.ideal_cycles().max(1.0),
-            });
+/// All that is shown.
+#[derive(Serialize)]
+struct Costs {
+    rows: Vec<Row>,
+    sizes: Vec<Size>,
+    others: Option<Others>,
+}
+
+/// The rows of one way of taking memory.
+fn rows(whole: &Comparison, host: Host, now: &Limited, before: &[Looked], refault_s: f64) -> Vec<Row> {
+    let o = &whole.outcome;
+    let (way, bytes) = match host {
+        Host::Reported => ("reporting", None),
+        Host::Limited(frames) => ("paging", Some(frames * FRAME)),
+    };
+    let row = |i: usize| {
+        let (old, new) = (&o.configs[i], &now.outcome.configs[i]);
+        let more = |of: fn(&Sample) -> u64| of(&new.total) as i64 - of(&old.total) as i64;
+        let (refaults, split_pages) = now.swaps[i];
+        let extra = new.total.extra_cycles() as f64 - old.total.extra_cycles() as f64;
+        let held = |looked: &[Looked]| {
+            MemoryLooks::of(looked, 0.0).map(|looks| looks.mean(|l| l.held.get(i).copied().unwrap_or(0)))
+        };
+        Row {
+            way,
+            bytes,
+            config: new.config.name(),
+            gives_bytes: held(before).zip(held(&now.looked)).map(|(a, b)| (a - b) * FRAME as f64),
+            dropped_bytes: now.dropped[i] * FRAME,
+            refaults,
+            wait_seconds: refaults as f64 * refault_s,
+            violations: more(|s| s.exits_violation),
+            hidden_faults: more(|s| s.exits_hidden_fault),
+            walk_refs: more(|s| s.guest_refs + s.host_refs),
+            split_pages,
+            overhead_points: 100.0 * extra / o.ideal_cycles().max(1.0),
         }
+    };
+    let hosts = (0..o.configs.len()).filter(|i| o.configs[*i].config.mode != Paging::Native);
+    hosts.map(row).collect()
+}
+
+/// Refaults at each size by the uses of pages, and with a part of the size for compressed pages.
+fn by_uses(uses: &MemoryUse, sizes: &[u64], compressed: Option<f64>, zram_s: f64) -> Vec<Size> {
+    let curve = uses.curve();
+    let refaults = |frames: u64| curve.misses(frames) - curve.first();
+    let all = curve.enough().max(uses.held()) as f64;
+    let zram = |size: u64| {
+        let part = compressed.filter(|part| *part < 1.0)?;
+        // Plain pages p and the others compressed fill the size: p + (all - p) * part = size.
+        let plain = ((size as f64 - all * part) / (1.0 - part)).min(size as f64);
+        let plain = (plain >= whole::LEAST as f64).then_some(plain as u64)?;
+        let refaults = refaults(plain);
+        Some(Zram { plain_bytes: plain * FRAME, refaults, wait_seconds: refaults as f64 * zram_s })
+    };
+    let fewest = uses.optima(sizes);
+    let size = |(&size, fewest): (&u64, Option<u64>)| Size {
+        bytes: size * FRAME,
+        lru_refaults: refaults(size),
+        fewest_refaults: fewest.map(|misses| misses - curve.first()),
+        zram: zram(size),
+    };
+    sizes.iter().zip(fewest).map(size).collect()
+}
+
+fn others(looks: &MemoryLooks) -> Others {
+    let mean = |of: fn(&bifold_trace::Look) -> u64| looks.mean(|l| of(&l.look)) * FRAME as f64;
+    Others {
+        free_bytes: mean(|l| l.free),
+        cache_clean_bytes: mean(|l| l.cache_clean),
+        balloon_least_bytes: looks.least_balloon() * FRAME,
+        zero_bytes: mean(|l| l.zero),
+        same_bytes: mean(|l| l.same),
+        compressed_part: looks.compressed(),
     }
-    rows
 }
 
 fn signed(n: i64) -> String {
@@ -160,48 +269,89 @@ fn signed(n: i64) -> String {
     format!("{sign}{}", grouped(n.unsigned_abs()))
 }
 
-fn table(rows: &[Row]) -> String {
-    let head = [
-        "\nmemory",
-        "\nconfig",
-        "\nrefaults",
-        "waits\ns",
-        "\nviolations",
-        "hidden\nfaults",
-        "walk\nrefs",
-        "split\npages",
-        "overhead\n% points",
-    ];
-    let cells = |row: &Row| {
-        vec![
-            format!("{:.1} MiB", row.bytes as f64 / f64::from(1 << 20)),
-            row.config.clone(),
-            grouped(row.refaults),
-            format!("{:.2}", row.wait_seconds),
-            signed(row.violations),
-            signed(row.hidden_faults),
-            signed(row.walk_refs),
-            grouped(row.split_pages),
-            format!("{:.2}", row.overhead_points),
-        ]
-    };
-    let mut text = text_table_with_keys(2, head.map(String::from).into(), rows.iter().map(cells).collect());
-    text.push('\n');
-    let mut seen = None;
-    for row in rows.iter().filter(|row| seen.replace(row.bytes) != Some(row.bytes)) {
-        let fewest = row.fewest_refaults.map_or("unknown".into(), grouped);
-        let line = format!(
-            "{:<8} in {:.1} MiB: {} refaults with LRU replacement of 4 KB pages, {fewest} at the fewest",
-            "exact",
-            row.bytes as f64 / f64::from(1 << 20),
-            grouped(row.lru_refaults)
-        );
-        text += &wrapped(&line, 9);
-    }
-    text
+fn mib(bytes: f64) -> String {
+    format!("{:.1} MiB", bytes / f64::from(1 << 20))
 }
 
-fn json(whole: &Comparison, rows: &[Row]) -> anyhow::Result<String> {
+impl Costs {
+    fn table(&self) -> String {
+        let head = [
+            "\nhost",
+            "\nconfig",
+            "gives\nMiB",
+            "\nrefaults",
+            "waits\ns",
+            "\nviolations",
+            "hidden\nfaults",
+            "walk\nrefs",
+            "split\npages",
+            "overhead\n% points",
+        ];
+        let cells = |row: &Row| {
+            vec![
+                row.bytes.map_or(row.way.into(), |bytes| mib(bytes as f64)),
+                row.config.clone(),
+                row.gives_bytes.map_or("-".into(), |bytes| format!("{:.1}", bytes / f64::from(1 << 20))),
+                grouped(row.refaults),
+                format!("{:.2}", row.wait_seconds),
+                signed(row.violations),
+                signed(row.hidden_faults),
+                signed(row.walk_refs),
+                grouped(row.split_pages),
+                format!("{:.2}", row.overhead_points),
+            ]
+        };
+        let mut text =
+            text_table_with_keys(2, head.map(String::from).into(), self.rows.iter().map(cells).collect());
+        text.push('\n');
+        let mut line = |label: &str, words: String| text += &wrapped(&format!("{label:<8} {words}"), 9);
+        for size in &self.sizes {
+            let fewest = size.fewest_refaults.map_or("unknown".into(), grouped);
+            let at = mib(size.bytes as f64);
+            let lru = grouped(size.lru_refaults);
+            line(
+                "exact",
+                format!("in {at}: {lru} refaults with LRU replacement of 4 KB pages, {fewest} at the fewest"),
+            );
+            if let Some(zram) = &size.zram {
+                let (plain, refaults) = (mib(zram.plain_bytes as f64), grouped(zram.refaults));
+                let waits = format!("{:.2} s", zram.wait_seconds);
+                line(
+                    "zram",
+                    format!("in {at}, {plain} of that for plain pages: {refaults} refaults, waits {waits}"),
+                );
+            }
+        }
+        if let Some(o) = &self.others {
+            let (free, clean, least) =
+                (mib(o.free_bytes), mib(o.cache_clean_bytes), mib(o.balloon_least_bytes as f64));
+            line(
+                "balloon",
+                format!(
+                    "takes free pages ({free} on average), then pages of files as on the disk ({clean}); below a guest of {least} \
+                     it takes what the guest can only swap"
+                ),
+            );
+            line(
+                "zero",
+                format!(
+                    "{} in use hold zeros only: trimming gives that until they are written",
+                    mib(o.zero_bytes)
+                ),
+            );
+            line(
+                "same",
+                format!(
+                    "{} in use are the same as another page: sharing gives that until they are written",
+                    mib(o.same_bytes)
+                ),
+            );
+        }
+        text
+    }
+}
+
+fn json(whole: &Comparison, costs: &Costs) -> anyhow::Result<String> {
     #[derive(Serialize)]
     struct Document<'a> {
         schema: &'static str,
@@ -210,7 +360,8 @@ fn json(whole: &Comparison, rows: &[Row]) -> anyhow::Result<String> {
         partial: Option<bifold_report::Partial>,
         profile: String,
         input_hash: &'a str,
-        rows: &'a [Row],
+        #[serde(flatten)]
+        costs: &'a Costs,
     }
     let document = Document {
         schema: SCHEMA,
@@ -219,7 +370,7 @@ fn json(whole: &Comparison, rows: &[Row]) -> anyhow::Result<String> {
         partial: whole.meta.partial,
         profile: whole.meta.profile_words(),
         input_hash: &whole.outcome.input_hash,
-        rows,
+        costs,
     };
     Ok(serde_json::to_string_pretty(&document)? + "\n")
 }

@@ -108,6 +108,7 @@ pub fn run(args: ShowArgs) -> anyhow::Result<Status> {
 fn plan(args: &ShowArgs) -> anyhow::Result<run::Plan> {
     let mut plan = args.run.plan("reclaim show")?;
     plan.configs = vec![Config::ALL[0]];
+    plan.source.look();
     plan.memory = Some(run::Memory {
         sizes: args.sizes.clone(),
         interval_seconds: args.interval.unwrap_or(run::Memory::default().interval_seconds),

@@ -17,7 +17,8 @@ use crate::status::Status;
 use bifold_attribute::{Attribution, View};
 use bifold_guest::{GuestError, Written};
 use bifold_model::{
-    CacheMode, Config, Frames, MOST_REGIONS, Model, Options, Outcome, PlacementOptions, Profile, UseOptions,
+    CacheMode, Config, Frames, Looked, MOST_REGIONS, Model, Options, Outcome, PlacementOptions, Profile,
+    UseOptions,
 };
 use bifold_policy::Timeline;
 use bifold_policy::replay_check::OnLine;
@@ -69,10 +70,19 @@ pub struct Plan {
     pub placed: Option<PlacementOptions>,
     /// What is shown of the use of memory; none without it.
     pub memory: Option<Memory>,
-    /// Sizes of memory, in frames, at which hosts page out in models of their own.
-    pub limits: Vec<u64>,
+    /// Hosts that take memory back, in models of their own.
+    pub hosts: Vec<Host>,
     /// The notes to print on stderr.
     pub notes: Notes,
+}
+
+/// How a host takes memory back.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Host {
+    /// Pages out above so many frames.
+    Limited(u64),
+    /// Drops what the guest reports as free.
+    Reported,
 }
 
 /// What is shown of the use of memory.
@@ -159,16 +169,20 @@ impl Plan {
             until: None,
             placed: None,
             memory: None,
-            limits: Vec::new(),
+            hosts: Vec::new(),
             notes,
         })
     }
 }
 
-/// A run whose hosts paged out.
+/// A run whose hosts took memory back.
 pub struct Limited {
     /// By configuration: pages that came back from swap, and large pages that were split.
     pub swaps: Vec<(u64, u64)>,
+    /// By configuration, frames dropped.
+    pub dropped: Vec<u64>,
+    /// What the looks at the guest's memory saw.
+    pub looked: Vec<Looked>,
     /// The model's results.
     pub outcome: Outcome,
 }
@@ -185,7 +199,9 @@ pub struct Carried {
     memory: Option<MemoryNeeds>,
     /// What the guest used of its memory, if that was watched.
     pub uses: Option<MemoryUse>,
-    /// The runs whose hosts paged out, in the order of [`Plan::limits`].
+    /// What the looks at the guest's memory saw, where no host takes any back.
+    pub looked: Vec<Looked>,
+    /// The runs whose hosts took memory back, in the order of [`Plan::hosts`].
     pub limited: Vec<Limited>,
     /// Number and size of the files that the command wrote.
     pub written: Option<Written>,
@@ -220,12 +236,15 @@ pub fn carry_out(plan: &mut Plan, part: &str, stop: &AtomicBool) -> anyhow::Resu
     };
     let interval_s = options.interval_seconds;
     let places = plan.places.as_ref().map(|_| Attribution::new(&options.configs));
-    let limited = |&frames: &u64| {
+    let limited = |host: &Host| {
         let mut model = Model::new(&plan.profile, options.clone());
-        model.limit_hosts(frames);
+        match *host {
+            Host::Limited(frames) => model.limit_hosts(frames),
+            Host::Reported => model.report_free(),
+        }
         model
     };
-    let limited: Vec<Model> = plan.limits.iter().map(limited).collect();
+    let limited: Vec<Model> = plan.hosts.iter().map(limited).collect();
     let mut model = Model::new(&plan.profile, options);
     if places.is_some() {
         model.charge(plan.places.is_some_and(|p| p.stacks));
@@ -296,17 +315,19 @@ pub fn carry_out(plan: &mut Plan, part: &str, stop: &AtomicBool) -> anyhow::Resu
     let progress = Progress::start(plan.notes.progress, pace::REPORT).prefix(part);
     let window_scale = feed.model.window_scale();
     let uses = feed.model.take_uses();
+    let looked = feed.model.looked().to_vec();
     let outcome = feed.model.finish();
     let paged = |model: Model| {
         let hosts = 0..plan.configs.len();
-        let swaps = hosts.map(|host| (model.swapped_in(host), model.split_pages(host))).collect();
-        Limited { swaps, outcome: model.finish() }
+        let swaps = hosts.clone().map(|host| (model.swapped_in(host), model.split_pages(host))).collect();
+        let dropped = hosts.map(|host| model.dropped(host)).collect();
+        Limited { swaps, dropped, looked: model.looked().to_vec(), outcome: model.finish() }
     };
     let limited = feed.limited.into_iter().map(paged).collect();
     let memory = uses
         .as_ref()
         .zip(plan.memory.as_ref())
-        .map(|(uses, m)| MemoryNeeds::of(&outcome, uses, &m.sizes, m.refault_s));
+        .map(|(uses, m)| MemoryNeeds::of(&outcome, uses, &m.sizes, m.refault_s).with_looks(&looked));
     let cut = uses.as_ref().is_some_and(MemoryUse::is_optimum_cut);
     let places = feed
         .places
@@ -323,6 +344,7 @@ pub fn carry_out(plan: &mut Plan, part: &str, stop: &AtomicBool) -> anyhow::Resu
         places,
         memory,
         uses,
+        looked,
         limited,
         written,
         kept,

@@ -21,6 +21,10 @@ use crate::nodes;
 use crate::qemu::{self, BARE, MACHINE, Qemu, firmware, guest_cpu, path_of};
 use crate::spec::{GuestSpec, HostPage, LOW_MIB, Record, Root, Timing};
 
+/// Instructions between the first looks at a guest's memory. A look takes a quarter of a second in a guest of 2 GB, half of which is in
+/// use (by hand), as 100 million instructions do.
+const LOOK_INSNS: u64 = 100_000_000;
+
 /// The capture plugin and its arguments.
 #[derive(Clone, Copy)]
 pub(super) struct Plugin<'a> {
@@ -217,7 +221,7 @@ fn engine_arguments(engine: Engine, stage: Stage, spec: &GuestSpec) -> Vec<(&'st
                     "-plugin",
                     format!(
                         "{},ring={},ram={},bytes={bytes},below4g={},vcpus={},check={},kpti={},boot={},files={},\
-                         where={},stacks={}{region}{}",
+                         where={},stacks={},looks={}{region}{}",
                         quoted(path),
                         ring.as_raw_fd(),
                         ram.as_raw_fd(),
@@ -229,6 +233,7 @@ fn engine_arguments(engine: Engine, stage: Stage, spec: &GuestSpec) -> Vec<(&'st
                         u8::from(spec.timing == Timing::Exact && spec.root == Root::Host),
                         u8::from(spec.attribute),
                         u8::from(spec.stacks),
+                        if spec.looks { LOOK_INSNS } else { 0 },
                         stage.plugin_arguments(),
                     ),
                 ));

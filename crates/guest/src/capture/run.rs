@@ -22,7 +22,7 @@ use super::{CaptureProgress, CaptureReport, Sink, Written, places, plugin};
 use crate::error::GuestError;
 use crate::memfd::memfd;
 use crate::spec::{GuestSpec, HostPage, Root, guest_frames};
-use crate::{initramfs, kernel, qemu, spec};
+use crate::{initramfs, kernel, looks, qemu, spec};
 
 /// CPU time that a boot may take, in seconds; it takes 2 to 40.
 pub(super) const BOOT_SECONDS: f64 = 300.0;
@@ -257,7 +257,7 @@ impl Session<'_> {
         loop {
             let more = self.guest.ring.wait(Duration::from_millis(20));
             if more {
-                self.consume(sink)?;
+                self.consume(progress, sink)?;
             }
             if more && looked.elapsed() < Duration::from_millis(20) {
                 continue;
@@ -277,7 +277,7 @@ impl Session<'_> {
             if self.guest.child.0.try_wait().map_err(GuestError::os("waiting for qemu"))?.is_some() {
                 self.init.listen(&mut self.guest.control);
                 while self.guest.ring.chunk().is_some() {
-                    self.consume(sink)?;
+                    self.consume(progress, sink)?;
                 }
                 return Ok(());
             }
@@ -292,7 +292,11 @@ impl Session<'_> {
     }
 
     /// Passes the oldest chunk on.
-    fn consume(&mut self, sink: &mut Sink) -> Result<(), GuestError> {
+    fn consume(
+        &mut self,
+        progress: &mut dyn FnMut(CaptureProgress),
+        sink: &mut Sink,
+    ) -> Result<(), GuestError> {
         if let Some(chunk) = self.guest.ring.chunk() {
             self.words += chunk.len() as u64;
             // The plugin ends its stream with Ticks, Stats and the stop marker.
@@ -309,7 +313,21 @@ impl Session<'_> {
                     self.ticks = Some((timer, others));
                 }
             }
-            sink(chunk).map_err(GuestError::Sink)?;
+            // The plugin waits for the release, and the guest with it.
+            let asked = self.spec.looks.then(|| looks::asked(chunk)).flatten();
+            sink(&chunk[..asked.unwrap_or(chunk.len())]).map_err(GuestError::Sink)?;
+            if let (Some(looker), Some(_)) = (&mut self.guest.looker, asked) {
+                let mut words = Vec::new();
+                match looker.look(&mut words) {
+                    Ok(()) => sink(&words).map_err(GuestError::Sink)?,
+                    Err(why) => {
+                        progress(CaptureProgress::Note(&format!(
+                            "what the guest uses its memory for cannot be seen: {why}"
+                        )));
+                        self.guest.looker = None;
+                    }
+                }
+            }
             self.guest.ring.release();
         }
         Ok(())

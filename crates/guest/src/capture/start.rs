@@ -18,6 +18,7 @@ use crate::boots::Booted;
 use crate::error::GuestError;
 use crate::initramfs;
 use crate::kernel::Kernel;
+use crate::looks::Looker;
 use crate::memfd::memfd;
 use crate::qemu::Qemu;
 use crate::spec::{GuestSpec, Record, Root, Timing};
@@ -42,6 +43,8 @@ pub(super) struct Started {
     pub(super) ring: Ring,
     pub(super) files: Files,
     pub(super) boot: BootKind,
+    /// The guest's memory, if the run looks at that.
+    pub(super) looker: Option<Looker>,
     /// The folder of the kept boot from which the guest went on.
     kept: Option<PathBuf>,
 }
@@ -177,5 +180,9 @@ fn launch(parts: Parts, ram: BorrowedFd, stage: Stage) -> Result<Started, GuestE
         _ => Engine::Tcg { ram, plugin: plugin.map(|path| Plugin { path, ring: ring.fd(), region }) },
     };
     let child = Emulator(command::spawn(qemu, engine, kernel, spec, &inherited, log)?);
-    Ok(Started { child, control, ring, files, boot: BootKind::Whole, kept: None })
+    let looker = (spec.looks && kind == RunKind::Recorded)
+        .then(|| ram.try_clone_to_owned().map(|fd| Looker::new(fd.into(), spec.memory_mib << 20)))
+        .transpose()
+        .map_err(GuestError::os("dup"))?;
+    Ok(Started { child, control, ring, files, boot: BootKind::Whole, looker, kept: None })
 }

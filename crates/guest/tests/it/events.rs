@@ -34,6 +34,10 @@ fn the_c_header_has_the_numbers_of_the_rust_definition() {
         ("KIND_LOAD_BEFORE_CHAIN", kind::LOAD_BEFORE_CHAIN),
         ("KIND_CALL", kind::CALL),
         ("KIND_RETURN", kind::RETURN),
+        ("KIND_TRANSFER", kind::TRANSFER),
+        ("KIND_FREE", kind::FREE),
+        ("KIND_LOOK", kind::LOOK),
+        ("LOOK_WORDS", event::LOOK_WORDS as u64),
         ("KIND_INSNS", kind::INSNS),
         ("KIND_VCPU", kind::VCPU),
         ("KIND_CR3", kind::CR3),
@@ -77,7 +81,7 @@ fn the_c_header_has_the_numbers_of_the_rust_definition() {
     header.remove("MARKER_MAGIC");
     let rest: Vec<_> = header
         .keys()
-        .filter(|k| ["KIND_", "MARKER_", "LOG_", "CPUID_", "GAP_"].iter().any(|p| k.starts_with(p)))
+        .filter(|k| ["KIND_", "MARKER_", "LOG_", "LOOK_", "CPUID_", "GAP_"].iter().any(|p| k.starts_with(p)))
         .collect();
     assert!(rest.is_empty(), "numbers that only C has: {rest:?}");
 }

@@ -8,6 +8,7 @@ mod clock;
 mod dependent;
 mod events;
 mod guests;
+mod looks;
 mod nodes;
 mod refusals;
 mod replay;

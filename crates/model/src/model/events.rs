@@ -99,6 +99,7 @@ impl Model {
             }
             Event::Resident { gfn, frames } => self.resident.push((gfn, frames)),
             Event::Marker(_) | Event::Stats(_) | Event::Ticks { .. } => {}
+            Event::Transfer { .. } | Event::Free { .. } | Event::Look(_) => self.of_memory(event),
             Event::Gap(gap::REGION) => self.begin_region(),
             Event::Gap(gap::REGION_END) => self.end_region(),
             Event::Gap(code) => self.gap(code),

@@ -9,6 +9,7 @@ mod access;
 mod events;
 mod groups;
 mod limit;
+mod looked;
 mod miss;
 mod observe;
 mod reclaim;
@@ -38,6 +39,7 @@ use sampled::Sampled;
 use switched::Switched;
 use xxhash_rust::xxh3::Xxh3;
 
+pub use looked::Looked;
 pub use region::MOST_REGIONS;
 pub use sampled::SoFar;
 pub use switched::{Decide, SwitchedOutcome, Switching};
@@ -172,6 +174,7 @@ pub struct Model {
     observers: Observers,
     /// What hosts hold at most, if they page out.
     limit: Option<Box<limit::Limit>>,
+    looks: looked::Looks,
 }
 
 impl Model {
@@ -228,6 +231,7 @@ impl Model {
             untranslated: 0,
             charges: None,
             limit: None,
+            looks: looked::Looks::default(),
             observers: Observers {
                 caches: Caches::new(profile, options.caches, draws, vcpus, &options.configs),
                 places: options.placed.as_ref().map(|p| Places::new(p, vcpus, &options.configs)),

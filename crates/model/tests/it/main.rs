@@ -7,6 +7,7 @@ mod closed_forms;
 mod exits_flush;
 mod geometry;
 mod guest;
+mod looked;
 mod lookup;
 mod pcid;
 mod permissions;

@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! Memory in JSON: a part of the document of a run, and a document of its own.
 
-use super::{FRAME, KINDS, MemoryNeeds, Row};
+use super::looks::LookFields;
+use super::{FRAME, KINDS, MemoryLooks, MemoryNeeds, Row};
 use crate::json::pretty;
 use crate::{Comparison, Guest, Input, Partial, RenderError};
 use bifold_reclaim::IntervalUse;
@@ -36,6 +37,7 @@ pub(crate) struct Memory {
     first: ByKind,
     sizes: Vec<Size>,
     intervals: Vec<Interval>,
+    looks: Vec<LookFields>,
 }
 
 #[derive(Serialize)]
@@ -114,6 +116,7 @@ impl MemoryNeeds {
             first: self.first.into(),
             sizes: self.rows.iter().map(size).collect(),
             intervals: self.intervals.iter().map(interval).collect(),
+            looks: self.looks.as_ref().map(MemoryLooks::fields).unwrap_or_default(),
         }
     }
 }

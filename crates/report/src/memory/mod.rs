@@ -2,11 +2,13 @@
 //! How much memory a guest needs: refaults at each size, and the working set over time.
 
 mod json;
+mod looks;
 mod text;
 
-use bifold_model::Outcome;
+use bifold_model::{Looked, Outcome};
 use bifold_reclaim::{FRONT, IntervalUse, MemoryUse, MissCurve, ReferenceKind, sizes};
 pub(crate) use json::Memory;
+pub use looks::MemoryLooks;
 
 /// Bytes of a frame.
 const FRAME: u64 = 4096;
@@ -55,6 +57,8 @@ pub struct MemoryNeeds {
     seconds_per_instruction: f64,
     /// Seconds that the guest waits for a refault.
     refault_s: f64,
+    /// What the guest's kernel used its memory for, if the stream has looks.
+    looks: Option<MemoryLooks>,
 }
 
 /// One size of memory.
@@ -109,7 +113,18 @@ impl MemoryNeeds {
             intervals: uses.intervals().to_vec(),
             seconds_per_instruction: outcome.base_cpi / outcome.frequency_hz as f64,
             refault_s,
+            looks: None,
         }
+    }
+
+    /// With what the guest's kernel used its memory for.
+    pub fn with_looks(self, looked: &[Looked]) -> MemoryNeeds {
+        MemoryNeeds { looks: MemoryLooks::of(looked, self.seconds_per_instruction), ..self }
+    }
+
+    /// What the guest's kernel used its memory for, if the stream says that.
+    pub fn looks(&self) -> Option<&MemoryLooks> {
+        self.looks.as_ref()
     }
 
     /// Seconds of the ideal run in each interval, and the bytes in use there.

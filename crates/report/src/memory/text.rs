@@ -28,7 +28,12 @@ impl MemoryNeeds {
     pub fn table(&self) -> String {
         let (head, rows) = self.cells();
         let lines: String = self.lines().iter().map(|(label, text)| labelled(label, text)).collect();
-        text_table(head, rows) + "\n" + &lines
+        let mut text = text_table(head, rows) + "\n" + &lines;
+        if let Some(looks) = &self.looks {
+            text.push('\n');
+            text += &looks.table();
+        }
+        text
     }
 
     /// The table of a page.

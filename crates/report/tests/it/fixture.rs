@@ -3,7 +3,7 @@
 
 use bifold_attribute::{Missing, Row, View, Where};
 use bifold_model::{
-    Config, ConfigOutcome, Costs, MOST_REGIONS, Outcome, Paging, Placed, PlacedCycles, PlacedFacts,
+    Config, ConfigOutcome, Costs, Looked, MOST_REGIONS, Outcome, Paging, Placed, PlacedCycles, PlacedFacts,
     Placement, Profile, RegionOutcome, RegionTotal, Regions, Sample, Split,
 };
 use bifold_policy::evaluate::{self, Options, evaluate};
@@ -12,7 +12,7 @@ use bifold_policy::timeline::{About, Runs, StaticRun, SwitchCosts};
 use bifold_policy::{Named, Scale, Timeline, VmKind};
 use bifold_reclaim::{MemoryUse, ReferenceKind};
 use bifold_report::{Comparison, Guest, Input, MemoryNeeds, Meta, Places, PolicyComparison, RunPolicies};
-use bifold_trace::{Clock, CommandExit, Stats};
+use bifold_trace::{Clock, CommandExit, Look, Stats};
 use std::num::NonZeroU64;
 
 const INTERVALS: u64 = 40;
@@ -173,7 +173,28 @@ pub fn needs(outcome: &Outcome) -> MemoryNeeds {
     }
     uses.reference(u64::MAX, ReferenceKind::Data, false);
     uses.end();
-    MemoryNeeds::of(outcome, &uses, &[], 85e-6)
+    let look = |free| Look {
+        frames: 4000,
+        free,
+        free_blocks: 512,
+        free_held: free / 2,
+        free_blocks_held: 300,
+        cache_clean: 100,
+        cache_dirty: 20,
+        anonymous: 3500 - free,
+        kernel: 330,
+        tables: 50,
+        zero: 30,
+        same: 40,
+        sampled: 64,
+        compressed_bytes: 100_000,
+    };
+    let looked = [(0, 3000), (40_000, 1000), (100_000, 2000)].map(|(instructions, free)| Looked {
+        instructions,
+        look: look(free),
+        held: Vec::new(),
+    });
+    MemoryNeeds::of(outcome, &uses, &[], 85e-6).with_looks(&looked)
 }
 
 /// Where the comparison's cost is: this many places, the later ones the cheaper.

@@ -22,8 +22,8 @@ mod words;
 
 pub use log::{log_bytes, log_events};
 pub use words::{
-    DecodeError, KIND_SHIFT, LOG_WORDS, MAX_WORDS, PAYLOAD_MASK, STATS_WORDS, decode, extra_words, head,
-    head_va, kind,
+    DecodeError, KIND_SHIFT, LOG_WORDS, LOOK_WORDS, MAX_WORDS, PAYLOAD_MASK, STATS_WORDS, decode,
+    extra_words, head, head_va, kind,
 };
 
 /// Codes of [`Event::Marker`].
@@ -186,6 +186,59 @@ pub enum Event<'a> {
     Call(u64),
     /// The block that runs returns: the next access loads the return address from this GVA. As [`Event::Call`].
     Return(u64),
+    /// A device has moved data from or to the guest's memory. The host's files are a 9p device without sectors. Only in streams
+    /// captured with looks.
+    Transfer {
+        /// Guest-physical address of the first byte.
+        gpa: u64,
+        /// How many bytes, from there on.
+        bytes: u32,
+        /// Whether the device wrote to memory, as it does where the guest reads a file.
+        write: bool,
+    },
+    /// The guest's allocator has these frames in free blocks of 2 MB or more, at the [`Event::Look`] that follows.
+    Free {
+        /// First guest frame number.
+        gfn: u64,
+        /// How many frames.
+        frames: u64,
+    },
+    /// What the guest's kernel uses its memory for, at this place in the stream. Only in streams captured with looks.
+    Look(Look),
+}
+
+/// What the guest's kernel uses its memory for, in frames of 4 KB, by its own page descriptors (`struct page`).
+/// Each frame is in one of the classes `free`, `cache_clean`, `cache_dirty`, `anonymous`, `kernel` and `tables`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, serde::Serialize, serde::Deserialize)]
+pub struct Look {
+    /// All frames that have a descriptor.
+    pub frames: u64,
+    /// Free, in the buddy allocator or on a CPU's list.
+    pub free: u64,
+    /// Of these, in blocks of 2 MB or more, which free page reporting would report (Linux `pageblock_order`).
+    pub free_blocks: u64,
+    /// Free, with content that is not zero: the host holds what the guest has given up.
+    pub free_held: u64,
+    /// Of these, in blocks of 2 MB or more.
+    pub free_blocks_held: u64,
+    /// Pages of files that are as on the disk.
+    pub cache_clean: u64,
+    /// Pages of files that have to be written first.
+    pub cache_dirty: u64,
+    /// Anonymous memory of programs and shared memory: what only swap can take.
+    pub anonymous: u64,
+    /// Everything else that the kernel has allocated or reserved.
+    pub kernel: u64,
+    /// Page tables of programs.
+    pub tables: u64,
+    /// Frames in use that hold zeros only.
+    pub zero: u64,
+    /// Frames in use with another content than zeros that another frame in use has too, without the first of each content.
+    pub same: u64,
+    /// Anonymous frames that were compressed as a sample.
+    pub sampled: u64,
+    /// Bytes that the sampled frames take, compressed one by one with zstd at level 3, as the kernel's; 4,096 for one that does not shrink.
+    pub compressed_bytes: u64,
 }
 
 /// The capture plugin's own counters and self-checks.

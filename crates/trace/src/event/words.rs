@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! The words of an event: layout, encoding and decoding.
 
-use super::{Event, Stats};
+use super::{Event, Look, Stats};
 
 /// Bit position of the kind within a head word.
 pub const KIND_SHIFT: u32 = 57;
@@ -11,6 +11,8 @@ pub const PAYLOAD_MASK: u64 = (1 << KIND_SHIFT) - 1;
 pub const MAX_WORDS: usize = 513;
 /// Number of values in [`Event::Stats`].
 pub const STATS_WORDS: usize = 8;
+/// Words of an [`Event::Look`] behind its head; those that [`Look`] does not use are 0.
+pub const LOOK_WORDS: usize = 16;
 /// Data words of an [`Event::Log`].
 pub const LOG_WORDS: usize = 32;
 
@@ -43,6 +45,9 @@ pub mod kind {
     pub const TICKS: u64 = 25;
     pub const CALL: u64 = 26;
     pub const RETURN: u64 = 27;
+    pub const TRANSFER: u64 = 28;
+    pub const FREE: u64 = 29;
+    pub const LOOK: u64 = 30;
 }
 
 /// Why words are no events.
@@ -108,11 +113,12 @@ pub const fn extra_words(kind: u64) -> Option<usize> {
         | kind::GAP
         | kind::CALL
         | kind::RETURN => Some(0),
-        kind::FAULT | kind::CHECK | kind::RESIDENT | kind::TICKS => Some(1),
+        kind::FAULT | kind::CHECK | kind::RESIDENT | kind::TICKS | kind::TRANSFER | kind::FREE => Some(1),
         kind::PT_STORE => Some(2),
         kind::STATS => Some(STATS_WORDS),
         kind::TABLE => Some(512),
         kind::LOG => Some(LOG_WORDS),
+        kind::LOOK => Some(LOOK_WORDS),
         _ => None,
     }
 }
@@ -156,6 +162,14 @@ impl Event<'_> {
             Event::Gap(code) => out.push(head(kind::GAP, code)),
             Event::Call(va) => out.push(head(kind::CALL, va)),
             Event::Return(va) => out.push(head(kind::RETURN, va)),
+            Event::Transfer { gpa, bytes, write } => {
+                out.extend([head(kind::TRANSFER, gpa), u64::from(write) << 32 | u64::from(bytes)]);
+            }
+            Event::Free { gfn, frames } => out.extend([head(kind::FREE, gfn), frames]),
+            Event::Look(look) => {
+                out.push(head(kind::LOOK, 0));
+                out.extend(look.words());
+            }
         }
     }
 }
@@ -215,6 +229,9 @@ pub fn decode(words: &[u64], at: usize) -> Result<(Event<'_>, usize), DecodeErro
         kind::GAP => Event::Gap(payload),
         kind::CALL => Event::Call(head_va(w)),
         kind::RETURN => Event::Return(head_va(w)),
+        kind::TRANSFER => Event::Transfer { gpa: payload, bytes: x[0] as u32, write: x[0] >> 32 & 1 == 1 },
+        kind::FREE => Event::Free { gfn: payload, frames: x[0] },
+        kind::LOOK => Event::Look(Look::from_words(x.try_into().expect("length follows the kind"))),
         _ => Event::Stats(Stats::from_words(x.try_into().expect("length follows the kind"))),
     };
     Ok((event, 1 + extra))
@@ -248,6 +265,48 @@ impl Stats {
     }
 }
 
+impl Look {
+    fn words(&self) -> [u64; LOOK_WORDS] {
+        [
+            self.frames,
+            self.free,
+            self.free_blocks,
+            self.free_held,
+            self.free_blocks_held,
+            self.cache_clean,
+            self.cache_dirty,
+            self.anonymous,
+            self.kernel,
+            self.tables,
+            self.zero,
+            self.same,
+            self.sampled,
+            self.compressed_bytes,
+            0,
+            0,
+        ]
+    }
+
+    fn from_words(w: &[u64; LOOK_WORDS]) -> Self {
+        Look {
+            frames: w[0],
+            free: w[1],
+            free_blocks: w[2],
+            free_held: w[3],
+            free_blocks_held: w[4],
+            cache_clean: w[5],
+            cache_dirty: w[6],
+            anonymous: w[7],
+            kernel: w[8],
+            tables: w[9],
+            zero: w[10],
+            same: w[11],
+            sampled: w[12],
+            compressed_bytes: w[13],
+        }
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -276,7 +335,7 @@ mod tests {
     }
 
     fn any_event() -> impl Strategy<Value = (u64, u64, u64, u64)> {
-        (1u64..=25, any::<u64>(), any::<u64>(), any::<u64>())
+        (1u64..=30, any::<u64>(), any::<u64>(), any::<u64>())
     }
 
     proptest! {
@@ -287,12 +346,17 @@ mod tests {
                 let Some(extra) = extra_words(k) else { continue };
                 let p = match k {
                     kind::TABLE => (p & 0xffff_ffff) << 4 | (p % 5 + 1),
-                    kind::CR3_READ | kind::STATS => 0,
+                    kind::CR3_READ | kind::STATS | kind::LOOK => 0,
                     kind::LOG => p & !0xffff | (p % 257),
                     _ => p,
                 };
                 words.push(head(k, p));
                 words.extend((0..extra as u64).map(|i| a.wrapping_mul(i) ^ b));
+                match k {
+                    kind::TRANSFER => *words.last_mut().unwrap() &= (1 << 33) - 1,
+                    kind::LOOK => words.iter_mut().rev().take(2).for_each(|w| *w = 0),
+                    _ => {}
+                }
             }
             let (mut at, mut again) = (0, Vec::new());
             while at < words.len() {

@@ -46,6 +46,10 @@ impl EventSource for Generator {
         }
     }
 
+    fn look(&mut self) -> bool {
+        false
+    }
+
     fn attribute(&mut self, _: bool) -> anyhow::Result<()> {
         let problem = "needs a guest: a generator has no programs to tell apart";
         Err(UsageError::conflict("--where", problem).into())

@@ -91,6 +91,11 @@ impl EventSource for Guest {
         Ok(())
     }
 
+    fn look(&mut self) -> bool {
+        self.0.looks = true;
+        true
+    }
+
     fn prepare(&mut self) -> anyhow::Result<()> {
         self.0.stdin = stdin::read(bifold_guest::most_stdin(self.0.memory_mib))?;
         Ok(())

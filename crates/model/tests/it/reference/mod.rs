@@ -247,7 +247,10 @@ impl Reference {
             | Event::Call(_)
             | Event::Return(_)
             | Event::Ticks { .. }
-            | Event::Gap(_) => {}
+            | Event::Gap(_)
+            | Event::Transfer { .. }
+            | Event::Free { .. }
+            | Event::Look(_) => {}
         }
     }
 
