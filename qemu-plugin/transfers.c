@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0-or-later
 /*
- * Records what the host's files move from and to the guest's memory. A device's accesses are none of the
- * processor's, so no callback sees them.
+ * Records what the host's files move from and to the guest's memory. The processor does not make a device's
+ * accesses, so no callback sees them.
  *
  * files.c keeps the guest stopped until its requests are answered. Then each answer is an element of the used
  * ring with the chain of descriptors that the guest wrote and the number of bytes that the device has written
