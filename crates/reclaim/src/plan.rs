@@ -9,6 +9,11 @@ use serde::Serialize;
 
 /// Most steps of a plan.
 const MOST_STEPS: f64 = 100_000.0;
+/// Steps of an interval, if none are asked for. Guests that lack memory wait most of the time, so that in one interval of the ideal run they run
+/// for seconds, and a policy decides more than once.
+const STEPS_PER_INTERVAL: f64 = 16.0;
+/// Most steps with shorter ones than intervals, if none are asked for.
+const DEFAULT_STEPS: f64 = 4000.0;
 
 /// The host and the clock of a plan.
 #[derive(Debug, Clone, Copy, PartialEq)]
@@ -19,7 +24,8 @@ pub struct Setting {
     pub floor_frames: u64,
     /// What a refault costs, s.
     pub refault_s: f64,
-    /// Time between decisions, in s of the guests. `None`: the longest of the timelines' mean intervals.
+    /// Time between decisions, in s of the guests. `None`: a sixteenth of the longest of the timelines' mean intervals, and up to one interval
+    /// where that would be more than 4,000 steps.
     pub step_s: Option<f64>,
     /// Seconds of a policy in a second of the guests.
     pub time_scale: f64,
@@ -181,7 +187,10 @@ pub fn plan(
 ) -> Result<Plan, PlanError> {
     let timelines: Vec<&MemoryTimeline> = guests.iter().map(|(_, timeline)| timeline).collect();
     let seconds = timelines.iter().map(|t| t.seconds()).fold(0.0, f64::max);
-    let step_s = setting.step_s.unwrap_or_else(|| longest_interval(&timelines));
+    let step_s = setting.step_s.unwrap_or_else(|| {
+        let interval = longest_interval(&timelines);
+        (interval / STEPS_PER_INTERVAL).max((seconds / DEFAULT_STEPS).min(interval))
+    });
     if guests.is_empty() {
         return Err(PlanError::NoGuest);
     }

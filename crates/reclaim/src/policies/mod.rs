@@ -29,13 +29,15 @@ pub enum PolicyName {
     Feedback,
     /// The least misses by the last curves.
     Curves,
+    /// The same where no guest pays for the others.
+    FairCurves,
     /// The least misses by the next curves.
     Oracle,
 }
 
 impl PolicyName {
     /// All policies, in the order of tables.
-    pub const ALL: [PolicyName; 8] = [
+    pub const ALL: [PolicyName; 9] = [
         PolicyName::Equal,
         PolicyName::Paging,
         PolicyName::IdleTax,
@@ -43,6 +45,7 @@ impl PolicyName {
         PolicyName::Proxmox,
         PolicyName::Feedback,
         PolicyName::Curves,
+        PolicyName::FairCurves,
         PolicyName::Oracle,
     ];
 
@@ -62,6 +65,7 @@ impl PolicyName {
             PolicyName::Proxmox => "proxmox",
             PolicyName::Feedback => "feedback",
             PolicyName::Curves => "curves",
+            PolicyName::FairCurves => "fair-curves",
             PolicyName::Oracle => "oracle",
         }
     }
@@ -73,7 +77,7 @@ impl PolicyName {
             PolicyName::IdleTax => "samples of pages that are accessed",
             PolicyName::Mom | PolicyName::Proxmox => "the guest's free memory, by its balloon",
             PolicyName::Feedback => "time lost by waits for memory",
-            PolicyName::Curves => "the last interval's miss curve",
+            PolicyName::Curves | PolicyName::FairCurves => "the last step's miss curve",
             PolicyName::Oracle => "the future",
         }
     }
@@ -87,7 +91,8 @@ impl PolicyName {
             PolicyName::Mom => Box::new(mom::Mom::default()),
             PolicyName::Proxmox => Box::new(proxmox::Proxmox::default()),
             PolicyName::Feedback => Box::new(feedback::Feedback),
-            PolicyName::Curves => Box::new(curves::Curves::default()),
+            PolicyName::Curves => Box::new(curves::Curves { fair: false }),
+            PolicyName::FairCurves => Box::new(curves::Curves { fair: true }),
             PolicyName::Oracle => return oracle::best(guests, host),
         };
         replay(guests, host, &mut *policy)
