@@ -116,6 +116,7 @@ mod tests {
                 held,
                 in_use: past.in_use,
                 pressure: 0.0,
+                touched: Some(past.working_set),
                 past: Some(past),
             }
         }
