@@ -8,7 +8,7 @@
 //! A guest ends when its [`GuestVm`] is dropped, and with the thread that started it (PR_SET_PDEATHSIG).
 
 use std::fs::File;
-use std::io::{ErrorKind, Read as _, Seek as _};
+use std::io::{ErrorKind, Read as _, Seek as _, Write as _};
 use std::os::fd::{AsFd as _, AsRawFd as _, BorrowedFd, OwnedFd};
 use std::os::unix::net::UnixStream;
 use std::process::{Child, ExitStatus, Stdio};
@@ -139,6 +139,15 @@ impl GuestVm {
         init.chain(workload).collect()
     }
 
+    /// Sends a line to the workload's port. The workload reads it if it has opened the port for reading.
+    ///
+    /// # Errors
+    /// If QEMU has ended, or the workload has not read the lines before.
+    pub fn send(&mut self, line: &str) -> Result<(), GuestError> {
+        let mut stream = &self.workload.stream;
+        stream.write_all(format!("{line}\n").as_bytes()).map_err(GuestError::os("a line to the workload"))
+    }
+
     /// QEMU's exit status, if QEMU has ended.
     ///
     /// # Errors
@@ -261,7 +270,6 @@ fn arguments(spec: &GuestVmSpec, fds: &Fds) -> Vec<String> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use std::io::Write as _;
 
     #[test]
     fn lines_come_whole_however_they_were_cut() {

@@ -227,11 +227,10 @@ impl Steer {
     }
 
     /// Changes the size that the order is to reach. A larger one than the last target gives a part back with the next look; a smaller
-    /// one continues the steps. What the process has in the host's memory is compared with now from here on: the guest may have grown
-    /// in what it was left.
+    /// one continues the steps. The host's memory may grow from here on: a guest that lives with an order grows in what it was left.
     pub fn aim(&mut self, size: u64) {
         self.goal.size = size.min(self.first.size);
-        self.first.resident = self.counted.resident;
+        self.first.resident = None;
         if self.phase == Phase::Holding {
             self.phase = Phase::Settled { updated: None };
         }
