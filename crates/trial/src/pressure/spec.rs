@@ -371,6 +371,15 @@ mod tests {
     }
 
     #[test]
+    fn the_experiments_that_ship_are_well() {
+        let dir = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../experiments/reclaim");
+        let specs: Vec<Spec> =
+            std::fs::read_dir(dir).unwrap().map(|file| Spec::read(&file.unwrap().path()).unwrap()).collect();
+        assert_eq!(specs.len(), 2);
+        assert!(specs.iter().all(|spec| spec.cases[0].takes_nothing()), "progress needs a reference");
+    }
+
+    #[test]
     fn an_invalid_value_is_refused_with_its_field() {
         for (from, to, said) in [
             ("length = 10", "length = 0", "time.length: not a number of seconds from 1"),
