@@ -36,7 +36,7 @@ PROFILE ?= profiles/epyc-zen5-guest.toml
 # Scale of the memory and of the times in experiments with sharing guests.
 SCALE ?= 1/8
 
-.PHONY: help setup bochs qemu build workspace reporter install uninstall demo test hwloc-trees docs kernel vmtest vmtest-long vmtest-debug vmtest-host kvm-tests validate-exits validate-time lab-live lab-place lab-policies lab-share lab-builds published-times noise lab lint fuzz msrv bench clean
+.PHONY: help setup bochs qemu build workspace reporter install uninstall demo test hwloc-trees docs kernel vmtest vmtest-long vmtest-debug vmtest-host kvm-tests validate-exits validate-time lab-live lab-place lab-policies lab-share lab-reclaim lab-builds published-times noise lab lint fuzz msrv bench clean
 help: ## list the targets
 	@sed -n 's/^\([a-z-]*\):.*## /make \1|/p' $(MAKEFILE_LIST) | while IFS='|' read -r a b; do printf '  %-20s %s\n' "$$a" "$$b"; done
 
@@ -71,6 +71,7 @@ install: ## install command, man pages, completions and the daemon's unit (PREFI
 	@set -x; for at in bash:bash-completion/completions/bifold zsh:zsh/site-functions/_bifold fish:fish/vendor_completions.d/bifold.fish; do \
 	install -d "$$(dirname "$(INTO)/share/$${at#*:}")" && "$(BUILT)/bifold" completions "$${at%%:*}" > "$(INTO)/share/$${at#*:}"; done
 	install -D -m 644 -t "$(INTO)/share/bifold/experiments/share" experiments/share/*.toml
+	install -D -m 644 -t "$(INTO)/share/bifold/experiments/reclaim" experiments/reclaim/*.toml
 	install -d "$(INTO)/lib/systemd/system"
 	sed 's#/usr/local/bin/#$(PREFIX)/bin/#g' $(DAEMON_FILES)/bifoldd.service > "$(INTO)/lib/systemd/system/bifoldd.service"
 	install -D -m 644 -t "$(INTO)/share/bifold" $(DAEMON_FILES)/bifold.toml $(DAEMON_FILES)/grafana.json
@@ -152,6 +153,9 @@ lab-share: build ## run 8 guests under the real KSM: docs/results, 40 minutes, r
 	@mkdir -p docs/results
 	$(BIFOLD) share run --scale $(SCALE) --report bifold-share.html --markdown docs/results/share-synthetic.md experiments/share/synthetic.toml
 
+lab-reclaim: build ## run guests under memory pressure, and a balloon beside small guests: docs/results/reclaim-run.md, half an hour
+	@tools/lab-reclaim -o docs/results/reclaim-run.md --report bifold-reclaim.html
+
 noise: build ## record a guest's noise, and simulate published and recorded noise: docs/results/noise.md, minutes
 	@tools/noise > docs/results/noise.md
 
@@ -161,7 +165,7 @@ lab-builds: workspace ## predict the two loads of the multi-core thesis: docs/re
 published-times: workspace ## predict GUPS of vMitosis and LMbench of PVM: docs/results, half an hour (PUBLISHED=options)
 	$(TIMING) published -o docs/results/published-times.md $(PUBLISHED)
 
-lab: validate-exits validate-time lab-live lab-place lab-policies lab-share lab-builds published-times vmtest-long vmtest-debug ## run every long experiment: a day
+lab: validate-exits validate-time lab-live lab-place lab-policies lab-share lab-reclaim lab-builds published-times vmtest-long vmtest-debug ## run every long experiment: a day
 
 docs: ## build the documentation as a book: target/book/index.html
 	@tools/docs

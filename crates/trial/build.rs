@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Compiles the workload of an experiment's guests: a static program, which is embedded in the crate.
+//! Compiles the programs of experiments' guests: static programs, which are embedded in the crate.
 
 use std::env;
 use std::path::PathBuf;
@@ -8,25 +8,26 @@ use std::process::Command;
 fn main() {
     let here = PathBuf::from(env::var_os("CARGO_MANIFEST_DIR").expect("cargo sets it"));
     let out = PathBuf::from(env::var_os("OUT_DIR").expect("cargo sets it"));
-    let source = here.join("guest/workload.c");
-    // The workload and the guest's init share the code for their side of a port.
+    // These programs and the guest's init share the code for their side of a port.
     let shared = here.join("../guest/guest");
-    for path in [&source, &shared.join("port.h")] {
-        println!("cargo::rerun-if-changed={}", path.display());
-    }
+    println!("cargo::rerun-if-changed={}", shared.join("port.h").display());
     println!("cargo::rerun-if-env-changed=CC");
     let cc = env::var("CC").unwrap_or_else(|_| "cc".into());
-    let result = Command::new(&cc)
-        .args(["-O2", "-static", "-s", "-std=gnu11", "-Wall", "-Wextra", "-I"])
-        .arg(&shared)
-        .arg("-o")
-        .arg(out.join("workload"))
-        .arg(&source)
-        .output()
-        .unwrap_or_else(|e| panic!("cannot run the C compiler `{cc}`: {e}; install gcc and libc6-dev"));
-    let text = String::from_utf8_lossy(&result.stderr);
-    assert!(result.status.success(), "`{cc}` failed on {}:\n{text}", source.display());
-    for line in text.lines() {
-        println!("cargo::warning={line}");
+    for program in ["workload", "load"] {
+        let source = here.join(format!("guest/{program}.c"));
+        println!("cargo::rerun-if-changed={}", source.display());
+        let result = Command::new(&cc)
+            .args(["-O2", "-static", "-s", "-std=gnu11", "-Wall", "-Wextra", "-I"])
+            .arg(&shared)
+            .arg("-o")
+            .arg(out.join(program))
+            .arg(&source)
+            .output()
+            .unwrap_or_else(|e| panic!("cannot run the C compiler `{cc}`: {e}; install gcc and libc6-dev"));
+        let text = String::from_utf8_lossy(&result.stderr);
+        assert!(result.status.success(), "`{cc}` failed on {}:\n{text}", source.display());
+        for line in text.lines() {
+            println!("cargo::warning={line}");
+        }
     }
 }

@@ -22,6 +22,8 @@ mod ctl;
 mod daemon;
 mod diff;
 mod doctor;
+#[cfg(feature = "host")]
+mod experiments;
 #[cfg(all(test, feature = "host"))]
 mod fake_host;
 #[cfg(feature = "host")]

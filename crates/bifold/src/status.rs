@@ -150,7 +150,8 @@ fn of_experiment(error: &ExperimentError) -> u8 {
     match error {
         ExperimentError::Capture(e) if e.kind() == Kind::CannotWorkHere => UNAVAILABLE,
         ExperimentError::Ksm(e) if e.cannot_work_here() => UNAVAILABLE,
-        ExperimentError::Memory { .. } => UNAVAILABLE,
+        ExperimentError::Order(e) if e.cannot_work_here() => UNAVAILABLE,
+        ExperimentError::Memory { .. } | ExperimentError::TooLittle { .. } => UNAVAILABLE,
         _ => FAILED,
     }
 }

@@ -22,6 +22,8 @@ pub struct Mapping {
     pub resident: u64,
     /// Proportional bytes: a page with n mappings counts 1/n (`Pss`).
     pub proportional: u64,
+    /// Resident bytes that were used since [`Host::forget_uses`](crate::Host::forget_uses), or since the start (`Referenced`).
+    pub referenced: u64,
     /// Resident bytes in transparent huge pages of private memory (`AnonHugePages`).
     pub huge: u64,
     /// Resident bytes in transparent huge pages of files and shared memory (`FilePmdMapped`, `ShmemPmdMapped`).
@@ -57,6 +59,7 @@ impl Mapping {
             match first {
                 "Rss:" => mapping.resident = bytes(words),
                 "Pss:" => mapping.proportional = bytes(words),
+                "Referenced:" => mapping.referenced = bytes(words),
                 "AnonHugePages:" => mapping.huge = bytes(words),
                 "FilePmdMapped:" | "ShmemPmdMapped:" => {
                     mapping.shared_huge = mapping.shared_huge.saturating_add(bytes(words))
@@ -91,7 +94,7 @@ mod tests {
     #[test]
     fn a_mapping_has_its_lines_and_no_others() {
         let smaps = "7f0000000000-7f0000200000 rw-p 00000000 00:00 0 \nSize: 2048 kB\nKernelPageSize: 4 kB\nRss: 1024 kB\n\
-                     Pss: 512 kB\nPss_Dirty: 7 kB\nAnonHugePages:   256 kB\nNew: 9 kB\n\
+                     Pss: 512 kB\nPss_Dirty: 7 kB\nReferenced: 64 kB\nAnonHugePages:   256 kB\nNew: 9 kB\n\
                      VmFlags: rd wr mr mw me ac mg \n\
                      7f0000300000-7f0000400000 r-xp 00000000 00:00 0  /lib/x\nRss: much kB\nVmFlags: rd ex\n\
                      7f0000400001-7f0000401000 rw-p 00000000 00:00 0\nRss: 4 kB\nVmFlags: mg";
@@ -104,6 +107,7 @@ mod tests {
             data: true,
             resident: 1 << 20,
             proportional: 512 << 10,
+            referenced: 64 << 10,
             huge: 256 << 10,
             page: 4096,
             mergeable: true,

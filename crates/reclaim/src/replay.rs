@@ -38,7 +38,9 @@ pub(crate) struct View<'a> {
     pub in_use: f64,
     /// The part of the last step's time in which the guest waited for memory.
     pub pressure: f64,
-    /// What it needed in the last step; `None` at the start.
+    /// Frames that it used in the last step; `None` at the start, or if the host does not know.
+    pub touched: Option<f64>,
+    /// What it needed in the last step; `None` at the start, and for a guest that runs.
     pub past: Option<&'a Step>,
 }
 
@@ -92,6 +94,7 @@ impl Guest {
             held: last.held,
             in_use: past.map_or(0.0, |past| past.in_use),
             pressure: stalled / (stalled + host.step_s),
+            touched: past.map(|past| past.working_set),
             past,
         }
     }
@@ -213,8 +216,16 @@ pub(crate) mod tests {
 
     #[test]
     fn what_a_policy_gives_beyond_the_host_is_paged() {
-        let view =
-            |least, most| View { least, most, size: 0, held: 0.0, in_use: 0.0, pressure: 0.0, past: None };
+        let view = |least, most| View {
+            least,
+            most,
+            size: 0,
+            held: 0.0,
+            in_use: 0.0,
+            pressure: 0.0,
+            touched: None,
+            past: None,
+        };
         let views = [view(100, 1000), view(100, 1000), view(50, 200)];
         let fit = |sizes: [u64; 3], uses: [[u64; 2]; 3], host| fit(sizes.to_vec(), &views, &uses, host);
         let all = [[1000; 2]; 3];

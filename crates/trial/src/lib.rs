@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! Trials of page sharing with real guests and the real KSM.
 //!
-//! [`experiment`] runs Linux guests under KSM and measures what sharing saves and costs. [`ksm_check`]
+//! [`experiment`] runs Linux guests under KSM and measures what sharing saves and costs. [`pressure`] runs guests whose memory
+//! is taken back by balloons, reports of free pages and KSM, and measures what that gives and costs. [`ksm_check`]
 //! compares the model of KSM with this kernel's ksmd, pass by pass. [`advise`] reads a host and recommends
 //! what to do about its KSM.
 //!
@@ -26,3 +27,4 @@
 pub mod advise;
 pub mod experiment;
 pub mod ksm_check;
+pub mod pressure;

@@ -12,6 +12,8 @@ pub const SWITCHING: &str = "switching";
 pub const NINEP: &str = "qemu 9p";
 pub const GUEST: &[&str] =
     &["architecture", "qemu", "qemu plugins", "capture plugin", "guest kernel", "memory", "memfd"];
+/// `reclaim run` needs KSM for cases with sharing alone.
+const GUESTS_OF_EXPERIMENT: &[&str] = &["architecture", "qemu", "guest kernel"];
 const EXPERIMENT: &[&str] = &[KSM, "architecture", "qemu", "qemu plugins", "guest kernel"];
 
 /// A verb and what it needs.
@@ -85,6 +87,7 @@ pub const VERBS: &[Verb] = &[
     verb("place apply", &[]),
     verb("place undo", &[]),
     verb("reclaim plan", &[]),
+    verb("reclaim run", GUESTS_OF_EXPERIMENT),
     verb("reclaim watch", &[]),
     verb("reclaim advise", &[]),
     verb("reclaim set", &[]),

@@ -8,6 +8,7 @@ mod cost;
 mod guests;
 mod plan;
 mod restore;
+mod run;
 mod set;
 mod show;
 mod watch;
@@ -36,6 +37,7 @@ enum ReclaimVerb {
     Show(Box<show::ShowArgs>),
     Cost(Box<cost::CostArgs>),
     Plan(plan::PlanArgs),
+    Run(run::RunArgs),
     Watch(watch::WatchArgs),
     Advise(advise::AdviseArgs),
     Set(set::SetArgs),
@@ -60,6 +62,7 @@ pub fn run(args: ReclaimArgs) -> anyhow::Result<Status> {
         ReclaimVerb::Show(args) => show::run(*args),
         ReclaimVerb::Cost(args) => cost::run(*args),
         ReclaimVerb::Plan(args) => plan::run(&args),
+        ReclaimVerb::Run(args) => run::run(&args),
         ReclaimVerb::Watch(args) => watch::run(&args),
         ReclaimVerb::Advise(args) => advise::run(&args),
         ReclaimVerb::Set(args) => set::run(&args),

@@ -6,16 +6,15 @@
 
 use super::out::OutArgs;
 use crate::console::{Delivery, Progress, create, note, stop_on_signals};
-use crate::guardian;
 use crate::status::Status;
 use crate::usage::UsageError;
-use crate::words;
+use crate::{experiments, guardian, words};
 use anyhow::Context as _;
 use bifold_host::Host;
 use bifold_host::held::{Guardian, Places};
-use bifold_report::{Format, Page, PageChart, PageTable, text_table_with_keys, wrapped};
+use bifold_report::{Format, Page, wrapped};
 use bifold_trace::CommandExit;
-use bifold_trial::experiment::output::{self, ResultTable};
+use bifold_trial::experiment::output;
 use bifold_trial::experiment::run::{available_mib, largest_scale_in};
 use bifold_trial::experiment::{
     Ending, Notice, Outcome, Plan, Rate, RunOptions, Scale, Spec, SpecError, run as experiment,
@@ -204,24 +203,13 @@ fn facts(plan: &Plan, outcome: &Outcome) -> Vec<(String, String)> {
     facts
 }
 
-fn set(table: &ResultTable) -> String {
-    // comfy-table wants heads of equal height.
-    let height = table.head.iter().map(|h| h.split('\n').count()).max().unwrap_or(1);
-    let head = table.head.iter().map(|h| "\n".repeat(height - h.split('\n').count()) + h).collect();
-    // In the guests' table, case and guest together name a row.
-    let keys = if table.head.get(1).is_some_and(|h| h == "guest") { 2 } else { 1 };
-    let mut out = format!("{}\n{}", table.title, text_table_with_keys(keys, head, table.rows.clone()));
-    table.notes.iter().for_each(|n| out += &wrapped(n, 0));
-    out
-}
-
 fn text(plan: &Plan, outcome: &Outcome) -> String {
     let mut out = format!("{}\n", plan.spec.title);
     if let Some(partial) = output::partial(outcome) {
         out += &format!("{partial}\n");
     }
     facts(plan, outcome).iter().for_each(|(name, value)| out += &wrapped(&format!("  {name}: {value}"), 4));
-    output::tables(plan, outcome).iter().for_each(|t| out += &format!("\n{}", set(t)));
+    output::tables(plan, outcome).iter().for_each(|t| out += &format!("\n{}", experiments::text(t)));
     for case in &outcome.cases {
         case.notes.iter().for_each(|n| out += &wrapped(&format!("note: {}: {n}", case.name), 6));
     }
@@ -248,8 +236,6 @@ fn document(plan: &Plan, outcome: &Outcome) -> String {
 }
 
 fn page(plan: &Plan, outcome: &Outcome) -> Page {
-    let table = |t: ResultTable| PageTable { title: t.title, head: t.head, rows: t.rows, notes: t.notes };
-    let chart = |c: output::Chart| PageChart { title: c.title, unit: c.unit, curves: c.curves };
     let verdicts = outcome.cases.iter().filter_map(|c| {
         let last = c.samples.last()?;
         let percent = 100.0 * last.saved() as f64 / (last.unshared as f64).max(1.0);
@@ -265,9 +251,9 @@ fn page(plan: &Plan, outcome: &Outcome) -> Page {
         alarm: output::partial(outcome),
         about: plan.spec.about.trim().into(),
         facts: facts(plan, outcome),
-        charts: output::charts(outcome).into_iter().map(chart).collect(),
+        charts: output::charts(outcome).into_iter().map(experiments::page_chart).collect(),
         marks: marks.iter().map(|m| (m.at_s, "potential counted".into())).collect(),
-        tables: output::tables(plan, outcome).into_iter().map(table).collect(),
+        tables: output::tables(plan, outcome).into_iter().map(experiments::page_table).collect(),
     }
 }
 

@@ -106,10 +106,13 @@ fn every_value_that_a_verb_refuses_is_named_with_its_argument_and_its_verb() {
     let experiment = concat!(env!("CARGO_MANIFEST_DIR"), "/../../experiments/share/synthetic.toml");
     let case = format!("share run --scale 1 --case nope {experiment}");
     let scale = format!("share run --scale 1/1000 {experiment}");
+    let turns = concat!(env!("CARGO_MANIFEST_DIR"), "/../../experiments/reclaim/turns.toml");
+    let turn = format!("reclaim run --case nope {turns}");
     each_names_its_verb_and_its_argument(
         dir.path(),
         1,
         &[
+            (&turn, "--case nope", "reclaim run"),
             ("compare --generate t:10 --profile nope", "--profile nope", "compare"),
             ("compare --generate t:10 --set cpu.x=1", "--set cpu.x=1", "compare"),
             ("compare --generate t:10 --set cpu.base_cpi", "--set cpu.base_cpi", "compare"),

@@ -45,6 +45,7 @@ golden! {
     place_help_short: "place -h";
     place_show_help_long: "place show --help";
     reclaim_plan_help_long: "reclaim plan --help";
+    reclaim_run_help_long: "reclaim run --help";
     reclaim_help_short: "reclaim -h";
     reclaim_show_help_long: "reclaim show --help";
     reclaim_show_table: "reclaim show --generate gups:20000@64m";

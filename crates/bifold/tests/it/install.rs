@@ -51,6 +51,7 @@ fn what_is_installed_works_elsewhere_and_goes_away_again() {
         "share/zsh/site-functions/_bifold",
         "share/fish/vendor_completions.d/bifold.fish",
         "share/bifold/experiments/share/synthetic.toml",
+        "share/bifold/experiments/reclaim/turns.toml",
     ] {
         assert!(fs::metadata(at(file)).is_ok_and(|m| m.len() > 100), "{file}");
     }

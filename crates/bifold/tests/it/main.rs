@@ -26,6 +26,7 @@ mod profile;
 mod reclaim;
 mod reclaim_guest;
 mod reclaim_plan;
+mod reclaim_run;
 mod recordings;
 mod reference;
 mod runs;

@@ -3,9 +3,14 @@
 
 use crate::memory::{kib, text};
 use crate::{Host, read};
+use std::io;
+use std::time::Duration;
 
 /// Most file descriptors of a process that are looked at.
 const MOST_FILES: usize = 1 << 16;
+
+/// USER_HZ is 100 on all machines that Bifold runs on.
+const MS_PER_TICK: u64 = 10;
 
 /// Memory of a guest's process, in bytes.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
@@ -59,6 +64,27 @@ impl Host {
         )
     }
 
+    /// CPU time of a process in user and kernel mode; `None` once it has ended.
+    pub fn cpu_time(&self, pid: u32) -> Option<Duration> {
+        let stat = read(&self.proc.join(pid.to_string()).join("stat")).ok()?;
+        let stat = String::from_utf8_lossy(&stat);
+        let mut fields = stat[stat.rfind(')')? + 1..].split_whitespace();
+        // Fields 14 and 15, of which the text behind the name begins with field 3.
+        let mut ticks = || fields.next()?.parse::<u64>().ok();
+        (3..14).for_each(|_| _ = ticks());
+        let sum = ticks()?.checked_add(ticks()?)?;
+        Some(Duration::from_millis(sum.checked_mul(MS_PER_TICK)?))
+    }
+
+    /// Has the kernel forget which pages of a process were used (`clear_refs`), so that the next look at its mappings finds those
+    /// used since. A hypervisor's guest whose memory KVM maps is not seen; one that QEMU emulates is.
+    ///
+    /// # Errors
+    /// If the process has ended or is another user's.
+    pub fn forget_uses(&self, pid: u32) -> io::Result<()> {
+        std::fs::write(self.proc.join(pid.to_string()).join("clear_refs"), "1\n")
+    }
+
     /// Number of a process's open files that are devices of VFIO; `None` if this user may not look.
     pub fn vfio_files(&self, pid: u32) -> Option<usize> {
         let files = std::fs::read_dir(self.proc.join(format!("{pid}/fd"))).ok()?;
@@ -103,6 +129,17 @@ mod tests {
         };
         assert_eq!(ProcessMemory::parse("", status, ""), status_alone);
         assert_eq!(ProcessMemory::parse("", "", "9 (a) S"), ProcessMemory::default());
+    }
+
+    #[test]
+    fn the_cpu_time_is_that_of_both_modes() {
+        let (_dir, host) = host();
+        assert_eq!((host.cpu_time(9), host.forget_uses(9).is_err()), (None, true));
+        let fields = (4..=20).map(|n| n.to_string()).collect::<Vec<_>>().join(" ");
+        put(&host.proc.join("9/stat"), format!("9 (a) b) S {fields}\n").as_bytes());
+        assert_eq!(host.cpu_time(9), Some(Duration::from_millis((14 + 15) * 10)));
+        put(&host.proc.join("9/stat"), b"9 (a) S 1 2\n");
+        assert_eq!(host.cpu_time(9), None);
     }
 
     #[test]

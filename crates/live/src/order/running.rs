@@ -262,6 +262,11 @@ impl Order {
         self.steer.floor(look)
     }
 
+    /// Changes the size that the order is to reach, at most what was found. The next ticks give a part back, or take more.
+    pub fn aim(&mut self, size: u64) {
+        self.steer.aim(size);
+    }
+
     /// Looks at the guest once, and orders the next step if it is time for one.
     ///
     /// # Errors

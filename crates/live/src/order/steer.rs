@@ -196,6 +196,8 @@ enum Phase {
     Before,
     /// A size is ordered. The nearest that it came, and when.
     Moving { nearest: u64, since: Duration },
+    /// A part is given back. The nearest that the size came to the target, and when.
+    Growing { nearest: u64, since: Duration },
     /// It has settled; statistics from after that are awaited.
     Settled { updated: Option<u64> },
     /// The end of the steps.
@@ -222,6 +224,16 @@ impl Steer {
     pub fn new(goal: Goal, first: Look) -> Steer {
         let target = first.size;
         Steer { goal, first, phase: Phase::Before, target, counted: first, updates: 0, baseline: 0.0 }
+    }
+
+    /// Changes the size that the order is to reach. A larger one than the last target gives a part back with the next look; a smaller
+    /// one continues the steps. The host's memory may grow from here on: a guest that lives with an order grows in what it was left.
+    pub fn aim(&mut self, size: u64) {
+        self.goal.size = size.min(self.first.size);
+        self.first.resident = None;
+        if self.phase == Phase::Holding {
+            self.phase = Phase::Settled { updated: None };
+        }
     }
 
     /// The least size that the order may go to, by this look; `None` if it cannot be known.
@@ -260,10 +272,20 @@ impl Steer {
         if let Some(act) = self.guard(look) {
             return act;
         }
+        if self.has_begun() && self.goal.size > self.target {
+            self.target = self.goal.size;
+            // The guest may not have followed the last step yet.
+            let above = look.size > self.target.saturating_add(self.goal.slack);
+            let (nearest, since) = (look.size, look.at);
+            self.phase =
+                if above { Phase::Moving { nearest, since } } else { Phase::Growing { nearest, since } };
+            return Act::Order(self.target);
+        }
         match self.phase {
             Phase::Before if self.goal.statistics && self.updates < BASELINE_UPDATES => Act::Wait,
             Phase::Before => self.step(look),
             Phase::Moving { nearest, since } => self.moving(look, nearest, since),
+            Phase::Growing { nearest, since } => self.growing(look, nearest, since),
             Phase::Settled { updated } if self.goal.statistics && look.updated == updated => Act::Wait,
             Phase::Settled { .. } => self.step(look),
             Phase::Holding => Act::Hold { whole: self.target <= self.goal.size },
@@ -313,6 +335,17 @@ impl Steer {
         Act::Wait
     }
 
+    fn growing(&mut self, look: &Look, nearest: u64, since: Duration) -> Act {
+        if look.size.saturating_add(self.goal.slack) >= self.target {
+            self.phase = Phase::Settled { updated: look.updated };
+        } else if look.size >= nearest.saturating_add(self.goal.slack) {
+            self.phase = Phase::Growing { nearest: look.size, since: look.at };
+        } else if look.at.saturating_sub(since) > STUCK {
+            return Act::GiveBack(Why::Stuck { size: look.size, target: self.target });
+        }
+        Act::Wait
+    }
+
     /// What ends the order.
     fn guard(&mut self, look: &Look) -> Option<Act> {
         let back = |why| Some(Act::GiveBack(why));
@@ -324,14 +357,20 @@ impl Steer {
         }
         if self.goal.way != Way::Cgroup {
             let Goal { slack, .. } = self.goal;
-            let (least, most) = (self.target.saturating_sub(slack), self.first.size.saturating_add(slack));
+            let from = match self.phase {
+                Phase::Growing { nearest, .. } => nearest.min(self.target),
+                _ => self.target,
+            };
+            let (least, most) = (from.saturating_sub(slack), self.first.size.saturating_add(slack));
             if !(least..=most).contains(&look.size) {
                 return Some(Act::Leave(Why::Another { size: look.size }));
             }
             let above = match self.phase {
                 Phase::Before => most,
                 Phase::Moving { nearest, .. } => nearest.saturating_add(slack),
-                Phase::Settled { .. } | Phase::Holding => self.target.saturating_add(2 * slack),
+                Phase::Growing { .. } | Phase::Settled { .. } | Phase::Holding => {
+                    self.target.saturating_add(2 * slack)
+                }
             };
             if look.size > above {
                 return back(Why::Rises { size: look.size, target: self.target });

@@ -218,6 +218,27 @@ fn what_does_not_move_or_tell_is_given_back() {
 }
 
 #[test]
+fn an_order_may_aim_at_other_sizes() {
+    let mut guest = Guest::new(1024, 200, true);
+    guest.cache = 0;
+    let mut steer = Steer::new(goal(512 * MIB, true), guest.look());
+    for (size, reached) in [(512, 512), (700, 700), (400, 400), (2000, 1024), (600, 600)] {
+        steer.aim(size * MIB);
+        let mut held = false;
+        for _ in 0..60 {
+            (0..TICKS).for_each(|_| guest.tick(0));
+            match steer.next(&guest.look()) {
+                Act::Order(target) => guest.target = target,
+                Act::Hold { whole } => held = whole,
+                Act::Wait => {}
+                other => panic!("{size}: {other:?}"),
+            }
+        }
+        assert!(held && guest.actual.abs_diff(reached * MIB) <= MIB, "{size}: {}", guest.actual / MIB);
+    }
+}
+
+#[test]
 fn a_size_that_creeps_is_stuck() {
     let look = Guest::new(1024, 200, true).look();
     let mut steer = Steer::new(Goal { statistics: false, floor: Some(MIB), ..goal(512 * MIB, true) }, look);
@@ -299,6 +320,7 @@ proptest! {
         total in 256u64..8192, used in 5u64..80, size in 1u64..100, deflates: bool,
         speed in 4u64..200, step in proptest::option::of(1u64..500),
         growth in proptest::collection::vec(-2i64..=2, 50..400),
+        aims in proptest::collection::vec((0usize..20, 1u64..110), 1..10),
     ) {
         let mut guest = Guest::new(total, total * used / 100, deflates);
         guest.speed = speed * MIB;
@@ -310,11 +332,16 @@ proptest! {
         };
         let wanted = Goal { step: step.map(|s| s * MIB), ..goal(total * size / 100 * MIB, deflates) };
         let mut steer = Steer::new(wanted, guest.look());
-        for _ in 0..200 {
+        for n in 0..200 {
+            if let Some((_, percent)) = aims.get(n / 20).filter(|(at, _)| *at == n % 20) {
+                steer.aim(total * percent / 100 * MIB);
+            }
             (0..TICKS).for_each(|_| { let more = load(&mut guest); guest.tick(more) });
             match steer.next(&guest.look()) {
                 Act::Order(target) => guest.target = target,
-                Act::GiveBack(_) | Act::Leave(_) => break,
+                // No other program orders sizes here.
+                Act::Leave(why) => prop_assert!(false, "{}", why),
+                Act::GiveBack(_) => break,
                 Act::Wait | Act::Hold { .. } => {}
             }
         }

@@ -130,6 +130,7 @@ mod tests {
                 held,
                 in_use: past.in_use,
                 pressure: 0.0,
+                touched: Some(past.working_set),
                 past: Some(past),
             }
         }

@@ -67,6 +67,7 @@ mod tests {
             held: 0.0,
             in_use: 0.0,
             pressure,
+            touched: None,
             past: None,
         };
         let views = [view(500, 0.0), view(500, PRESSURE * 10.0), view(600, 0.5)];

@@ -96,8 +96,8 @@ impl Policy for IdleTax {
         let mut active = Vec::new();
         for (guest, seen) in guests.iter().zip(&mut self.active) {
             let size = guest.size as f64;
-            if let Some(past) = guest.past {
-                seen.pass(now.seconds, (past.working_set / size).min(1.0), &mut self.random);
+            if let Some(touched) = guest.touched {
+                seen.pass(now.seconds, (touched / size).min(1.0), &mut self.random);
             }
             active.push(seen.part() * size);
         }

@@ -6,9 +6,12 @@ mod equal;
 mod feedback;
 mod idle_tax;
 mod mom;
+mod on_line;
 mod oracle;
 mod paging;
 mod proxmox;
+
+pub use on_line::{OnLine, Seen};
 
 use crate::replay::{Guest, Host, Policy, Tick, View, replay};
 
@@ -84,18 +87,25 @@ impl PolicyName {
 
     /// The steps of each guest under the policy.
     pub(crate) fn replay(self, guests: &[Guest], host: Host) -> Vec<Vec<Tick>> {
-        let mut policy: Box<dyn Policy> = match self {
+        match self.policy(guests.len()) {
+            Some(mut policy) => replay(guests, host, &mut *policy),
+            None => oracle::best(guests, host),
+        }
+    }
+
+    /// The policy for so many guests; `None` for the oracle, which is made with their timelines.
+    fn policy(self, guests: usize) -> Option<Box<dyn Policy + Send>> {
+        Some(match self {
             PolicyName::Equal => Box::new(equal::Equal),
             PolicyName::Paging => Box::new(paging::Paging),
-            PolicyName::IdleTax => Box::new(idle_tax::IdleTax::new(guests.len())),
+            PolicyName::IdleTax => Box::new(idle_tax::IdleTax::new(guests)),
             PolicyName::Mom => Box::new(mom::Mom::default()),
             PolicyName::Proxmox => Box::new(proxmox::Proxmox::default()),
             PolicyName::Feedback => Box::new(feedback::Feedback),
             PolicyName::Curves => Box::new(curves::Curves { fair: false }),
             PolicyName::FairCurves => Box::new(curves::Curves { fair: true }),
-            PolicyName::Oracle => return oracle::best(guests, host),
-        };
-        replay(guests, host, &mut *policy)
+            PolicyName::Oracle => return None,
+        })
     }
 }
 

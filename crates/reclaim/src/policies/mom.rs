@@ -62,7 +62,7 @@ mod tests {
     use super::*;
 
     fn view(size: u64, held: f64) -> View<'static> {
-        View { least: 10, most: 1000, size, held, in_use: held, pressure: 0.0, past: None }
+        View { least: 10, most: 1000, size, held, in_use: held, pressure: 0.0, touched: None, past: None }
     }
 
     #[test]

@@ -102,6 +102,7 @@ mod tests {
             held: held_mib * MIB,
             in_use: held_mib * MIB,
             pressure: 0.0,
+            touched: None,
             past: None,
         }
     }

@@ -212,10 +212,7 @@ impl Guest {
                 }
             }
         }
-        if let Some(status) = vm.ended()? {
-            let last = vm.last_words();
-            let last = last.lines().last().unwrap_or_default();
-            let why = format!("qemu ended ({status}){}{last}", if last.is_empty() { "" } else { ": " });
+        if let Some(why) = end_of(vm)? {
             news = Some(format!("{} died at {now:.1} s: {why}", o.name));
             o.died = Some((now, why));
             self.vm = None;
@@ -243,6 +240,14 @@ impl Guest {
         };
         qmp.ask(command, serde_json::json!({})).map(drop)
     }
+}
+
+/// How a guest's emulator has ended, if it has.
+pub(crate) fn end_of(vm: &mut GuestVm) -> Result<Option<String>, GuestError> {
+    let Some(status) = vm.ended()? else { return Ok(None) };
+    let last = vm.last_words();
+    let last = last.lines().last().unwrap_or_default();
+    Ok(Some(format!("qemu ended ({status}){}{last}", if last.is_empty() { "" } else { ": " })))
 }
 
 /// Upper limit in bytes of the guests' memory, and of the copies that a count makes.

@@ -15,7 +15,7 @@ pub mod guests;
 pub mod outcome;
 pub mod output;
 pub mod run;
-mod sample;
+pub(crate) mod sample;
 pub mod spec;
 pub mod tune;
 
@@ -26,6 +26,7 @@ pub use spec::{Plan, Rate, Scale, Spec, SpecError};
 use bifold_guest::GuestError;
 use bifold_host::HostError;
 use bifold_host::ksm::KsmError;
+use bifold_live::order::OrderError;
 
 /// Why an experiment could not be run at all. A later failure gives a partial [`Outcome`].
 #[derive(Debug, thiserror::Error)]
@@ -52,6 +53,24 @@ pub enum ExperimentError {
         /// A scale that fits, if one does.
         hint: Option<String>,
     },
+    /// The guests of an experiment without a scale need more memory than is available.
+    #[error(
+        "{guests} guests take up to {needed_mib} MiB here, and {available_mib} MiB are available: make them smaller, or take fewer"
+    )]
+    TooLittle {
+        /// Number of guests.
+        guests: usize,
+        /// Memory that they need, MiB.
+        needed_mib: u64,
+        /// Memory that is available, MiB.
+        available_mib: u64,
+    },
+    /// Orders about guests' sizes cannot be written down or guarded.
+    #[error(transparent)]
+    Order(#[from] OrderError),
+    /// A folder for the guests' disks and sockets cannot be made.
+    #[error("cannot make a folder for guests' disks")]
+    Folder(#[source] std::io::Error),
     /// A file of the host cannot be read.
     #[error(transparent)]
     Host(#[from] HostError),

@@ -137,7 +137,7 @@ pub fn available_mib(host: &Host) -> Result<u64, ExperimentError> {
 }
 
 /// An error and its causes on one line.
-fn chain(e: &dyn std::error::Error) -> String {
+pub(crate) fn chain(e: &dyn std::error::Error) -> String {
     let mut text = e.to_string();
     let mut cause = e.source();
     while let Some(c) = cause {

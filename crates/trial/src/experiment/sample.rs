@@ -15,13 +15,15 @@ const MOST_BYTES: u64 = 64 << 20;
 
 /// A process's memory in bytes, from smaps.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-struct Memory {
+pub(crate) struct Memory {
     /// Resident bytes of the guest's RAM.
-    rss: u64,
+    pub rss: u64,
     /// Proportional bytes of the guest's RAM.
-    pss: u64,
+    pub pss: u64,
+    /// Bytes of the guest's RAM that were used since the kernel was last asked to forget uses.
+    pub touched: u64,
     /// Proportional bytes of the whole process.
-    all: u64,
+    pub all: u64,
 }
 
 /// Parses a process's memory from /proc/PID/smaps. The guest's RAM is the largest readable and writable mapping
@@ -32,7 +34,14 @@ fn memory(smaps: &str, ram: u64) -> Option<Memory> {
     // The first of equal mappings.
     let guest = mappings.iter().rev().filter(|m| m.data && size(m) >= ram).max_by_key(size)?;
     let all = mappings.iter().map(|m| m.proportional).sum();
-    Some(Memory { rss: guest.resident, pss: guest.proportional, all })
+    Some(Memory { rss: guest.resident, pss: guest.proportional, touched: guest.referenced, all })
+}
+
+/// The memory of a guest's process; `None` if the process has just ended.
+pub(crate) fn memory_of(host: &Host, pid: u32, ram: u64) -> Option<Memory> {
+    let path = host.proc.join(pid.to_string()).join("smaps");
+    let smaps = bifold_host::read_up_to(&path, MOST_BYTES).ok()?;
+    memory(&String::from_utf8_lossy(&smaps), ram)
 }
 
 /// What a sample needs of a guest.
@@ -91,9 +100,7 @@ impl Sampler<'_> {
 
     /// The figures of a guest; `None` if it is just ending.
     fn guest(&self, g: &Watched, sample: &mut Sample) -> Result<Option<GuestSample>, KsmError> {
-        let path = self.host.proc.join(g.pid.to_string()).join("smaps");
-        let smaps = bifold_host::read_up_to(&path, MOST_BYTES).unwrap_or_default();
-        let Some(memory) = memory(&String::from_utf8_lossy(&smaps), g.ram) else { return Ok(None) };
+        let Some(memory) = memory_of(self.host, g.pid, g.ram) else { return Ok(None) };
         let ksm = self.ksm.process(g.pid)?.unwrap_or(ProcessKsm::default());
         sample.unshared += memory.rss + 4096 * ksm.zero_pages.unwrap_or(0);
         sample.used += memory.pss;
@@ -128,6 +135,7 @@ Size:             262144 kB
 Rss:              100000 kB
 Pss:               40000 kB
 Pss_Dirty:         40000 kB
+Referenced:        30000 kB
 KSM:               60000 kB
 7f2000000000-7f2000001000 r--p 00000000 00:00 0 /lib/x
 Rss:                   4 kB
@@ -137,7 +145,7 @@ Pss:                   1 kB
     #[test]
     fn a_guests_ram_is_the_largest_mapping_without_code() {
         let k = |n: u64| n * 1024;
-        let expected = Memory { rss: k(100_000), pss: k(40_000), all: k(45_901) };
+        let expected = Memory { rss: k(100_000), pss: k(40_000), touched: k(30_000), all: k(45_901) };
         assert_eq!(memory(SMAPS, 256 << 20), Some(expected));
         assert_eq!(memory(SMAPS, 512 << 20), None, "no mapping is that large");
         assert_eq!(memory("", 1), None, "the process is gone");

@@ -34,7 +34,7 @@ pub struct ResultTable {
 }
 
 impl ResultTable {
-    fn new(title: &str, head: &[&str]) -> ResultTable {
+    pub(crate) fn new(title: &str, head: &[&str]) -> ResultTable {
         ResultTable {
             title: title.into(),
             head: head.iter().map(|h| h.to_string()).collect(),
