@@ -26,11 +26,11 @@ pub(crate) fn longest_interval(timelines: &[&MemoryTimeline]) -> f64 {
 /// A timeline in steps of `length` s. A guest is idle after its end.
 ///
 /// Of an interval that is partly in a step, the step has the same part of the misses: the interval's are taken as spread evenly. The
-/// working set is the largest of the intervals', which is the least that it can be.
+/// working set is the largest of the intervals', which is the least that it can be; a part of an interval has the interval's.
 pub(crate) fn steps(timeline: &MemoryTimeline, length: f64, count: usize) -> Vec<Step> {
     let idle = Step { curve: Curve::flat(&timeline.curve(0)), in_use: 0.0, working_set: 0.0, dirty: 0.0 };
     let mut steps = vec![idle; count];
-    let mut begin = 0.0;
+    let (mut begin, mut in_use) = (0.0, 0.0);
     for (i, interval) in timeline.intervals.iter().enumerate() {
         let end = begin + interval.seconds;
         let curve = timeline.curve(i);
@@ -43,11 +43,13 @@ pub(crate) fn steps(timeline: &MemoryTimeline, length: f64, count: usize) -> Vec
                 continue;
             }
             step.curve.add(&curve, part);
-            step.in_use = interval.in_use as f64;
+            // What is in use grows as evenly as first references come.
+            let passed = ((((n + 1) as f64 * length).min(end) - begin) / interval.seconds).min(1.0);
+            step.in_use = in_use + (interval.in_use as f64 - in_use) * passed;
             step.working_set = step.working_set.max(interval.working_set as f64);
             step.dirty = step.dirty.max(interval.dirty as f64);
         }
-        begin = end;
+        (begin, in_use) = (end, interval.in_use as f64);
     }
     // An idle guest keeps what it had.
     for n in 1..count {
@@ -94,7 +96,7 @@ mod tests {
         assert_eq!(sets(10.0, 1), [80.0]);
         assert_eq!(
             steps(&timeline, 1.0, 5).iter().map(|s| s.in_use).collect::<Vec<_>>(),
-            [40.0, 4.0, 4.0, 4.0, 4.0]
+            [40.0, 61.0, 23.0, 4.0, 4.0]
         );
     }
 }

@@ -49,7 +49,7 @@ pub struct PlanArgs {
     #[arg(long, value_name = "SIZE", value_parser = |text: &str| words::size(text, 1), default_value = "1M")]
     pub floor: u64,
 
-    /// Compare only these, separated by commas: equal, paging, idle-tax, mom, proxmox, feedback, curves, oracle
+    /// Compare only these, separated by commas: equal, paging, idle-tax, mom, proxmox, feedback, curves, fair-curves, oracle
     #[arg(long, value_name = "LIST", value_delimiter = ',', value_parser = policies(), hide_possible_values = true)]
     pub policies: Vec<PolicyName>,
 
@@ -60,7 +60,10 @@ pub struct PlanArgs {
     #[arg(long, value_name = "US", value_parser = words::microseconds, default_value = "85")]
     pub refault_us: f64,
 
-    /// Seconds of a guest between decisions [default: the longest interval of a timeline]
+    /// Seconds of a guest between decisions [default: a sixteenth of the longest interval]
+    ///
+    /// Guests that lack memory wait most of the time: what takes 0.1 s in the ideal run takes seconds, and a policy decides more than once. With
+    /// more than 4,000 steps, the default is longer, up to the interval.
     #[arg(short, long, value_name = "SECS", value_parser = words::interval)]
     pub interval: Option<f64>,
 

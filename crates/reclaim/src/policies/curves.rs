@@ -109,6 +109,7 @@ mod tests {
                 held: 500.0,
                 in_use: past.in_use,
                 pressure: 0.0,
+                touched: None,
                 past: Some(past),
             }
         }
