@@ -41,6 +41,11 @@ impl Curve {
         self.points.iter_mut().zip(&other.points).for_each(|(point, other)| point.1 += weight * other.1);
     }
 
+    /// The curve of so many times the interval.
+    pub(crate) fn times(&self, times: f64) -> Curve {
+        Curve { points: self.points.iter().map(|&(size, misses)| (size, times * misses)).collect() }
+    }
+
     /// Misses with a memory of `frames` frames.
     pub fn misses(&self, frames: f64) -> f64 {
         let after = self.points.partition_point(|point| point.0 <= frames);

@@ -42,7 +42,7 @@ impl Setting {
 pub struct Plan {
     /// The host's memory for guests, in frames.
     pub host_frames: u64,
-    /// Sum over guests of the mean working set of steps in which the guest ran, in frames.
+    /// Sum over guests of the mean working set of intervals in which the guest ran, in frames.
     pub working_set_frames: u64,
     /// Time between decisions, in s of the guests.
     pub step_seconds: f64,
@@ -218,7 +218,7 @@ pub fn plan(
     let equal = PolicyName::Equal.replay(&guests, host);
     Ok(Plan {
         host_frames: host.frames,
-        working_set_frames: guests.iter().map(mean_working_set).sum::<f64>().round() as u64,
+        working_set_frames: timelines.iter().map(|t| mean_working_set(t)).sum::<f64>().round() as u64,
         step_seconds: step_s,
         steps: count as u64,
         refault_seconds: host.refault_s,
@@ -230,10 +230,11 @@ pub fn plan(
     })
 }
 
-/// Over the steps in which the guest used memory.
-fn mean_working_set(guest: &Guest) -> f64 {
-    let used: Vec<f64> = guest.steps.iter().map(|step| step.working_set).filter(|&set| set > 0.0).collect();
-    used.iter().sum::<f64>() / used.len().max(1) as f64
+/// Over the time in which the guest used memory.
+fn mean_working_set(timeline: &MemoryTimeline) -> f64 {
+    let used = || timeline.intervals.iter().filter(|interval| interval.working_set > 0);
+    let frames: f64 = used().map(|i| i.working_set as f64 * i.seconds).sum();
+    frames / used().map(|i| i.seconds).sum::<f64>().max(f64::MIN_POSITIVE)
 }
 
 fn refaults(ticks: &[Tick]) -> f64 {

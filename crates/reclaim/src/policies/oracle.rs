@@ -1,23 +1,23 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! The sizes that cost the fewest misses by the guests' next curves.
 //!
-//! For each step the sizes are those of the least sum of misses over a number of steps to come: in the first from what a guest holds, in the
-//! others as if sizes stayed. The oracle is the best of several such numbers, from one step to all that are left. It is no bound:
-//! finding the best plan of all takes a search over all sizes of all guests at all times.
+//! For each step the sizes are those of the least sum of misses over a number of steps to come, from what a guest holds, as if sizes stayed.
+//! The oracle is the best of several such numbers, from one step to all that are left. It is no bound: finding the best plan of all
+//! takes a search over all sizes of all guests at all times.
 
 use super::curves::least_misses;
 use crate::grid::Curve;
 use crate::replay::{Guest, Host, Now, Policy, Tick, View, replay};
 
 /// Numbers of steps to come.
-const AHEAD: [usize; 6] = [1, 2, 4, 8, 16, usize::MAX];
+const AHEAD: [usize; 6] = [1, 4, 16, 64, 256, usize::MAX];
 
 /// Looks a number of steps ahead.
 pub(crate) struct Ahead<'a> {
     guests: &'a [Guest],
     ahead: usize,
     step: usize,
-    /// Curves of the steps after this one, summed, for each guest.
+    /// Curves of this step and those to come, summed, for each guest.
     sums: Vec<Curve>,
 }
 
@@ -25,7 +25,7 @@ impl<'a> Ahead<'a> {
     pub fn new(guests: &'a [Guest], ahead: usize) -> Ahead<'a> {
         let sums = guests.iter().map(|guest| {
             let mut sum = Curve::flat(&guest.steps[0].curve);
-            guest.steps.iter().take(ahead).skip(1).for_each(|step| sum.add(&step.curve, 1.0));
+            guest.steps.iter().take(ahead).for_each(|step| sum.add(&step.curve, 1.0));
             sum
         });
         Ahead { guests, ahead, step: 0, sums: sums.collect() }
@@ -37,19 +37,13 @@ impl Policy for Ahead<'_> {
         let at = self.step;
         let sizes = least_misses(now.host, guests, |i, size| {
             let held = guests[i].held.min(size);
-            let next =
-                self.guests[i].steps[at].curve.misses_while_growing(held, size, guests[i].in_use - held);
-            next.0 + self.sums[i].misses(size)
+            self.sums[i].misses_while_growing(held, size, guests[i].in_use - held).0
         });
         self.step += 1;
         for (sum, guest) in self.sums.iter_mut().zip(self.guests) {
-            // The next step leaves the sum, and one enters at its end.
-            if let (Some(step), true) = (guest.steps.get(at + 1), self.ahead > 1) {
-                sum.add(&step.curve, -1.0);
-            }
-            if let Some(step) =
-                at.checked_add(self.ahead).and_then(|end| guest.steps.get(end)).filter(|_| self.ahead > 1)
-            {
+            // This step leaves the sum, and one enters at its end.
+            sum.add(&guest.steps[at].curve, -1.0);
+            if let Some(step) = at.checked_add(self.ahead).and_then(|end| guest.steps.get(end)) {
                 sum.add(&step.curve, 1.0);
             }
         }
