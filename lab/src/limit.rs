@@ -2,7 +2,7 @@
 //! Limits what the laboratory's host holds of an inner guest, from a window of the guest on: by a cgroup in which QEMU
 //! starts, and a disk for swapping.
 //!
-//! The cgroup counts QEMU's own pages too. So these are paged out first, and what comes back is added to the limit. Tables and
+//! The cgroup counts QEMU's own pages too. So these are paged out first, and what comes back is added to the limit, window by window. Tables and
 //! other memory of the kernel are not counted (`cgroup.memory=nokmem`, see `lab/qemu.rs`).
 
 use std::fs::{self, File, OpenOptions};
@@ -26,8 +26,6 @@ const TRACER: &str = "/sys/kernel/tracing/instances/limit";
 /// Starts QEMU in the cgroup.
 const WRAPPER: &str = "/lab/qemu-in-cgroup";
 const POLL: Duration = Duration::from_millis(10);
-/// The most times that the limit is set by what QEMU holds besides.
-const ROUNDS: usize = 20;
 /// Time for QEMU to bring back the pages that it needs.
 const SETTLE: Duration = Duration::from_millis(300);
 
@@ -130,16 +128,11 @@ impl Limiter {
         pid.context("no guest is in the cgroup")
     }
 
-    /// Frames that the host holds of the guest, and others that the cgroup holds.
+    /// Frames that the host holds of the guest, and of QEMU's own memory.
     fn held(&self, pid: Pid) -> Result<(u64, u64)> {
-        let pid = pid.as_raw_nonzero();
-        let (from, _) = guest_memory(pid.get() as u32, self.bytes)?;
-        let smaps = fs::read_to_string(format!("/proc/{pid}/smaps"))?;
-        let of_guest = smaps.lines().skip_while(|l| !l.starts_with(&format!("{from:x}-")));
-        let rss = of_guest.skip(1).find_map(|l| l.strip_prefix("Rss:")).context("no Rss in smaps")?;
-        let guest = rss.trim().trim_end_matches(" kB").parse::<u64>()? / 4;
-        let all = fs::read_to_string(format!("{}/memory.current", self.cgroup))?.trim().parse::<u64>()? >> 12;
-        Ok((guest, all.saturating_sub(guest)))
+        let pid = pid.as_raw_nonzero().get();
+        let (from, _) = guest_memory(pid as u32, self.bytes)?;
+        Ok(anonymous(&fs::read_to_string(format!("/proc/{pid}/smaps"))?, from))
     }
 
     fn begin(&self) -> Result<Limited> {
@@ -150,37 +143,29 @@ impl Limiter {
         drop(stopped);
         std::thread::sleep(SETTLE);
         let _stopped = Stopped::new(pid)?;
-        let mut others = self.held(pid)?.1;
-        // What was paged out stays in memory until the cgroup is short of it, and is no part of what QEMU needs.
-        for _ in 0..ROUNDS {
-            // This limit kills nobody, however long paging out takes.
-            put(&format!("{}/memory.high", self.cgroup), &self.bytes_with(others))?;
-            let now = self.held(pid)?.1;
-            if now >= others {
-                break;
-            }
-            others = now;
-        }
-        put(&format!("{}/memory.max", self.cgroup), &self.bytes_with(others))?;
-        put(&format!("{}/memory.high", self.cgroup), "max")?;
+        let (_, others) = self.held(pid)?;
+        self.apply(others)?;
         let (after, _) = self.held(pid)?;
         let generations = fs::read_to_string("/sys/kernel/mm/lru_gen/enabled").unwrap_or_default();
         let generations = !matches!(generations.trim(), "" | "0x0000");
         Ok(Limited { before, after, last: after, others, last_others: others, generations })
     }
 
-    /// The cgroup's limit, if QEMU itself has so many frames.
-    fn bytes_with(&self, others: u64) -> String {
-        ((self.limit.frames + others) << 12).to_string()
+    /// Limits the cgroup, if QEMU itself has so many frames.
+    fn apply(&self, others: u64) -> Result<()> {
+        let control = |name, value: &str| put(&format!("{}/{name}", self.cgroup), value);
+        let bytes = ((self.limit.frames + others) << 12).to_string();
+        // This pages out, and kills nobody however long that takes.
+        control("memory.high", &bytes)?;
+        control("memory.max", &bytes)?;
+        control("memory.high", "max")
     }
 
+    /// A window ends. What QEMU itself has may have changed, so the limit follows. After the last window the guest may end at any time.
     fn look(&self, limited: &mut Limited) -> Result<()> {
-        // After the last window the guest may end at any time.
-        let Ok(pid) = self.guest() else { return Ok(()) };
-        if let Ok((guest, others)) = self.held(pid) {
-            (limited.last, limited.last_others) = (guest, others);
-        }
-        Ok(())
+        let Ok((guest, others)) = self.guest().and_then(|pid| self.held(pid)) else { return Ok(()) };
+        (limited.last, limited.last_others) = (guest, others);
+        self.apply(others)
     }
 
     /// Pages out QEMU's own memory.
@@ -214,6 +199,20 @@ impl Running {
     }
 }
 
+/// Anonymous frames in memory, by /proc/PID/smaps: those of the mapping that begins at `from`, and all others.
+fn anonymous(smaps: &str, from: u64) -> (u64, u64) {
+    let (from, mut inside, mut frames) = (format!("{from:x}-"), false, (0, 0));
+    for line in smaps.lines() {
+        if let Some(kib) = line.strip_prefix("Anonymous:") {
+            let kib: u64 = kib.trim().trim_end_matches(" kB").parse().unwrap_or(0);
+            *(if inside { &mut frames.0 } else { &mut frames.1 }) += kib / 4;
+        } else if line.starts_with(|c: char| c.is_ascii_hexdigit() && !c.is_ascii_uppercase()) {
+            inside = line.starts_with(&from);
+        }
+    }
+    frames
+}
+
 /// The marker of a line of trace_pipe: `... kvm_cpuid: func 4249464f idx 11f rax ...`.
 fn marker(line: &str) -> Option<u64> {
     let index = line.split_once(" idx ")?.1.split_whitespace().next()?;
@@ -223,6 +222,14 @@ fn marker(line: &str) -> Option<u64> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn the_guests_frames_are_told_from_qemus_own() {
+        let smaps = "55d0-55e0 rw-p 0 0:0 0 [heap]\nSize: 64 kB\nRss: 48 kB\nAnonymous: 40 kB\n\
+                     7f00-8f00 rw-p 0 0:0 0\nRss: 4096 kB\nAnonymous: 4096 kB\n\
+                     9000-9100 r--p 0 0:2 7 /lib/x\nAnonymous: 0 kB\n9100-9200 rw-p 0 0:2 7 /lib/x\nAnonymous: 8 kB\n";
+        assert_eq!(anonymous(smaps, 0x7f00), (1024, 12));
+    }
 
     #[test]
     fn a_marker_is_read_from_a_line_of_the_trace() {

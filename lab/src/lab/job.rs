@@ -90,7 +90,7 @@ pub struct Limited {
     pub after: u64,
     /// The same at the end of the last window.
     pub last: u64,
-    /// What else the cgroup held when the limit began: pages of QEMU itself. The cgroup may hold so much more.
+    /// What it held of QEMU's own memory when the limit began. The cgroup may hold so much more.
     pub others: u64,
     /// The same at the end of the last window.
     pub last_others: u64,

@@ -40,8 +40,8 @@ pub fn page(lab: &Lab, workload: &Workload, settings: &Settings, rows: &[Row], r
         last_others = range(|l| l.last_others),
     );
     for &config in &settings.configs {
-        let reason = super::exit_reason(config).replace('_', " ");
-        let _ = write!(out, "\n## {config}\n\nExits are {reason}s.\n\n");
+        let reasons = super::exit_reasons(config).join(" and ").replace('_', " ");
+        let _ = write!(out, "\n## {config}\n\nExits: {reasons}.\n\n");
         out.push_str(&markdown(rows.iter().filter(|r| r.config == config)));
     }
     out

@@ -91,7 +91,9 @@ pub fn drive(
                     "predicted".into()
                 }
                 Task::Count(run) => {
-                    let counted = count(lab, workload, run).with_context(|| run.name())?;
+                    let counted = count(lab, workload, run)
+                        .with_context(|| run.name())
+                        .inspect_err(|e| say(&format!("{e:#}")))?;
                     state.lock().map_err(died)?.1.counted.insert(run.name(), counted);
                     format!("counted {}", run.name())
                 }

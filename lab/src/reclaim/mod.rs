@@ -23,9 +23,9 @@ pub const LIMIT: &str = "reclaim-limit";
 /// Frames in a MiB.
 const FRAMES: u64 = 256;
 
-/// The reason of exits that bring back what was swapped out.
-fn exit_reason(config: &str) -> &'static str {
-    if config.starts_with("nested") { "violation" } else { "hidden_fault" }
+/// The reasons of exits that bring back what was swapped out, and that make it writable.
+fn exit_reasons(config: &str) -> &'static [&'static str] {
+    if config.starts_with("nested") { &["violation"] } else { &["hidden_fault", "permission"] }
 }
 
 /// The programs named, or all, after the one in which the limit begins.

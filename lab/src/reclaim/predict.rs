@@ -13,7 +13,7 @@ use bifold_reclaim::MissCurve;
 use bifold_trace::{CommandExit, Event, decode};
 use serde::{Deserialize, Serialize};
 
-use super::{CONFIGS, FRAMES, exit_reason, limit_window};
+use super::{CONFIGS, FRAMES, exit_reasons, limit_window};
 use crate::lab::Lab;
 use crate::validate::predict::OVERRIDES;
 use crate::validate::{Workload, config};
@@ -76,7 +76,8 @@ impl Watched {
         let (totals, swapped_in) = self.now();
         let of = |(i, name): (usize, &&str)| {
             let sample = totals[i].since(&self.totals[i]);
-            let exits = sample.exits().find(|(reason, _)| *reason == exit_reason(name)).map_or(0, |e| e.1);
+            let counted = sample.exits().filter(|(reason, _)| exit_reasons(name).contains(reason));
+            let exits = counted.map(|(_, n)| n).sum();
             (exits, swapped_in[i] - self.swapped_in[i])
         };
         CONFIGS.iter().enumerate().map(of).collect()

@@ -6,7 +6,7 @@ use std::fmt::Write;
 use super::count::Run;
 use super::drive::Results;
 use super::predict::Predicted;
-use super::{LIMIT, exit_reason};
+use super::{LIMIT, exit_reasons};
 use crate::validate::Program;
 
 /// Refaults may be fewer than the fewest possible by this share: the guest under KVM is not the captured one to the last reference.
@@ -111,7 +111,10 @@ pub fn rows(programs: &[Program], runs: &[Run], results: &Results) -> Vec<Row> {
                 refaults: windows.iter().map(|w| w.pages_read as f64).collect(),
                 exits: windows
                     .iter()
-                    .map(|w| w.exits.get(exit_reason(run.config)).copied().unwrap_or(0) as f64)
+                    .map(|w| {
+                        let of = |reason: &&str| w.exits.get(*reason).copied().unwrap_or(0);
+                        exit_reasons(run.config).iter().map(of).sum::<u64>() as f64
+                    })
                     .collect(),
             });
         }
