@@ -39,6 +39,13 @@ pub fn page(lab: &Lab, workload: &Workload, settings: &Settings, rows: &[Row], r
         others = range(|l| l.others),
         last_others = range(|l| l.last_others),
     );
+    let outside: Vec<_> = rows.iter().filter(|r| !r.causes().is_empty()).collect();
+    if !outside.is_empty() {
+        out.push_str("\n## Rows outside\n\n");
+    }
+    for r in outside {
+        let _ = writeln!(out, "- `{}`, {} MiB, {}: {}", r.program, r.mib, r.config, r.causes().join("; "));
+    }
     for &config in &settings.configs {
         let reasons = super::exit_reasons(config).join(" and ").replace('_', " ");
         let _ = write!(out, "\n## {config}\n\nExits: {reasons}.\n\n");

@@ -80,10 +80,36 @@ impl Row {
         self.refaults() >= (1.0 - SLACK) * self.predicted.fewest as f64
     }
 
+    /// Is this number of refaults near the count?
+    fn near(&self, refaults: f64) -> bool {
+        let counted = self.refaults();
+        (refaults - counted).abs() <= (NEAR * counted).max(NEAR_COUNTS)
+    }
+
     /// Is LRU's prediction near the count?
     pub fn near_lru(&self) -> bool {
-        let counted = self.refaults();
-        (self.predicted.lru as f64 - counted).abs() <= (NEAR * counted).max(NEAR_COUNTS)
+        self.near(self.predicted.lru as f64)
+    }
+
+    /// Why the row is outside of criteria, as far as the figures say.
+    pub fn causes(&self) -> Vec<&'static str> {
+        let mut causes = Vec::new();
+        if !self.possible() {
+            causes.push("fewer refaults than are possible: not explained");
+        }
+        if !self.near_lru() && self.near(self.model_refaults()) {
+            causes.push(
+                "LRU has the order of all uses, a host sees accessed bits: the model's host, which has no more than these, is near",
+            );
+        } else if !self.near_lru() {
+            causes.push("LRU: not explained; the model's host is not near either");
+        }
+        if !self.exits_close() && self.exits() > self.expected_exits() {
+            causes.push("more exits: probably pages that were unmapped and came back before they left memory, which is not counted");
+        } else if !self.exits_close() {
+            causes.push("fewer exits: not explained");
+        }
+        causes
     }
 
     /// Are exits as expected of as many refaults?
@@ -217,6 +243,8 @@ mod tests {
         assert_eq!(met(row(980.0, 1178.0)), (true, false, true));
         assert_eq!(met(row(970.0, 1300.0)), (false, false, false));
         assert_eq!(met(row(2700.0, 2900.0)), (true, false, true));
+        assert!(row(1700.0, 1970.0).causes().is_empty());
+        assert_eq!(row(970.0, 1300.0).causes().len(), 3);
     }
 
     #[test]
