@@ -155,7 +155,7 @@ impl Limiter {
     fn apply(&self, others: u64) -> Result<()> {
         let control = |name, value: &str| put(&format!("{}/{name}", self.cgroup), value);
         let bytes = ((self.limit.frames + others) << 12).to_string();
-        // This pages out, and kills nobody however long that takes.
+        // This pages out, and no process is killed, however long that takes.
         control("memory.high", &bytes)?;
         control("memory.max", &bytes)?;
         control("memory.high", "max")
