@@ -218,7 +218,7 @@ mod tests {
     use super::*;
 
     fn row(refaults: f64, exits: f64) -> Row {
-        let paged = Paged { refaults: 2000, exits: 2300, exits_without: 100 };
+        let paged = Paged { refaults: 2000, exits: 2600, exits_without: 100 };
         Row {
             program: "p".into(),
             mib: 20,
@@ -237,23 +237,23 @@ mod tests {
     #[test]
     fn refaults_are_compared_with_bounds_and_exits_with_what_a_refault_costs() {
         let met = |r: Row| (r.possible(), r.near_lru(), r.exits_close());
-        // 1.1 exits for each refault, and 100 besides.
-        assert_eq!(row(1700.0, 0.0).expected_exits(), 1970.0);
-        assert_eq!(met(row(1700.0, 1970.0)), (true, true, true));
-        assert_eq!(met(row(980.0, 1178.0)), (true, false, true));
-        assert_eq!(met(row(970.0, 1300.0)), (false, false, false));
-        assert_eq!(met(row(2700.0, 2900.0)), (true, false, true));
-        assert!(row(1700.0, 1970.0).causes().is_empty());
-        assert_eq!(row(970.0, 1300.0).causes().len(), 3);
+        // 1.25 exits for each refault, and 100 besides.
+        assert_eq!(row(1700.0, 0.0).expected_exits(), 2225.0);
+        assert_eq!(met(row(1700.0, 2225.0)), (true, true, true));
+        assert_eq!(met(row(980.0, 1325.0)), (true, false, true));
+        assert_eq!(met(row(970.0, 1500.0)), (false, false, false));
+        assert_eq!(met(row(2700.0, 3400.0)), (true, false, true));
+        assert!(row(1700.0, 2225.0).causes().is_empty());
+        assert_eq!(row(970.0, 1500.0).causes().len(), 3);
     }
 
     #[test]
     fn all_criteria_have_to_be_met_and_lrus_by_three_of_four() {
-        let (near, off) = (row(1700.0, 1970.0), row(2700.0, 3070.0));
+        let (near, off) = (row(1700.0, 2225.0), row(2700.0, 3475.0));
         let of = |rows: &[&Row]| Tally::of(&rows.iter().map(|r| (*r).clone()).collect::<Vec<_>>()).good();
         assert!(of(&[&near, &near, &near, &off]));
         assert!(!of(&[&near, &near, &off]));
-        assert!(!of(&[&near, &near, &near, &row(1700.0, 2500.0)]));
-        assert!(!of(&[&near, &near, &near, &row(900.0, 1090.0)]));
+        assert!(!of(&[&near, &near, &near, &row(1700.0, 2900.0)]));
+        assert!(!of(&[&near, &near, &near, &row(900.0, 1225.0)]));
     }
 }
