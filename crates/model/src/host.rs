@@ -14,6 +14,7 @@
 
 mod extents;
 
+use crate::KvmVersion;
 use crate::page::Page;
 use bifold_mmu::{Gpa, Hpa, PageSize};
 use extents::Extents;
@@ -29,6 +30,8 @@ pub enum Backing {
     Swapped,
     /// The shared zero page backs the frame, read-only.
     Zero,
+    /// A page of its own backs the frame, read-only, since a read brought it back from swap.
+    ReadOnly,
     /// A page of its own backs the frame.
     Own,
 }
@@ -147,6 +150,12 @@ impl HostMemory {
         self
     }
 
+    /// The same memory under this version of Linux.
+    pub fn of_version(mut self, kvm: KvmVersion) -> Self {
+        self.pages.swaps_in_read_only = kvm.swaps_in_read_only();
+        self
+    }
+
     /// Whether to note which guest frames the host unmaps, for tables that do not see its faults.
     pub fn note_unmapped(&mut self, on: bool) {
         self.unmapped = on.then(Vec::new);
@@ -198,11 +207,14 @@ impl HostMemory {
         self.pages.backing(gpa.0)
     }
 
-    /// Backs the page behind `gpa` for a read or a write of `vcpu`, and returns the page's size; none if it was backed
-    /// already.
+    /// Backs the page behind `gpa` for a read or a write of `vcpu`, and returns the page's size; none if a page of its own
+    /// was there already.
     pub fn touch(&mut self, gpa: Gpa, write: bool, vcpu: usize) -> Option<PageSize> {
         let backed = self.pages.touch(gpa.0, write, vcpu, self.looks + 1)?;
         self.epoch += 1;
+        if backed.was == Backing::ReadOnly {
+            return None; // do_wp_page reuses it
+        }
         self.swapped_in += u64::from(backed.was == Backing::Swapped);
         // The zero page goes, and so do all entries that map it (the host's MMU notifier).
         if let (Backing::Zero, Some(unmapped)) = (backed.was, &mut self.unmapped) {

@@ -37,6 +37,12 @@ impl KvmVersion {
         }
     }
 
+    /// A page that a read brings back from swap is mapped read-only, and the first write is a fault (6.1 `do_swap_page`). Later
+    /// it is writable at once (6.11 and newer: commit c18160dba5ff). The host's kernel is KVM's.
+    pub fn swaps_in_read_only(self) -> bool {
+        self == KvmVersion::Linux6_1
+    }
+
     /// INVLPG zaps the entry of an unsync table and makes it again, an absent one too, if
     /// the guest's is present and accessed (6.1 `FNAME(invlpg)`). Later it syncs the
     /// entry as a CR3 load would, so an absent one stays so (6.12

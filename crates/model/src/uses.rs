@@ -7,7 +7,7 @@
 
 use crate::Config;
 use bifold_mmu::{Gpa, Gva};
-use bifold_reclaim::{MemoryUse, ReferenceKind, TooManyFrames};
+use bifold_reclaim::{MemoryUse, MissCurve, ReferenceKind, TooManyFrames};
 use std::num::NonZeroU64;
 
 /// Pages of each vCPU whose frame is known at once.
@@ -122,6 +122,11 @@ impl Uses {
     /// The guest has run so many instructions by now.
     pub fn ran(&mut self, instructions: u64) {
         self.memory.ran(instructions);
+    }
+
+    /// The misses so far.
+    pub fn curve(&self) -> MissCurve {
+        self.memory.curve()
     }
 
     /// Counts begin again, as a region does. Memory holds what it holds.

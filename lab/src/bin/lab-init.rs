@@ -12,7 +12,8 @@ use std::time::Duration;
 
 use anyhow::{Context, Result, anyhow, bail};
 use bifold_guest::{GuestSpec, HostPage, Root};
-use bifold_lab::lab::job::{ASK, Done, Inner, InnerBacking, Job, Jobs, NOTE, PORT, Poke, Word, at};
+use bifold_lab::lab::job::{ASK, Done, Inner, InnerBacking, Job, Jobs, Limited, NOTE, PORT, Poke, Word, at};
+use bifold_lab::limit::Limiter;
 use bifold_lab::vendor::{Emulator, Vendor};
 use bifold_trace::CommandExit;
 use rustix::mount::{MountFlags, mount};
@@ -278,6 +279,12 @@ fn inner(job: &Inner, port: &mut Port) -> Result<Done> {
         InnerBacking::Small => HostPage::Size4K,
         InnerBacking::Huge => HostPage::Size2M,
     };
+    let limiter = job.limit.map(|limit| Limiter::new(limit, job.memory_mib << 20)).transpose()?;
+    if let Some(limiter) = &limiter {
+        // SAFETY: this is the only thread.
+        unsafe { std::env::set_var("BIFOLD_QEMU", limiter.qemu()) };
+    }
+    let limiter = limiter.map(Limiter::start);
     if !job.trace.is_empty() {
         trace("tracing_on", "0")?;
         trace("trace", "")?;
@@ -302,6 +309,9 @@ fn inner(job: &Inner, port: &mut Port) -> Result<Done> {
         port.file("trace", &drain()?)?;
     }
     let report = report?;
+    if let Some(limiter) = limiter {
+        port.file(Limited::FILE, &serde_json::to_vec(&limiter.end()?)?)?;
+    }
     let text = |b: &[u8]| String::from_utf8_lossy(b).into_owned();
     let status = match report.exit {
         CommandExit::Code(n) => n,

@@ -31,6 +31,10 @@ pub const EVENTS: [&str; 8] = [
     "kvmmmu:kvm_mmu_unsync_page",
 ];
 
+/// The trace event of the laboratory's disk, which is there for swapping.
+pub const DISK: &str = "block:block_bio_queue";
+const SECTORS_PER_PAGE: u64 = 8;
+
 /// Addresses below this one are user addresses.
 const USER_END: u64 = 1 << 47;
 const PRESENT: u64 = 1;
@@ -64,6 +68,12 @@ pub struct Window {
     pub user_interrupts: u64,
     /// Nanoseconds of the trace's clock.
     pub nanoseconds: u64,
+    /// Pages that were read from the laboratory's disk and written to it, if [`DISK`] is traced.
+    #[serde(default)]
+    pub pages_read: u64,
+    #[allow(missing_docs)]
+    #[serde(default)]
+    pub pages_written: u64,
     /// Every exit, if exits are logged.
     pub log: Vec<LoggedExit>,
 }
@@ -196,6 +206,16 @@ fn step(
                     }
                 }
                 _ => {}
+            }
+        }
+        "block_bio_queue" => {
+            let pages = r.get("nr_sector") / SECTORS_PER_PAGE;
+            if let Some((_, _, w)) = window {
+                match r.bytes("rwbs").first() {
+                    Some(b'R') => w.pages_read += pages,
+                    Some(b'W') => w.pages_written += pages,
+                    _ => {}
+                }
             }
         }
         "kvm_inj_virq" => {

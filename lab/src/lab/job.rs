@@ -67,6 +67,40 @@ pub struct Inner {
     pub trace: Vec<String>,
     /// Size of the trace buffer.
     pub trace_mib: u64,
+    /// What the host holds of it at most, if it pages out. Needs a disk for swapping, and busybox.
+    #[serde(default)]
+    pub limit: Option<Limit>,
+}
+
+/// A limit of what the host holds of an inner guest.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Limit {
+    /// Frames of the guest's memory.
+    pub frames: u64,
+    /// The window at whose beginning the limit begins. The guest should sleep there.
+    pub window: u64,
+}
+
+/// How a limit was kept, in frames.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Limited {
+    /// What the host held of the guest before the limit.
+    pub before: u64,
+    /// The same right after the limit began.
+    pub after: u64,
+    /// The same at the end of the last window.
+    pub last: u64,
+    /// What it held of QEMU's own memory when the limit began. The cgroup may hold so much more.
+    pub others: u64,
+    /// The same at the end of the last window.
+    pub last_others: u64,
+    /// Whether the host's kernel has lists of generations (MGLRU) in use.
+    pub generations: bool,
+}
+
+impl Limited {
+    /// Name of its file among the job's.
+    pub const FILE: &str = "limited.json";
 }
 
 /// The pages behind the guest's memory.

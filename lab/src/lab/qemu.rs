@@ -86,6 +86,10 @@ impl Lab {
             opt("-rtc", "base=2026-01-01,clock=vm".into());
             append.push_str(" tsc_early_khz=1000000");
         }
+        if plan.swap_mib > 0 {
+            // A cgroup's limit is for pages that can be swapped, not for KVM's tables.
+            append.push_str(" cgroup.memory=nokmem");
+        }
         opt("-kernel", self.kernel.image.to_string_lossy().into_owned());
         opt("-initrd", path(&files.initrd));
         if let Some([name, image]) = qemu::firmware() {

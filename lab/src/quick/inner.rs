@@ -32,6 +32,7 @@ pub fn jobs() -> Result<Vec<Job>> {
         delay_us: 0,
         trace: Vec::new(),
         trace_mib: 0,
+        limit: None,
     })])
 }
 

@@ -7,6 +7,7 @@
 mod exits;
 mod hand_made;
 mod inner;
+mod limited;
 mod live;
 mod mode;
 mod place;
@@ -90,7 +91,7 @@ const fn own(name: &'static str, about: &'static str, test: fn(&Shared) -> Resul
 use Paging::{Nested, Shadow};
 
 /// All tests. Tests of one boot run in this order.
-pub static ALL: [Test; 29] = [
+pub static ALL: [Test; 30] = [
     jobs("lab", "a program's output, exit status and files come back", Nested, lab, lab_check),
     jobs(
         "inner-nested",
@@ -172,6 +173,7 @@ pub static ALL: [Test; 29] = [
         "exits of a Linux guest's programs are as predicted under shadow paging",
         exits::shadow,
     ),
+    own("limited", "a guest of which the host holds a part swaps and keeps its memory", limited::swaps),
     own(
         "switch-control",
         "switches work with vCPUs in every state, and are refused where they must be",

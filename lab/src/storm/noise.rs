@@ -4,31 +4,24 @@
 
 use std::collections::BTreeMap;
 use std::fs;
-use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
+use std::os::fd::AsFd;
 use std::path::Path;
-use std::process::{Command, Stdio};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 
-use anyhow::{Context, Result, bail, ensure};
+use anyhow::{Context, Result, bail};
 use bifold_host::Host;
 use bifold_host::ksm::{Counter, Ksm, Setting};
 use bifold_host::qmp::Qmp;
 use serde_json::json;
 
 use super::{Noise, Pages, Random};
-use crate::BUSYBOX;
+use crate::swapping::{self, guest_memory, page_out, put, swap_on};
 
 const KSM: &str = "/sys/kernel/mm/ksm";
 const THP: &str = "/sys/kernel/mm/transparent_hugepage";
 const SPLIT: &str = "/sys/kernel/debug/split_huge_pages";
-const CGROUPS: &str = "/sys/fs/cgroup";
-const DISKS: [&str; 2] = ["/dev/vda", "/dev/ram0"];
-
-fn put(path: &str, text: &str) -> Result<()> {
-    fs::write(path, text).with_context(|| format!("{path}: {text}"))
-}
 
 /// Prepares the host for the guest's kind of pages. Call this before the guest starts.
 pub(super) fn prepare(pages: Pages) -> Result<()> {
@@ -65,51 +58,12 @@ fn pause(random: &mut Random, from: u64, to: u64) {
     std::thread::sleep(Duration::from_millis(from + random.below(to - from)));
 }
 
-fn swap_on() -> Result<()> {
-    // Debug kernels have a disk in memory instead.
-    let disk =
-        DISKS.iter().find(|d| Path::new(d).exists()).context("the laboratory has no disk to swap to")?;
-    for applet in ["mkswap", "swapon"] {
-        let status = Command::new(BUSYBOX).args([applet, disk]).stdout(Stdio::null()).status();
-        ensure!(status.context(applet)?.success(), "{applet} {disk} failed");
-    }
-    Ok(())
-}
-
 /// Puts QEMU into a cgroup and returns the cgroup's `memory.reclaim`, if the kernel has it. Reclaiming frees
 /// pages that were paged out to a slow disk; otherwise they stay in memory until memory is short.
 fn cgroup(pid: u32) -> Option<String> {
-    use rustix::mount::{MountFlags, mount};
-    mount("cgroup2", CGROUPS, "cgroup2", MountFlags::empty(), None).ok()?;
-    put(&format!("{CGROUPS}/cgroup.subtree_control"), "+memory").ok()?;
-    fs::create_dir(format!("{CGROUPS}/vm")).ok()?;
-    put(&format!("{CGROUPS}/vm/cgroup.procs"), &pid.to_string()).ok()?;
-    Some(format!("{CGROUPS}/vm/memory.reclaim")).filter(|p| Path::new(p).exists())
-}
-
-/// MADV_PAGEOUT for memory of another process. The error is the error number.
-fn page_out(process: BorrowedFd, from: u64, bytes: u64) -> Result<(), i64> {
-    const PROCESS_MADVISE: i64 = 440;
-    const PAGEOUT: i64 = 21;
-    let range = [from, bytes];
-    let result: i64;
-    // SAFETY: the call reads `range`, an iovec in memory that outlives it, and changes nothing of this
-    // process; where the other process keeps its pages is not seen by what runs there.
-    unsafe {
-        std::arch::asm!(
-            "syscall",
-            inlateout("rax") PROCESS_MADVISE => result,
-            in("rdi") i64::from(process.as_raw_fd()),
-            in("rsi") range.as_ptr(),
-            in("rdx") 1_i64,
-            in("r10") PAGEOUT,
-            in("r8") 0_i64,
-            lateout("rcx") _,
-            lateout("r11") _,
-            options(nostack)
-        );
-    }
-    if result < 0 { Err(-result) } else { Ok(()) }
+    let cgroup = swapping::cgroup().ok()?;
+    put(&format!("{cgroup}/cgroup.procs"), &pid.to_string()).ok()?;
+    Some(format!("{cgroup}/memory.reclaim")).filter(|p| Path::new(p).exists())
 }
 
 fn swap(pid: u32, bytes: u64, mut random: Random, stop: &Stop, count: &Count) -> Result<()> {
@@ -156,17 +110,6 @@ fn dirty(mut qmp: Qmp, mut random: Random, stop: &Stop, count: &Count) -> Result
         }
     }
     Ok(())
-}
-
-/// The addresses of QEMU's mapping of guest memory, by its size.
-fn guest_memory(pid: u32, bytes: u64) -> Result<(u64, u64)> {
-    let maps = fs::read_to_string(format!("/proc/{pid}/maps"))?;
-    let range = |l: &str| {
-        let (from, to) = l.split(' ').next()?.split_once('-')?;
-        Some((u64::from_str_radix(from, 16).ok()?, u64::from_str_radix(to, 16).ok()?))
-    };
-    // The kernel may have joined neighbouring mappings with it.
-    maps.lines().filter_map(range).find(|(from, to)| to - from >= bytes).context("QEMU has no such mapping")
 }
 
 fn split(pid: u32, bytes: u64, mut random: Random, stop: &Stop, count: &Count) -> Result<()> {

@@ -26,9 +26,9 @@ pub struct Run {
 }
 
 const SECONDS: u64 = 1800;
-const TRACE_MIB: u64 = 512;
+pub(crate) const TRACE_MIB: u64 = 512;
 /// Memory for the image, the trace and the emulator in the laboratory.
-const LAB_MIB: u64 = 1280;
+pub(crate) const LAB_MIB: u64 = 1280;
 
 /// Runs the guest once and reads its trace, by window.
 pub fn count(lab: &Lab, workload: &Workload, run: Run, log: bool) -> Result<BTreeMap<u64, Window>> {
@@ -43,6 +43,7 @@ pub fn count(lab: &Lab, workload: &Workload, run: Run, log: bool) -> Result<BTre
         delay_us: run.number * 1370,
         trace: exits::EVENTS.map(String::from).to_vec(),
         trace_mib: TRACE_MIB,
+        limit: None,
     };
     let nested = config.mode == bifold_model::Paging::Nested;
     let plan = Plan {
@@ -71,7 +72,7 @@ pub fn count(lab: &Lab, workload: &Workload, run: Run, log: bool) -> Result<BTre
     Ok(windows)
 }
 
-fn read(output: &Output, vendor: &Vendor, log: bool) -> Result<BTreeMap<u64, Window>> {
+pub(crate) fn read(output: &Output, vendor: &Vendor, log: bool) -> Result<BTreeMap<u64, Window>> {
     let mut formats = Formats::default();
     for (_, text) in output.files.iter().filter(|(n, _)| n.starts_with("format/")) {
         formats.add(&String::from_utf8_lossy(text))?;

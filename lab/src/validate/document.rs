@@ -52,12 +52,12 @@ fn cause(row: &Row) -> &'static str {
 }
 
 /// Today's date (UTC).
-fn today() -> String {
+pub(crate) fn today() -> String {
     let out = Command::new("date").args(["-u", "+%F"]).output();
     out.map(|o| String::from_utf8_lossy(&o.stdout).trim().to_owned()).unwrap_or_default()
 }
 
-fn emulators(lab: &Lab) -> String {
+pub(crate) fn emulators(lab: &Lab) -> String {
     format!(
         "emulator of {}'s processor: {}; VMM of the inner guests: QEMU {}",
         lab.vendor().name,

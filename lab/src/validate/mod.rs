@@ -51,6 +51,8 @@ pub fn programs() -> Result<Vec<Program>> {
 
 /// The program that runs the user's command.
 const RUN: &str = "run";
+/// Begins the names of programs for hosts that page out, which only [`crate::reclaim`] runs unless they are named.
+pub const RECLAIM: &str = "reclaim-";
 
 /// What a guest of the comparison runs, and the files for it.
 #[derive(Debug, Clone)]
@@ -80,8 +82,9 @@ impl Workload {
         if let Some(unknown) = only.iter().find(|n| all.iter().all(|p| p.name != **n)) {
             bail!("no program is called {unknown}; `suite --list` names them");
         }
+        let by_default = |p: &Program| only.is_empty() && !p.name.starts_with(RECLAIM);
         let chosen: Vec<Program> =
-            all.into_iter().filter(|p| only.is_empty() || only.contains(&p.name)).collect();
+            all.into_iter().filter(|p| by_default(p) || only.contains(&p.name)).collect();
         let mut command = vec![crate::SUITE.to_owned()];
         command.extend(chosen.iter().filter(|p| p.name != RUN).map(|p| p.name.clone()));
         let mut include = Vec::new();

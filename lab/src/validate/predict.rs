@@ -15,7 +15,7 @@ use super::table::Reasons;
 use crate::lab::Lab;
 
 /// The laboratory's emulator keeps no TLB entry over an exit.
-const OVERRIDES: [&str; 1] = ["cpu.tlb_tagged=false"];
+pub(crate) const OVERRIDES: [&str; 1] = ["cpu.tlb_tagged=false"];
 
 /// Predicted exits of a window.
 #[derive(Debug, Clone, Default)]

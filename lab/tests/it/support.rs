@@ -77,6 +77,7 @@ pub fn inner(script: &str) -> Job {
         delay_us: 0,
         trace: Vec::new(),
         trace_mib: 0,
+        limit: None,
     })
 }
 

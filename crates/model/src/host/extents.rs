@@ -10,9 +10,10 @@ use std::ops::Range;
 const ABSENT: u8 = 0;
 const SWAPPED: u8 = 1;
 const ZERO: u8 = 2;
-const OWN: u8 = 3;
+const READ_ONLY: u8 = 3;
+const OWN: u8 = 4;
 /// The page is split: its pieces have states of their own.
-const SPLIT: u8 = 4;
+const SPLIT: u8 = 5;
 
 /// Pages of one size in a row.
 #[derive(Debug, Clone)]
@@ -23,6 +24,8 @@ pub(super) struct Extents {
     pub first: Option<Vec<u8>>,
     /// Per page: the look of its last use. None before the first look.
     used: Option<Vec<u32>>,
+    /// Whether what a read brings back from swap is [`READ_ONLY`].
+    pub swaps_in_read_only: bool,
     /// The pieces of pages that are split, by number.
     pieces: HashMap<usize, Extents>,
 }
@@ -49,7 +52,14 @@ fn frames(size: PageSize, start: u64, n: usize) -> Range<u64> {
 impl Extents {
     /// A row of absent pages.
     pub fn new(size: PageSize, pages: usize) -> Extents {
-        Extents { size, state: vec![ABSENT; pages], first: None, used: None, pieces: HashMap::new() }
+        Extents {
+            size,
+            state: vec![ABSENT; pages],
+            first: None,
+            used: None,
+            swaps_in_read_only: false,
+            pieces: HashMap::new(),
+        }
     }
 
     /// Number of pages, split ones counted once.
@@ -103,6 +113,7 @@ impl Extents {
             Some(&ABSENT) => Backing::Absent,
             Some(&SWAPPED) => Backing::Swapped,
             Some(&ZERO) => Backing::Zero,
+            Some(&READ_ONLY) => Backing::ReadOnly,
             Some(&SPLIT) => match self.pieces.get(&n) {
                 Some(pieces) => pieces.backing(at - ((n as u64) << self.size.shift())),
                 None => Backing::Own,
@@ -126,9 +137,17 @@ impl Extents {
         let was = match *state {
             ABSENT => Backing::Absent,
             SWAPPED => Backing::Swapped,
-            _ => Backing::Zero,
+            ZERO => Backing::Zero,
+            _ => Backing::ReadOnly,
         };
-        *state = if was == Backing::Swapped { OWN } else { want };
+        *state = match was {
+            Backing::Swapped if self.swaps_in_read_only && !write => READ_ONLY,
+            Backing::Swapped => OWN,
+            _ => want,
+        };
+        if was == Backing::ReadOnly {
+            return Some(Backed { size: self.size, was }); // it stays where it is
+        }
         if let Some(first) = &mut self.first {
             first[n] = vcpu as u8;
         }
@@ -174,7 +193,7 @@ impl Extents {
                 (ABSENT, _) | (SWAPPED, Taking::Swap) => continue,
                 // On no list of the reclaimer's: the zero page has no `struct folio` in the LRU.
                 (ZERO, Taking::Swap) => continue,
-                (OWN, Taking::Swap) => SWAPPED,
+                (READ_ONLY | OWN, Taking::Swap) => SWAPPED,
                 _ => ABSENT,
             };
             if std::mem::replace(&mut self.state[n], now) != SWAPPED {
@@ -187,6 +206,7 @@ impl Extents {
     fn split(&mut self, n: usize) {
         let mut pieces = Extents::new(smaller(self.size), 512);
         pieces.hold(0..512);
+        pieces.swaps_in_read_only = self.swaps_in_read_only;
         pieces.first = self.first.as_ref().map(|first| vec![first[n]; 512]);
         pieces.used = self.used.as_ref().map(|used| vec![used[n]; 512]);
         self.state[n] = SPLIT;
@@ -201,7 +221,7 @@ impl Extents {
             let page = frames(self.size, start, n);
             match (*state, self.pieces.get_mut(&n)) {
                 (SPLIT, Some(pieces)) => pieces.each_own(page.start, see),
-                (OWN, _) => see(page, &mut used[n]),
+                (READ_ONLY | OWN, _) => see(page, &mut used[n]),
                 _ => {}
             }
         }

@@ -133,6 +133,24 @@ fn swap_takes_pages_of_the_guests_own_in_pieces_and_gives_them_back_for_a_read()
 }
 
 #[test]
+fn what_a_read_brings_back_is_read_only_until_a_write_on_6_1_and_writable_on_6_12() {
+    for (kvm, after_read) in
+        [(KvmVersion::Linux6_1, Backing::ReadOnly), (KvmVersion::Linux6_12, Backing::Own)]
+    {
+        let mut host = HostMemory::new(PageSize::Size4K, 16, Frames::Aged, 1).of_version(kvm);
+        let mut back = |write| {
+            host.touch(Gpa(0x3000), true, 0);
+            assert_eq!(host.take_back(0..16, Taking::Swap), [3..4]);
+            assert!(host.touch(Gpa(0x3000), write, 0).is_some());
+            host.backing(Gpa(0x3000))
+        };
+        assert_eq!((back(true), back(false)), (Backing::Own, after_read));
+        assert_eq!((host.touch(Gpa(0x3000), true, 0), host.backing(Gpa(0x3000))), (None, Backing::Own));
+        assert_eq!(host.swapped_in(), 2, "the write brought nothing back");
+    }
+}
+
+#[test]
 fn the_oldest_pages_are_those_that_no_look_found_used_for_longest() {
     let mut host = HostMemory::new(PageSize::Size4K, 16, Frames::Aged, 1);
     (2..8).for_each(|gfn| _ = host.touch(Gpa::from_frame(gfn), true, 0));

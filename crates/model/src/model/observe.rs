@@ -10,7 +10,7 @@ use crate::page::Page;
 use crate::placement::{PlacedReferences, Placement, Places, TableNode};
 use crate::uses::{UseError, UseOptions, Uses};
 use bifold_mmu::{Gpa, Gva, Hpa, Side};
-use bifold_reclaim::MemoryUse;
+use bifold_reclaim::{MemoryUse, MissCurve};
 
 /// The observers of a run.
 #[derive(Debug)]
@@ -249,6 +249,11 @@ impl Model {
         let uses = Uses::new(guest_frames, self.vcpus.len(), configs, options)?;
         self.observers.uses = Some(Box::new(uses));
         Ok(())
+    }
+
+    /// The misses, so far, of LRU memories with the frames that the guest uses: see [`Model::watch_uses`].
+    pub fn use_curve(&self) -> Option<MissCurve> {
+        self.observers.uses.as_ref().map(|uses| uses.curve())
     }
 
     /// The frames that the guest has used since [`Model::watch_uses`], or since the region began; none if they were not watched.

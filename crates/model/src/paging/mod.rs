@@ -88,7 +88,7 @@ pub struct Setup<'a> {
 impl Setup<'_> {
     /// The host's memory behind a guest of `frames` 4 KB frames, none of it backed yet.
     pub fn host(&self, page: PageSize, frames: u64, seed: u64) -> HostMemory {
-        let host = HostMemory::new(page, frames, self.frames, seed);
+        let host = HostMemory::new(page, frames, self.frames, seed).of_version(self.kvm);
         if self.placed { host.remember_first() } else { host }
     }
 }

@@ -7,6 +7,7 @@ mod live;
 mod modelled_pmu;
 mod nodes;
 mod place;
+mod reclaim;
 mod storm;
 mod switch;
 mod unswitched;
@@ -56,6 +57,8 @@ struct Processor {
 enum Verb {
     /// Compare predicted exits of a guest's programs with exits counted under the real KVM
     Validate(Validate),
+    /// Compare predicted refaults and exits of a guest whose host holds a part of it with those under the real KVM
+    Reclaim(reclaim::Args),
     /// Switch a guest's paging mode under load and check its memory
     Storm(storm::Args),
     /// Run the tiny VMM's switch cases; prints a line of JSON for each
@@ -214,6 +217,7 @@ fn main() -> ExitCode {
     let Cli { processor, verb } = Cli::parse();
     let end = match verb {
         Verb::Validate(args) => validate(&processor, &args),
+        Verb::Reclaim(args) => reclaim::run(&processor, &args),
         Verb::Test(args) => test(&processor, &args),
         Verb::Storm(args) => storm::run(&processor, &args),
         Verb::Switch(args) => switch::run(&processor, &args),

@@ -12,6 +12,7 @@ use std::ops::Range;
 pub enum Backed {
     Swapped,
     Zero,
+    ReadOnly,
     Own,
 }
 
@@ -42,6 +43,8 @@ pub struct Host {
     used: HashMap<Key, u32>,
     looks: u32,
     pub swapped_in: u64,
+    /// What a read brings back from swap is read-only.
+    pub read_only: bool,
 }
 
 /// What [`Host::back`] did.
@@ -66,6 +69,7 @@ impl Host {
             used: HashMap::new(),
             looks: 0,
             swapped_in: 0,
+            read_only: true,
         }
     }
 
@@ -93,15 +97,25 @@ impl Host {
         let before = self.backed.get(&key).copied();
         let enough = match before {
             Some(Backed::Own) => true,
-            Some(Backed::Zero) => !write,
+            Some(Backed::Zero | Backed::ReadOnly) => !write,
             Some(Backed::Swapped) | None => false,
         };
         if self.is_device(gpa) || enough {
             return Touch { newly: false, replaced: false };
         }
+        if before == Some(Backed::ReadOnly) {
+            self.backed.insert(key, Backed::Own);
+            return Touch { newly: false, replaced: false };
+        }
         self.swapped_in += u64::from(before == Some(Backed::Swapped));
         let zero = !write && key.0 == 1 && before.is_none();
-        self.backed.insert(key, if zero { Backed::Zero } else { Backed::Own });
+        let read_only = self.read_only && !write && before == Some(Backed::Swapped);
+        let state = match (zero, read_only) {
+            (true, _) => Backed::Zero,
+            (_, true) => Backed::ReadOnly,
+            _ => Backed::Own,
+        };
+        self.backed.insert(key, state);
         if self.looks > 0 {
             self.used.insert(key, self.looks + 1);
         }
@@ -169,7 +183,7 @@ impl Host {
                 continue; // nothing there
             }
             match (self.backed.get(&key).copied(), swap) {
-                (Some(Backed::Own), true) => {
+                (Some(Backed::Own | Backed::ReadOnly), true) => {
                     self.backed.insert(key, Backed::Swapped);
                     gone.push(page);
                 }
@@ -198,7 +212,7 @@ impl Host {
     }
 
     fn own(&self) -> Vec<Key> {
-        let own = self.backed.iter().filter(|(_, state)| **state == Backed::Own);
+        let own = self.backed.iter().filter(|(_, state)| matches!(state, Backed::Own | Backed::ReadOnly));
         own.map(|(key, _)| *key).collect()
     }
 
