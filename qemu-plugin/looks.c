@@ -4,7 +4,7 @@
  *
  * A look is an event at whose place the guest stands still: it ends a chunk, and this file waits until the
  * consumer has released all chunks. Before the release, the consumer reads the guest's memory, finds what the
- * guest's kernel uses each page for, and fills in the event's words (crates/guest/src/classes). So a look sees
+ * guest's kernel uses each page for, and fills in the event's words (crates/guest/src/looks). So a look sees
  * the memory as it was at its place in the stream, in every run. The guest's clock counts instructions and does
  * not see the wait.
  */

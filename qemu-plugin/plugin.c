@@ -12,7 +12,7 @@
  * is then an ordinary event.
  *
  * Arguments: ring=FD,ram=FD,bytes=N,below4g=N,vcpus=N,check=N,kpti=0|1,boot=0|1,files=0|1,
- * where=0|1, stacks=0|1, for a machine of one vCPU that has booted already cr3=N,cr4=N,idt=N,
+ * where=0|1, stacks=0|1, looks=N, for a machine of one vCPU that has booted already cr3=N,cr4=N,idt=N,
  * and for a region (region.c) begin=0|1|2,regions=N,skip=N,length=N,window=N,warm_up=N,period=N,head=N,doubles=N,
  * seed=N,function=OFFSET,function_bytes=N,f0=WORD,...,f7=WORD
  */

@@ -58,7 +58,7 @@ static void chain(uint64_t table, unsigned size, unsigned at, uint32_t written, 
         const struct descriptor *d = (const void *)ram_at(table + at * sizeof *d);
         uint32_t bytes;
 
-        if (!d)
+        if (!d || !ram_at(table + at * sizeof *d + sizeof *d - 1))
             return;
         if (d->flags & INDIRECT) {
             /* A table of descriptors may not name another one. */
@@ -92,11 +92,13 @@ COLD void transfers_done(void *device)
     uint16_t answered;
     unsigned size;
 
-    if (!ring)
+    if (!ring) {
+        passed_on = 0; /* a queue that is set up again begins at 0 */
         return;
+    }
     answered = *(const volatile uint16_t *)(ring + USED_IDX);
     size = (unsigned)queue_size(device, 0);
-    for (; recording && size && passed_on != answered; passed_on++) {
+    for (; recording && (uint16_t)(answered - passed_on) <= size && passed_on != answered; passed_on++) {
         const struct answer *a = (const void *)(ring + USED_RING + passed_on % size * sizeof *a);
 
         chain(desc_addr(device, 0), size, a->id, a->written, false);

@@ -111,11 +111,14 @@ static int phase_now(void)
     return n;
 }
 
+/* Of this guest, so that pages of guests differ. */
+static uint64_t own;
+
 /* Uses each page of a MiB: reads and writes a word. */
 static void use(volatile uint64_t *at, unsigned long long n)
 {
     for (unsigned long i = 0; i < MIB / sizeof *at; i += PAGE / sizeof *at)
-        at[i] += n + i;
+        at[i] += own + n + i;
 }
 
 static void read_file(int fd, unsigned long long mib)
@@ -135,6 +138,7 @@ static void work(uint64_t random, const char *files)
 
     if (strcmp(files, "-") && fd < 0)
         fail(files);
+    own = random;
     for (unsigned long long n = 1;; n++) {
         int at = phase_now();
         const struct phase *p = &phases[at];
@@ -151,9 +155,9 @@ static void work(uint64_t random, const char *files)
                 fail("getting memory");
             parts[held++] = part;
             use(part, n);
-        } else if (p->file && (n % 2 || !p->touched)) {
+        } else if (p->rate && p->file && (n % 2 || !p->touched)) {
             read_file(fd, random_next(&random) % p->file);
-        } else if (p->touched) {
+        } else if (p->rate && p->touched) {
             use(parts[random_next(&random) % p->touched], n);
         }
         end = now_us();

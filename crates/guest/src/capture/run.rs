@@ -21,7 +21,7 @@ use super::start::{Parts, Started, start};
 use super::{CaptureProgress, CaptureReport, Sink, Written, places, plugin};
 use crate::error::GuestError;
 use crate::memfd::memfd;
-use crate::spec::{GuestSpec, HostPage, Root, guest_frames};
+use crate::spec::{GuestSpec, HostPage, Record, Root, guest_frames};
 use crate::{initramfs, kernel, looks, qemu, spec};
 
 /// CPU time that a boot may take, in seconds; it takes 2 to 40.
@@ -317,15 +317,22 @@ impl Session<'_> {
             let asked = self.spec.looks.then(|| looks::asked(chunk)).flatten();
             sink(&chunk[..asked.unwrap_or(chunk.len())]).map_err(GuestError::Sink)?;
             if let (Some(looker), Some(_)) = (&mut self.guest.looker, asked) {
-                let mut words = Vec::new();
+                let (mut words, begun) = (Vec::new(), Instant::now());
                 match looker.look(&mut words) {
                     Ok(()) => sink(&words).map_err(GuestError::Sink)?,
+                    // At a boot's start, the kernel has not said yet where its pages are described.
+                    Err(_) if self.spec.record == Record::Boot && !self.init.started => {}
                     Err(why) => {
                         progress(CaptureProgress::Note(&format!(
                             "what the guest uses its memory for cannot be seen: {why}"
                         )));
                         self.guest.looker = None;
                     }
+                }
+                // The guest stood still meanwhile, so no limit of its time counts that.
+                let took = begun.elapsed();
+                for time in [&mut self.started, &mut self.asked].into_iter().flatten() {
+                    *time += took;
                 }
             }
             self.guest.ring.release();

@@ -15,6 +15,8 @@ const LARGE: u64 = 1 << 7;
 /// `SECTION_HAS_MEM_MAP`, and the bits of `section_mem_map` that are flags; more than any version has.
 const HAS_MEM_MAP: u64 = 1 << 1;
 const SECTION_FLAGS: u64 = 0xfff;
+/// More than any kernel's sections need.
+const MOST_ROOTS: u64 = 1 << 16;
 /// `SECTION_SIZE_BITS` of x86-64, which older kernels do not say.
 const SECTION_BITS: u64 = 27;
 
@@ -112,13 +114,18 @@ impl Kernel {
             slab_flag: n.get("NUMBER(PG_slab)").ok().filter(|bit| *bit < 64),
             buddy: n.get("NUMBER(PAGE_BUDDY_MAPCOUNT_VALUE)")? as u32,
         };
-        let within = |offset: u64, bytes: u64| offset + bytes <= layout.size;
+        let within =
+            |offset: u64, bytes: u64| offset.checked_add(bytes).is_some_and(|end| end <= layout.size);
         let words = [layout.flags, layout.mapping, layout.private, layout.compound_head];
         let fits = words.into_iter().all(|at| within(at, 8)) && within(layout.lru, 16);
         let fits = fits && within(layout.mapcount, 4) && within(layout.refcount, 4);
         let bits = layout.lru_flag < 64 && layout.lru_flag > 0 && layout.swapbacked_flag < 64;
         if !fits || !bits || !(32..=256).contains(&layout.size) {
             return Err("its VMCOREINFO describes no page".into());
+        }
+        // Types are bits up to 6.10 and a byte from 6.12 on; what lies between has other values.
+        if layout.buddy != !0x80 && layout.buddy >> 24 != 0xf0 {
+            return Err(format!("its pages have types of another kind ({:#x} for free ones)", layout.buddy));
         }
         let levels = if n.get("NUMBER(pgtable_l5_enabled)").unwrap_or(0) == 1 { 5 } else { 4 };
         let kernel = Kernel {
@@ -132,7 +139,9 @@ impl Kernel {
             section_bits: n.get("NUMBER(SECTION_SIZE_BITS)").unwrap_or(SECTION_BITS),
             layout,
         };
-        if kernel.section_bytes == 0 || !(21..48).contains(&kernel.section_bits) {
+        // 2,048 roots hold the sections of 46 bits of physical addresses, and 32,768 those of 52.
+        let sane = (1..=MOST_ROOTS).contains(&kernel.roots) && (16..=PAGE).contains(&kernel.section_bytes);
+        if !sane || !(21..48).contains(&kernel.section_bits) {
             return Err("its VMCOREINFO describes no section".into());
         }
         Ok(kernel)
@@ -168,14 +177,19 @@ impl Kernel {
         let mut buffer = Vec::new();
         for root in 0..self.roots {
             // Sections lie in one of the arrays; an array that is not there has none.
-            let Some(array) = self.word(memory, self.sections + root * 8).filter(|at| *at != 0) else {
+            let Some(array) = self.word(memory, self.sections.wrapping_add(root * 8)).filter(|at| *at != 0)
+            else {
                 continue;
             };
             for i in 0..per_root {
-                let at = array + i * self.section_bytes + self.section_map;
+                let at = array.wrapping_add(i * self.section_bytes).wrapping_add(self.section_map);
                 let Some(map) = self.word(memory, at).filter(|map| map & HAS_MEM_MAP != 0) else { continue };
                 let first = (root * per_root + i) * frames;
-                let begin = (map & !SECTION_FLAGS).wrapping_add(first * self.layout.size);
+                // Beyond the memory there are no sections, but a damaged array may say so.
+                let begin = (map & !SECTION_FLAGS).wrapping_add(first.wrapping_mul(self.layout.size));
+                if first.checked_mul(PAGE).is_none_or(|gpa| !memory.has(gpa)) {
+                    continue;
+                }
                 self.section(memory, first, begin, frames * self.layout.size, &mut buffer, &mut visit);
             }
         }
@@ -194,13 +208,14 @@ impl Kernel {
         let mut at = 0;
         while at < bytes {
             // The kernel maps descriptors in pages of 2 MB or 4 KB; a page that is not there describes a hole.
-            let place = self.translate(memory, begin + at);
+            let here = begin.wrapping_add(at);
+            let place = self.translate(memory, here);
             let page = place.map_or(PAGE, |place| place.page);
-            let n = (page - (begin + at) % page).min(bytes - at);
+            let n = (page - here % page).min(bytes - at);
             buffer.resize(n as usize, 0);
             let there = place.and_then(|place| memory.read(place.gpa, buffer));
             if there.is_some() {
-                visit(first + at / self.layout.size, begin + at, buffer);
+                visit(first + at / self.layout.size, here, buffer);
             }
             at += n;
         }

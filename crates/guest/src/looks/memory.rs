@@ -41,6 +41,11 @@ impl<'a> Memory<'a> {
         if at < low { at } else { GIB4 + (at - low) }
     }
 
+    /// Whether there is RAM at an address.
+    pub(super) fn has(self, gpa: u64) -> bool {
+        self.place(gpa).is_some()
+    }
+
     /// Reads what lies at an address, all within one stretch of RAM.
     pub(super) fn read(self, gpa: u64, into: &mut [u8]) -> Option<()> {
         self.file.read_exact_at(into, self.place(gpa)?).ok()

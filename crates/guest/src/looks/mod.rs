@@ -115,7 +115,12 @@ fn uses(kernel: &Kernel, memory: Memory) -> Vec<Use> {
     let mut blocks = Vec::new();
     kernel.descriptors(memory, |first, begin, bytes| {
         for (i, page) in bytes.chunks_exact(layout.size as usize).enumerate() {
-            let (gfn, at) = (first as usize + i, begin + i as u64 * layout.size);
+            let gfn = first + i as u64;
+            // The kernel describes whole sections of 128 MiB, and RAM may end within one.
+            if !gfn.checked_mul(PAGE).is_some_and(|gpa| memory.has(gpa)) {
+                continue;
+            }
+            let (gfn, at) = (gfn as usize, begin.wrapping_add(i as u64 * layout.size));
             if uses.len() <= gfn {
                 uses.resize(gfn + 1, Use::Unknown);
             }
@@ -146,7 +151,7 @@ fn uses(kernel: &Kernel, memory: Memory) -> Vec<Use> {
     for (gfn, order) in blocks {
         let of = if order >= BLOCK_ORDER { Use::Block } else { Use::Free };
         let end = (gfn + (1 << order)).min(uses.len());
-        uses[gfn..end].fill(of);
+        uses[gfn..end].iter_mut().filter(|of| **of != Use::Unknown).for_each(|this| *this = of);
     }
     uses
 }

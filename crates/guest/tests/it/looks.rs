@@ -62,7 +62,8 @@ fn a_look_sees_what_the_kernel_uses_memory_for() {
         return;
     }
     let program = compile("looks", PHASES);
-    let spec = GuestSpec { looks: true, ..spec(&[program.to_str().unwrap()]) };
+    // The kernel describes sections of 128 MiB, and this memory ends within one.
+    let spec = GuestSpec { looks: true, memory_mib: 300, ..spec(&[program.to_str().unwrap()]) };
     let (report, words) = run(&spec).unwrap();
     assert_eq!(report.exit, CommandExit::Code(0));
     let (looks, _) = seen(&words);

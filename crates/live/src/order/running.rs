@@ -262,7 +262,7 @@ impl Order {
         self.steer.floor(look)
     }
 
-    /// Changes the size that the order is to reach, at most what was found. The next ticks give a part back, or take more.
+    /// Changes the size that the order is to reach, at most that of the first look. The next ticks give a part back, or take more.
     pub fn aim(&mut self, size: u64) {
         self.steer.aim(size);
     }

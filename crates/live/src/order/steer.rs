@@ -210,8 +210,10 @@ pub struct Steer {
     goal: Goal,
     first: Look,
     phase: Phase,
-    /// The last target, and the least that may be ours.
+    /// The last target.
     target: u64,
+    /// The least size that may be ours: the last target, or one before it that the guest may still be on its way to.
+    least: u64,
     /// The last look with new statistics, and when they were new.
     counted: Look,
     updates: u32,
@@ -223,13 +225,27 @@ impl Steer {
     /// An order on a guest, from the first look at it.
     pub fn new(goal: Goal, first: Look) -> Steer {
         let target = first.size;
-        Steer { goal, first, phase: Phase::Before, target, counted: first, updates: 0, baseline: 0.0 }
+        Steer {
+            goal,
+            first,
+            phase: Phase::Before,
+            target,
+            least: target,
+            counted: first,
+            updates: 0,
+            baseline: 0.0,
+        }
     }
 
     /// Changes the size that the order is to reach. A larger one than the last target gives a part back with the next look; a smaller
     /// one continues the steps. The host's memory may grow from here on: a guest that lives with an order grows in what it was left.
+    /// Orders by another way than the balloon keep their size.
     pub fn aim(&mut self, size: u64) {
-        self.goal.size = size.min(self.first.size);
+        let size = size.min(self.first.size);
+        if self.goal.way != Way::Balloon || size == self.goal.size {
+            return;
+        }
+        self.goal.size = size;
         self.first.resident = None;
         if self.phase == Phase::Holding {
             self.phase = Phase::Settled { updated: None };
@@ -273,6 +289,8 @@ impl Steer {
             return act;
         }
         if self.has_begun() && self.goal.size > self.target {
+            // The guest may have gone on towards the smaller size since this look.
+            self.least = self.least.min(self.target);
             self.target = self.goal.size;
             // The guest may not have followed the last step yet.
             let above = look.size > self.target.saturating_add(self.goal.slack);
@@ -310,7 +328,7 @@ impl Steer {
             self.phase = Phase::Holding;
             return Act::Hold { whole: self.target <= self.goal.size };
         }
-        self.target = target;
+        (self.target, self.least) = (target, target);
         self.phase = Phase::Moving { nearest: look.size, since: look.at };
         Act::Order(target)
     }
@@ -337,6 +355,7 @@ impl Steer {
 
     fn growing(&mut self, look: &Look, nearest: u64, since: Duration) -> Act {
         if look.size.saturating_add(self.goal.slack) >= self.target {
+            self.least = self.target;
             self.phase = Phase::Settled { updated: look.updated };
         } else if look.size >= nearest.saturating_add(self.goal.slack) {
             self.phase = Phase::Growing { nearest: look.size, since: look.at };
@@ -360,7 +379,8 @@ impl Steer {
             let from = match self.phase {
                 Phase::Growing { nearest, .. } => nearest.min(self.target),
                 _ => self.target,
-            };
+            }
+            .min(self.least);
             let (least, most) = (from.saturating_sub(slack), self.first.size.saturating_add(slack));
             if !(least..=most).contains(&look.size) {
                 return Some(Act::Leave(Why::Another { size: look.size }));

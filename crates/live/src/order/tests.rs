@@ -338,7 +338,12 @@ proptest! {
             }
             (0..TICKS).for_each(|_| { let more = load(&mut guest); guest.tick(more) });
             match steer.next(&guest.look()) {
-                Act::Order(target) => guest.target = target,
+                Act::Order(target) => {
+                    // The guest moves between the look and the order.
+                    let more = load(&mut guest);
+                    guest.tick(more);
+                    guest.target = target;
+                }
                 // No other program orders sizes here.
                 Act::Leave(why) => prop_assert!(false, "{}", why),
                 Act::GiveBack(_) => break,

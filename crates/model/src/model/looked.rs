@@ -62,10 +62,8 @@ impl Model {
                     uses.transfer(gpa >> 12..(gpa.saturating_add(last) >> 12) + 1, write);
                 }
             }
-            Event::Free { gfn, frames } => {
-                if gfn < self.frames {
-                    self.looks.free.push(gfn..gfn.saturating_add(frames).min(self.frames));
-                }
+            Event::Free { gfn, frames } if gfn < self.frames => {
+                self.looks.free.push(gfn..gfn.saturating_add(frames).min(self.frames));
             }
             Event::Look(look) => self.look_at(look),
             _ => {}

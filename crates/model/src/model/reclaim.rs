@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! What a reclaimer asks of the hosts: which pages a guest uses, and to take some back. Each configuration has a host of its
 //! own; they are numbered as the configurations, and those of VMs that switch follow. To be called between two calls of
-//! [`Model::consume`].
+//! [`Model::consume`], or at an event that is no access.
 
 use super::Model;
 use crate::access::Flush;

@@ -119,10 +119,15 @@ impl Control {
             Hand { control: self, place, guest, order: None, moved: false, seen: 0, pause: None, least: 0 };
         while !self.stopped() && matches!(place.host.lives(guest.pid, guest.started), Ok(true)) {
             // A silent monitor is asked again; an order judges the guest on its own.
-            if let Ok(Some(balloon)) = look() {
-                let size = balloon.actual;
-                self.shared().balloon = Some(balloon);
-                hand.go_on(size);
+            match look() {
+                Ok(Some(balloon)) => {
+                    let size = balloon.actual;
+                    self.shared().balloon = Some(balloon);
+                    hand.go_on(size);
+                }
+                // The guardian has to hear of the order.
+                _ if hand.order.is_some() => hand.go_on(None),
+                _ => {}
             }
             let begun = Instant::now();
             while begun.elapsed() < LOOK && !self.stopped() {
@@ -207,6 +212,8 @@ impl Hand<'_> {
             }
             Ok(Event::Ends { why, .. }) => self.end(why.to_string()),
             Ok(_) => {}
+            // Giving back notes that the guest has ended.
+            Err(OrderError::Gone { .. }) => self.give_back(),
             Err(e) => self.end(e.to_string()),
         }
     }
@@ -247,7 +254,7 @@ impl Hand<'_> {
     /// The order has to end now.
     fn end(&mut self, why: String) {
         self.counted(|o| o.given_back += 1);
-        self.control.note(self.guest, format_args!("all is given back: {why}"));
+        self.control.note(self.guest, format_args!("the order ends: {why}"));
         self.give_back();
         (self.pause, self.moved) = (Some(Instant::now() + PAUSE), false);
     }

@@ -48,6 +48,11 @@ fn arguments(spec: &GuestSpec, planned: &PlannedGuest) -> Vec<String> {
     ["load".to_owned()].into_iter().chain(own).chain(spec.phases.iter().map(phase)).collect()
 }
 
+/// A path as a value of QEMU's options, where commas are doubled.
+fn quoted(path: &Path) -> String {
+    path.to_string_lossy().replace(',', ",,")
+}
+
 /// The guest's socket of QEMU's monitor, in a folder of its own.
 fn socket(folder: &Path) -> PathBuf {
     folder.join("qmp")
@@ -77,7 +82,7 @@ impl Guest {
             "-device".into(),
             format!("virtio-balloon-pci,deflate-on-oom=on,free-page-reporting={reporting}"),
             "-qmp".into(),
-            format!("unix:{},server=on,wait=off", socket(folder).display()),
+            format!("unix:{},server=on,wait=off", quoted(&socket(folder))),
         ];
         for (name, mib) in ["swap", "files"].into_iter().zip(sizes).filter(|(_, mib)| *mib > 0) {
             let path = folder.join(name);
@@ -89,7 +94,7 @@ impl Guest {
             })?;
             more.extend([
                 "-drive".into(),
-                format!("file={},format=raw,if=none,id={name}", path.display()),
+                format!("file={},format=raw,if=none,id={name}", quoted(&path)),
                 "-device".into(),
                 format!("virtio-blk-pci,drive={name}"),
             ]);

@@ -6,7 +6,8 @@
 //! [`Outcome`]. [`output`] makes tables, charts and JSON of it.
 //!
 //! Ways to take memory back: the guest reports free pages, a policy orders balloons, KSM merges pages. Orders are those of
-//! `bifold reclaim set` ([`bifold_live::order`]), with its least size, its steps and its reasons to give everything back.
+//! `bifold reclaim set` ([`bifold_live::order`]), with its least size, its steps and its reasons to give everything back, but for one: the host's memory may grow, as sizes change with
+//! each decision.
 //!
 //! The host's size is counted and not enforced: this machine has memory for all guests. What the guests hold beyond it is what a
 //! host of that size would have to page out. Left out: paging by the host, several vCPUs, and KVM.

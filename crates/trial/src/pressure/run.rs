@@ -76,6 +76,11 @@ pub fn run(
     let qemu = qemu::find()?;
     // Before anything is fetched.
     let guard = spec.cases.iter().any(|c| c.sharing).then(|| ksm(options)).transpose()?;
+    if let Some(pid) = guard.as_ref().and_then(KsmGuard::recovered) {
+        tell(Notice::Note(&format!(
+            "process {pid} had left KSM's settings changed: they were restored first"
+        )));
+    }
     let journals = folder()?;
     let mut kernels = Vec::new();
     for kind in &spec.guests {
@@ -103,12 +108,11 @@ pub fn run(
             notes: Vec::new(),
         };
         tell(Notice::Case(n, &result.title()));
-        if let Some(guard) = &guard {
-            guard.set(&Settings::of(&[(Setting::Run, u64::from(case.sharing))]))?;
-        }
         let machine =
             Machine { spec, case, guests: &guests, kernels: &kernels, qemu: &qemu, journals: &journals };
-        match machine.run(options, &mut result, tell) {
+        let set = |guard: &KsmGuard| guard.set(&Settings::of(&[(Setting::Run, u64::from(case.sharing))]));
+        let ready = guard.as_ref().map_or(Ok(()), set).map_err(ExperimentError::from);
+        match ready.and_then(|()| machine.run(options, &mut result, tell)) {
             Ok(ending) => result.ending = ending,
             Err(e) => result.ending = Ending::Failed(chain(&e)),
         }
@@ -121,8 +125,12 @@ pub fn run(
             break;
         }
     }
-    if let Some(guard) = guard {
-        guard.restore()?;
+    if let Some(Err(e)) = guard.map(KsmGuard::restore) {
+        let e = ExperimentError::from(e);
+        // The samples are shown all the same, and the run has failed.
+        let Some(last) = outcome.cases.last_mut() else { return Err(e) };
+        tell(Notice::Note(&chain(&e)));
+        last.ending = Ending::Failed(chain(&e));
     }
     Ok(outcome)
 }
@@ -270,7 +278,8 @@ impl<'a> Run<'a> {
         let cpu: Vec<Duration> = self.guests.iter().map(|g| self.cpu(g).unwrap_or_default()).collect();
         self.begun = Instant::now();
         for n in 0..self.guests.len() {
-            self.guests[n].go()?;
+            // A guest that has just ended is noted with the next poll.
+            let _ = self.guests[n].go();
             let Some((pid, started)) =
                 self.guests[n].pid.and_then(|pid| Some((pid, self.options.host.started(pid)?)))
             else {

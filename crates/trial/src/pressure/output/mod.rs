@@ -11,6 +11,7 @@ pub use json::json;
 
 use super::outcome::{CaseOutcome, Outcome, Sample};
 use super::spec::Spec;
+use crate::experiment::Ending;
 use crate::experiment::output::{Chart, ResultTable};
 
 const MIB: f64 = (1 << 20) as f64;
@@ -33,9 +34,12 @@ fn mean_of(rows: &[Vec<(Option<f64>, usize)>]) -> Vec<String> {
     (0..columns).map(column).collect()
 }
 
-/// The runs of a case.
+/// The runs of a case: the whole ones, if there are any.
 fn runs<'a>(outcome: &'a Outcome, name: &str) -> Vec<&'a CaseOutcome> {
-    outcome.cases.iter().filter(|c| c.spec.name == name && !c.samples.is_empty()).collect()
+    let of = |c: &&CaseOutcome| c.spec.name == name && !c.samples.is_empty();
+    let all: Vec<&CaseOutcome> = outcome.cases.iter().filter(of).collect();
+    let whole: Vec<&CaseOutcome> = all.iter().copied().filter(|c| c.ending == Ending::Whole).collect();
+    if whole.is_empty() { all } else { whole }
 }
 
 /// All tables, the most important first.
