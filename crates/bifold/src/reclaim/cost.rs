@@ -166,6 +166,13 @@ pub fn run(args: CostArgs) -> anyhow::Result<Status> {
     let (limited, looked) = (std::mem::take(&mut carried.limited), std::mem::take(&mut carried.looked));
     let comparison = carried.plain();
     let looks = comparison.memory.as_ref().and_then(|m| m.looks());
+    if looks.is_none() && sizes.is_empty() {
+        return Err(failure.unwrap_or_else(|| {
+            anyhow::anyhow!(
+                "the run has no looks at the guest's memory, so nothing is known of reporting: record with --memory-use, or name --sizes"
+            )
+        }));
+    }
     let ways = hosts.iter().zip(&limited).filter(|(host, _)| **host != Host::Reported || looks.is_some());
     let rows =
         ways.flat_map(|(host, now)| rows(&comparison, *host, now, &looked, args.refault_us / 1e6)).collect();

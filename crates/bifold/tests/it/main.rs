@@ -24,6 +24,7 @@ mod places;
 mod policy;
 mod profile;
 mod reclaim;
+mod reclaim_cost;
 mod reclaim_guest;
 mod reclaim_plan;
 mod reclaim_run;

@@ -16,6 +16,8 @@ pub(super) enum Class {
     Anonymous,
     Table,
     Kernel,
+    /// Not referenced, and in no list: a later page of a large one on a CPU's list, or of an allocation.
+    Unlinked,
     /// Belongs to the page with this descriptor's address.
     Tail(u64),
 }
@@ -100,7 +102,7 @@ impl Class {
             // A list of free pages links the page; a later page of an allocation is in no list.
             let next = word(page, layout.lru);
             let linked = next >= KERNEL_HALF && next != at + layout.lru;
-            return if linked { Class::Free } else { Class::Kernel };
+            return if linked { Class::Free } else { Class::Unlinked };
         }
         match mapping & MAPPING_FLAGS {
             ANONYMOUS | MAPPING_FLAGS if mapping > MAPPING_FLAGS => Class::Anonymous,
@@ -151,8 +153,8 @@ mod tests {
         let list = AT + 0x1008;
         assert_eq!(class(page(0, list, 0, 9, !0x80, 0)), Class::FreeBlock(9));
         assert_eq!(class(page(0, list, 0, 0, u32::MAX, 0)), Class::Free);
-        assert_eq!(class(page(0, AT + 8, 0, 0, u32::MAX, 0)), Class::Kernel, "linked to itself");
-        assert_eq!(class(page(0, 0xdead_0000_0000_0100, 0, 0, u32::MAX, 0)), Class::Kernel, "poison");
+        assert_eq!(class(page(0, AT + 8, 0, 0, u32::MAX, 0)), Class::Unlinked, "linked to itself");
+        assert_eq!(class(page(0, 0xdead_0000_0000_0100, 0, 0, u32::MAX, 0)), Class::Unlinked, "poison");
         assert_eq!(class(page(lru, list, AT, 0, u32::MAX, 2)), Class::CacheClean);
         assert_eq!(class(page(lru | dirty, list, AT, 0, u32::MAX, 2)), Class::CacheDirty);
         assert_eq!(class(page(lru | swapbacked, list, AT | 1, 0, 0, 1)), Class::Anonymous);

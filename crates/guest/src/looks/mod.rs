@@ -113,6 +113,8 @@ fn uses(kernel: &Kernel, memory: Memory) -> Vec<Use> {
     // Frames that belong to another page, with that one's frame.
     let mut tails: Vec<(usize, u64)> = Vec::new();
     let mut blocks = Vec::new();
+    // Whether the frame before is free on a CPU's list, which has pages of up to 2 MB (`PCP_THP`) with links in their first frames alone.
+    let mut in_list = false;
     kernel.descriptors(memory, |first, begin, bytes| {
         for (i, page) in bytes.chunks_exact(layout.size as usize).enumerate() {
             let gfn = first + i as u64;
@@ -124,7 +126,10 @@ fn uses(kernel: &Kernel, memory: Memory) -> Vec<Use> {
             if uses.len() <= gfn {
                 uses.resize(gfn + 1, Use::Unknown);
             }
-            uses[gfn] = match Class::of(page, at, layout) {
+            let class = Class::of(page, at, layout);
+            in_list = class == Class::Free
+                || (class == Class::Unlinked && in_list && gfn % (1 << BLOCK_ORDER) != 0);
+            uses[gfn] = match class {
                 Class::FreeBlock(order) => {
                     blocks.push((gfn, order));
                     Use::Free
@@ -134,7 +139,8 @@ fn uses(kernel: &Kernel, memory: Memory) -> Vec<Use> {
                 Class::CacheDirty => Use::Dirty,
                 Class::Anonymous => Use::Anonymous,
                 Class::Table => Use::Table,
-                Class::Kernel => Use::Kernel,
+                Class::Unlinked if in_list => Use::Free,
+                Class::Kernel | Class::Unlinked => Use::Kernel,
                 Class::Tail(head) => {
                     let back = at.wrapping_sub(head) / layout.size;
                     tails.push((gfn, (gfn as u64).wrapping_sub(back)));
