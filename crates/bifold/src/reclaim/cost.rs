@@ -28,7 +28,7 @@ Examples:
 
 /// Show what each way of taking a guest's memory gives and costs, in each paging mode
 ///
-/// Reporting: the guest names its free blocks of 2 MB and more at each look (every 500 million instructions at first), and
+/// Reporting: the guest names its free blocks of 2 MB and more at each look (every 100 million instructions at first), and
 /// the host drops them. What the guest allocates there later comes back by an exit.
 ///
 /// Paging, with --sizes: the host holds no more of the guest than each of the sizes. Above that, the model's host looks at accessed bits and
@@ -64,7 +64,8 @@ pub struct CostArgs {
 
     /// Microseconds that the guest waits for a page that was compressed in memory (zram, zswap)
     ///
-    /// The default is a 4 KB page from zram under zstd with the fault, in whole microseconds: by hand, 2026-11, on a processor of 4 GHz.
+    /// The default is 8 us for a page under zstd (`zstd -b3 -B4KB` of a program on an EPYC, by hand, 2026-11) and the fault. Name
+    /// what your compressor takes.
     #[arg(long, value_name = "US", value_parser = words::microseconds, default_value = "10")]
     pub zram_us: f64,
 

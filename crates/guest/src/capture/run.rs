@@ -151,6 +151,7 @@ pub(crate) fn capture(
         ended: None,
         ending: None,
         asked: None,
+        looking: Duration::ZERO,
         words: 0,
         stats: None,
         ticks: None,
@@ -233,6 +234,8 @@ struct Session<'a> {
     /// Why the command was asked to end (`asked` is when).
     ending: Option<CommandExit>,
     asked: Option<Instant>,
+    /// Time of all looks, in which the guest stood still: no limit of its time counts that.
+    looking: Duration,
     words: u64,
     stats: Option<Stats>,
     /// Numbers of timer ticks and of other interrupts.
@@ -283,7 +286,7 @@ impl Session<'_> {
             }
             self.end_if_due(stop)?;
             // A guest that reports `done` has sent everything, so its shutdown need not be awaited.
-            if self.init.done || self.asked.is_some_and(|t| t.elapsed() > GRACE) {
+            if self.init.done || self.asked.is_some_and(|t| t.elapsed() > GRACE + self.looking) {
                 // The next turn of the loop still reads what the plugin has published.
                 self.guest.child.0.kill().map_err(GuestError::os("killing qemu"))?;
                 self.guest.child.0.wait().map_err(GuestError::os("waiting for qemu"))?;
@@ -329,11 +332,7 @@ impl Session<'_> {
                         self.guest.looker = None;
                     }
                 }
-                // The guest stood still meanwhile, so no limit of its time counts that.
-                let took = begun.elapsed();
-                for time in [&mut self.started, &mut self.asked].into_iter().flatten() {
-                    *time += took;
-                }
+                self.looking += begun.elapsed();
             }
             self.guest.ring.release();
         }
@@ -365,7 +364,8 @@ impl Session<'_> {
             CommandExit::AccurateEnough
         } else if stop.load(Ordering::Relaxed) {
             CommandExit::Interrupted
-        } else if self.spec.timeout.is_some_and(|t| started.elapsed() >= t) && !self.init.ended {
+        } else if self.spec.timeout.is_some_and(|t| started.elapsed() >= t + self.looking) && !self.init.ended
+        {
             CommandExit::TimedOut
         } else {
             return Ok(());
