@@ -100,6 +100,11 @@ pub fn path_of(fd: BorrowedFd) -> String {
     format!("/proc/self/fd/{}", fd.as_raw_fd())
 }
 
+/// A path as a value of QEMU's options, where commas are doubled.
+pub fn quoted(path: &Path) -> String {
+    path.to_string_lossy().replace(',', ",,")
+}
+
 /// `-bios` with the fast firmware, where it is installed.
 pub fn firmware() -> Option<[String; 2]> {
     Path::new(QBOOT).exists().then(|| ["-bios".into(), QBOOT.into()])

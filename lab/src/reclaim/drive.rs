@@ -15,6 +15,7 @@ use super::predict::{Predictions, predict};
 use super::table::{Row, rows};
 use crate::lab::Lab;
 use crate::validate::Workload;
+use crate::validate::drive::write;
 
 /// What to compare.
 #[derive(Debug, Clone)]
@@ -49,11 +50,7 @@ impl Results {
     }
 
     fn write(&self, path: Option<&Path>) -> Result<()> {
-        let Some(path) = path else { return Ok(()) };
-        let new = path.with_extension("new");
-        std::fs::write(&new, serde_json::to_vec(self)?)
-            .and_then(|()| std::fs::rename(&new, path))
-            .with_context(|| format!("cannot write {}", path.display()))
+        path.map_or(Ok(()), |path| write(path, &serde_json::to_vec(self)?))
     }
 }
 

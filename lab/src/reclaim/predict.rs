@@ -4,18 +4,15 @@
 
 use std::collections::BTreeMap;
 use std::num::NonZeroU64;
-use std::sync::atomic::AtomicBool;
 
-use anyhow::{Context, Result, bail};
-use bifold_guest::{CaptureProgress, Record};
-use bifold_model::{Config, KvmVersion, Model, Options, Profile, Sample, UseOptions};
+use anyhow::{Context, Result};
+use bifold_model::{Config, Model, Options, Sample, UseOptions};
 use bifold_reclaim::MissCurve;
-use bifold_trace::{CommandExit, Event, decode};
 use serde::{Deserialize, Serialize};
 
 use super::{CONFIGS, FRAMES, exit_reasons, limit_window};
 use crate::lab::Lab;
-use crate::validate::predict::OVERRIDES;
+use crate::validate::predict::{capture, guest_and_profile};
 use crate::validate::{Workload, config};
 
 /// The most references of a window of which the fewest refaults are made.
@@ -146,40 +143,20 @@ impl Windows {
         Ok(())
     }
 
-    fn take(&mut self, words: &[u64]) -> Result<()> {
-        let (mut at, mut from) = (0, 0);
-        while at < words.len() {
-            let (event, n) = decode(&words[at..], at)?;
-            at += n;
-            let Event::Marker(code) = event else { continue };
-            self.consume(&words[from..at])?;
-            from = at;
-            match code >> 8 {
-                1 => self.begin(code & 0xff)?,
-                2 => self.end()?,
-                _ => {}
-            }
+    /// Takes events, and the marker at their end if there is one.
+    fn take(&mut self, words: &[u64], marker: Option<u64>) -> Result<()> {
+        self.consume(words)?;
+        match marker.map(|code| (code >> 8, code & 0xff)) {
+            Some((1, window)) => self.begin(window),
+            Some((2, _)) => self.end(),
+            _ => Ok(()),
         }
-        self.consume(&words[from..])
     }
 }
 
 /// Predicts the windows in each size of memory.
 pub fn predict(lab: &Lab, workload: &Workload, sizes_mib: &[u64]) -> Result<Predictions> {
-    let kernel = lab.inner();
-    let spec = bifold_guest::GuestSpec {
-        kernel: Some(kernel.image.clone()),
-        modules: kernel.modules.clone(),
-        record: Record::Boot,
-        region: bifold_guest::Region::default(),
-        ..workload.guest(lab.vendor(), false)
-    };
-    let kvm = KvmVersion::of_release(&kernel.version).with_context(|| {
-        format!("the model does not know the KVM of Linux {} (crates/model/src/kvm.rs)", kernel.version)
-    })?;
-    let mut overrides: Vec<String> = OVERRIDES.iter().map(|s| (*s).to_owned()).collect();
-    overrides.push(format!("kvm={}", kvm.name()));
-    let profile = Profile::load(lab.vendor().profile, &overrides).context("the profile")?;
+    let (spec, profile) = guest_and_profile(lab, workload, false)?;
     let guest_frames = bifold_guest::guest_frames(&spec);
     let model = |configs| Model::new(&profile, Options { configs, guest_frames, ..Options::default() });
     let hosts: Vec<Config> = CONFIGS.iter().map(|n| config(n).map(|(c, _)| c)).collect::<Result<_>>()?;
@@ -194,12 +171,6 @@ pub fn predict(lab: &Lab, workload: &Workload, sizes_mib: &[u64]) -> Result<Pred
         begun: None,
         done: BTreeMap::new(),
     };
-    let report =
-        bifold_guest::capture(&spec, &AtomicBool::new(false), &mut |_: CaptureProgress| (), &mut |words| {
-            windows.take(words).map_err(Into::into)
-        })?;
-    if report.exit != CommandExit::Code(0) {
-        bail!("the captured guest's command ended with {:?}", report.exit);
-    }
+    capture(&spec, |words, marker| windows.take(words, marker))?;
     Ok(windows.done)
 }

@@ -61,7 +61,8 @@ struct State {
     counted: Counted,
 }
 
-fn write(path: &Path, data: &[u8]) -> Result<()> {
+/// Writes a file whole or not at all.
+pub(crate) fn write(path: &Path, data: &[u8]) -> Result<()> {
     let new = path.with_extension("new");
     std::fs::write(&new, data)
         .and_then(|()| std::fs::rename(&new, path))

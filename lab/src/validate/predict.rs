@@ -6,7 +6,7 @@ use std::collections::BTreeMap;
 use std::sync::atomic::AtomicBool;
 
 use anyhow::{Context, Result, bail};
-use bifold_guest::{CaptureProgress, Record};
+use bifold_guest::{CaptureProgress, GuestSpec, Record};
 use bifold_model::{Config, KvmVersion, Model, Options, Profile, Sample};
 use bifold_trace::{CommandExit, Event, decode};
 
@@ -15,7 +15,7 @@ use super::table::Reasons;
 use crate::lab::Lab;
 
 /// The laboratory's emulator keeps no TLB entry over an exit.
-pub(crate) const OVERRIDES: [&str; 1] = ["cpu.tlb_tagged=false"];
+const OVERRIDES: [&str; 1] = ["cpu.tlb_tagged=false"];
 
 /// Predicted exits of a window.
 #[derive(Debug, Clone, Default)]
@@ -56,27 +56,20 @@ impl Windows {
         self.done.insert(number, self.model.totals().into_iter().zip(&before).map(of).collect());
     }
 
-    fn take(&mut self, words: &[u64]) -> Result<()> {
-        let (mut at, mut from) = (0, 0);
-        while at < words.len() {
-            let (event, n) = decode(&words[at..], at)?;
-            at += n;
-            let Event::Marker(code) = event else { continue };
-            self.model.consume(&words[from..at])?;
-            from = at;
-            match code >> 8 {
-                1 => {
-                    self.begun = Some((code & 0xff, self.totals()));
-                    if self.log {
-                        self.model.log_exits();
-                        self.model.take_exit_log();
-                    }
+    /// Takes events, and the marker at their end if there is one.
+    fn take(&mut self, words: &[u64], marker: Option<u64>) -> Result<()> {
+        self.model.consume(words)?;
+        match marker.map(|code| (code >> 8, code & 0xff)) {
+            Some((1, window)) => {
+                self.begun = Some((window, self.totals()));
+                if self.log {
+                    self.model.log_exits();
+                    self.model.take_exit_log();
                 }
-                2 => self.end(),
-                _ => {}
             }
+            Some((2, _)) => self.end(),
+            _ => {}
         }
-        self.model.consume(&words[from..])?;
         Ok(())
     }
 }
@@ -90,6 +83,52 @@ pub fn reasons(predicted: &Predicted) -> BTreeMap<u64, Reasons> {
     predicted.iter().map(|(n, w)| (*n, of(&w.sample))).collect()
 }
 
+/// The workload's guest, recorded from its boot on, and the profile of the laboratory's machine with the guest's KVM.
+pub(crate) fn guest_and_profile(lab: &Lab, workload: &Workload, kpti: bool) -> Result<(GuestSpec, Profile)> {
+    let kernel = lab.inner();
+    let spec = GuestSpec {
+        kernel: Some(kernel.image.clone()),
+        modules: kernel.modules.clone(),
+        record: Record::Boot,
+        region: bifold_guest::Region::default(),
+        ..workload.guest(lab.vendor(), kpti)
+    };
+    let kvm = KvmVersion::of_release(&kernel.version).with_context(|| {
+        format!("the model does not know the KVM of Linux {} (crates/model/src/kvm.rs)", kernel.version)
+    })?;
+    let mut overrides: Vec<String> = OVERRIDES.iter().map(|s| (*s).to_owned()).collect();
+    overrides.push(format!("kvm={}", kvm.name()));
+    let profile = Profile::load(lab.vendor().profile, &overrides).context("the profile")?;
+    Ok((spec, profile))
+}
+
+/// Captures the guest. `take` gets its events in pieces that end with a marker, with the marker's code, or that have none.
+pub(crate) fn capture(
+    spec: &GuestSpec,
+    mut take: impl FnMut(&[u64], Option<u64>) -> Result<()>,
+) -> Result<()> {
+    let mut pieces = |words: &[u64]| -> Result<()> {
+        let (mut at, mut from) = (0, 0);
+        while at < words.len() {
+            let (event, n) = decode(&words[at..], at)?;
+            at += n;
+            if let Event::Marker(code) = event {
+                take(&words[from..at], Some(code))?;
+                from = at;
+            }
+        }
+        take(&words[from..], None)
+    };
+    let report =
+        bifold_guest::capture(spec, &AtomicBool::new(false), &mut |_: CaptureProgress| (), &mut |words| {
+            pieces(words).map_err(Into::into)
+        })?;
+    if report.exit != CommandExit::Code(0) {
+        bail!("the captured guest's command ended with {:?}", report.exit);
+    }
+    Ok(())
+}
+
 /// Predicts the windows of each configuration. With `log` every exit is kept.
 pub fn predict(
     lab: &Lab,
@@ -98,32 +137,13 @@ pub fn predict(
     kpti: bool,
     log: bool,
 ) -> Result<BTreeMap<&'static str, Predicted>> {
-    let kernel = lab.inner();
-    let spec = bifold_guest::GuestSpec {
-        kernel: Some(kernel.image.clone()),
-        modules: kernel.modules.clone(),
-        record: Record::Boot,
-        region: bifold_guest::Region::default(),
-        ..workload.guest(lab.vendor(), kpti)
-    };
-    let mut overrides: Vec<String> = OVERRIDES.iter().map(|s| (*s).to_owned()).collect();
-    let kvm = KvmVersion::of_release(&kernel.version).with_context(|| {
-        format!("the model does not know the KVM of Linux {} (crates/model/src/kvm.rs)", kernel.version)
-    })?;
-    overrides.push(format!("kvm={}", kvm.name()));
-    let profile = Profile::load(lab.vendor().profile, &overrides).context("the profile")?;
+    let (spec, profile) = guest_and_profile(lab, workload, kpti)?;
     let chosen: Vec<_> = configs.iter().map(|n| super::config(n).map(|(c, _)| c)).collect::<Result<_>>()?;
     let options =
         Options { configs: chosen, guest_frames: bifold_guest::guest_frames(&spec), ..Options::default() };
     let mut windows =
         Windows { model: Model::new(&profile, options), log, begun: None, done: BTreeMap::new() };
-    let report =
-        bifold_guest::capture(&spec, &AtomicBool::new(false), &mut |_: CaptureProgress| (), &mut |words| {
-            windows.take(words).map_err(Into::into)
-        })?;
-    if report.exit != CommandExit::Code(0) {
-        bail!("the captured guest's command ended with {:?}", report.exit);
-    }
+    capture(&spec, |words, marker| windows.take(words, marker))?;
     let mut out = BTreeMap::new();
     for (i, name) in configs.iter().enumerate() {
         out.insert(*name, windows.done.iter().map(|(n, w)| (*n, w[i].clone())).collect());

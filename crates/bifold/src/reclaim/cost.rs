@@ -215,9 +215,7 @@ fn rows(whole: &Comparison, host: Host, now: &Limited, before: &[Looked], refaul
         let more = |of: fn(&Sample) -> u64| of(&new.total) as i64 - of(&old.total) as i64;
         let (refaults, split_pages) = now.swaps[i];
         let extra = new.total.extra_cycles() as f64 - old.total.extra_cycles() as f64;
-        let held = |looked: &[Looked]| {
-            MemoryLooks::of(looked, 0.0).map(|looks| looks.mean(|l| l.held.get(i).copied().unwrap_or(0)))
-        };
+        let held = |looked: &[Looked]| MemoryLooks::mean_of(looked, |l| l.held[i]);
         Row {
             way,
             bytes,

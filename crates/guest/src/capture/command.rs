@@ -18,7 +18,7 @@ use crate::boots::Registers;
 use crate::error::GuestError;
 use crate::kernel::Kernel;
 use crate::nodes;
-use crate::qemu::{self, BARE, MACHINE, Qemu, firmware, guest_cpu, path_of};
+use crate::qemu::{self, BARE, MACHINE, Qemu, firmware, guest_cpu, path_of, quoted};
 use crate::spec::{GuestSpec, HostPage, LOW_MIB, Record, Root, Timing};
 
 /// Instructions between the first looks at a guest's memory. A look takes some 0.08 s in a guest of 2 GB of which 0.2 GB are in use (by hand,
@@ -132,11 +132,6 @@ impl<'a> Stage<'a> {
         let Stage::Resumed { registers, .. } = self else { return String::new() };
         format!(",cr3={:#x},cr4={:#x},idt={:#x}", registers.cr3, registers.cr4, registers.idt)
     }
-}
-
-/// A path as a value of QEMU's options, where commas are doubled.
-fn quoted(path: &Path) -> String {
-    path.to_string_lossy().replace(',', ",,")
 }
 
 /// The next midnight (UTC), in seconds since 1970. All exact runs of a day begin at this date, so they repeat. No file of

@@ -70,15 +70,21 @@ impl MemoryLooks {
         (!looks.is_empty()).then(|| MemoryLooks { looks: looks.to_vec(), seconds_per_instruction })
     }
 
-    /// The mean over the run of what each look has. A look stands for the time up to the next one.
-    pub fn mean(&self, of: impl Fn(&Looked) -> u64) -> f64 {
+    /// The mean over the run of what each look has. A look stands for the time up to the next one. `None` if there are no looks.
+    pub fn mean_of(looks: &[Looked], of: impl Fn(&Looked) -> u64) -> Option<f64> {
         let (mut sum, mut time) = (0.0, 0.0);
-        for pair in self.looks.windows(2) {
+        for pair in looks.windows(2) {
             let length = pair[1].instructions.saturating_sub(pair[0].instructions) as f64;
             sum += of(&pair[0]) as f64 * length;
             time += length;
         }
-        if time > 0.0 { sum / time } else { of(&self.looks[0]) as f64 }
+        let first = looks.first()?;
+        Some(if time > 0.0 { sum / time } else { of(first) as f64 })
+    }
+
+    /// The mean over the run, see [`MemoryLooks::mean_of`].
+    pub fn mean(&self, of: impl Fn(&Looked) -> u64) -> f64 {
+        Self::mean_of(&self.looks, of).expect("there is a look")
     }
 
     fn extremes(&self, of: fn(&Look) -> u64) -> (u64, u64) {

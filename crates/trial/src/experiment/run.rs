@@ -77,12 +77,8 @@ pub fn run(
     fits(&plan.guests, copies, available_mib(options.host)?, || largest_scale(&plan.spec, options.host))?;
     let qemu = qemu::find()?;
     // Before anything is fetched, because a run needs KSM and its lock.
-    let off = Settings::of(&[(Setting::Run, 0)]);
-    let guard = KsmGuard::take(options.host, options.places, options.guardian, &off)?;
-    if let Some(pid) = guard.recovered() {
-        let text = format!("process {pid} had left KSM's settings changed: they were restored first");
-        tell(Notice::Note(&text));
-    }
+    let guard =
+        hold_ksm(options.host, options.places, options.guardian, &mut |text| tell(Notice::Note(text)))?;
     let kinds = Kind::find(&plan.spec, &mut |s| tell(Notice::Stage(s)))?;
     let mut outcome = Outcome {
         host_kernel: options.host.kernel_release(),
@@ -129,6 +125,20 @@ pub fn largest_scale_in(spec: &Spec, room_mib: u64) -> Option<Scale> {
                 && fits(&p.guests, !p.potential.is_empty(), room_mib, || None).is_ok()
         })
     })
+}
+
+/// Holds KSM's settings, which are restored at the end. KSM does not run yet.
+pub(crate) fn hold_ksm(
+    host: &Host,
+    places: &Places,
+    guardian: &Guardian,
+    note: &mut dyn FnMut(&str),
+) -> Result<KsmGuard, ExperimentError> {
+    let guard = KsmGuard::take(host, places, guardian, &Settings::of(&[(Setting::Run, 0)]))?;
+    if let Some(pid) = guard.recovered() {
+        note(&format!("process {pid} had left KSM's settings changed: they were restored first"));
+    }
+    Ok(guard)
 }
 
 /// Memory that is available on a host, MiB.

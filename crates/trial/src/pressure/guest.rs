@@ -6,7 +6,7 @@ use super::spec::{CaseSpec, GuestSpec, Phase, PlannedGuest};
 use crate::experiment::guests::end_of;
 use bifold_guest::cpio::{Archive, Entry};
 use bifold_guest::kernel::Kernel;
-use bifold_guest::qemu::Qemu;
+use bifold_guest::qemu::{Qemu, quoted};
 use bifold_guest::vm::{GuestLine, GuestVm, GuestVmSpec, Initrd};
 use bifold_guest::{GuestError, workload_initramfs};
 use std::fs::File;
@@ -46,11 +46,6 @@ fn arguments(spec: &GuestSpec, planned: &PlannedGuest) -> Vec<String> {
     };
     let own = [planned.seed.to_string(), planned.shift_ms.to_string(), names[0].into(), names[1].into()];
     ["load".to_owned()].into_iter().chain(own).chain(spec.phases.iter().map(phase)).collect()
-}
-
-/// A path as a value of QEMU's options, where commas are doubled.
-fn quoted(path: &Path) -> String {
-    path.to_string_lossy().replace(',', ",,")
 }
 
 /// The guest's socket of QEMU's monitor, in a folder of its own.

@@ -9,7 +9,7 @@ use super::control::{Control, Place};
 use super::guest::Guest;
 use super::outcome::{CaseOutcome, GuestSample, Outcome, Sample};
 use super::spec::{CaseSpec, PlannedGuest, Spec};
-use crate::experiment::run::{available_mib, chain};
+use crate::experiment::run::{available_mib, chain, hold_ksm};
 use crate::experiment::sample::memory_of;
 use crate::experiment::{Ending, ExperimentError};
 use bifold_guest::kernel::{self, Kernel};
@@ -75,12 +75,9 @@ pub fn run(
     fits(spec, options.host)?;
     let qemu = qemu::find()?;
     // Before anything is fetched.
-    let guard = spec.cases.iter().any(|c| c.sharing).then(|| ksm(options)).transpose()?;
-    if let Some(pid) = guard.as_ref().and_then(KsmGuard::recovered) {
-        tell(Notice::Note(&format!(
-            "process {pid} had left KSM's settings changed: they were restored first"
-        )));
-    }
+    let mut hold =
+        || hold_ksm(options.host, options.ksm.0, options.ksm.1, &mut |text| tell(Notice::Note(text)));
+    let guard = spec.cases.iter().any(|c| c.sharing).then(&mut hold).transpose()?;
     let journals = folder()?;
     let mut kernels = Vec::new();
     for kind in &spec.guests {
@@ -145,12 +142,6 @@ fn fits(spec: &Spec, host: &Host) -> Result<(), ExperimentError> {
         return Err(ExperimentError::TooLittle { guests: guests as usize, needed_mib, available_mib });
     }
     Ok(())
-}
-
-/// Holds KSM's settings, which are restored at the end. KSM does not run yet.
-fn ksm(options: &RunOptions) -> Result<KsmGuard, ExperimentError> {
-    let (places, guardian) = options.ksm;
-    Ok(KsmGuard::take(options.host, places, guardian, &Settings::of(&[(Setting::Run, 0)]))?)
 }
 
 /// What a case runs on.

@@ -2,8 +2,8 @@
 //! Reads an experiment's file.
 
 use crate::experiment::SpecError;
+use crate::experiment::spec::{parsed, text_of};
 use bifold_reclaim::PolicyName;
-use bifold_trace::bounded;
 use serde::de::Error as _;
 use serde::{Deserialize, Deserializer, Serialize};
 use std::path::Path;
@@ -202,9 +202,7 @@ impl Spec {
     /// # Errors
     /// If the file cannot be read, or has an unknown field or an invalid value.
     pub fn read(path: &Path) -> Result<Spec, SpecError> {
-        let text = bounded::read_to_string(path, bounded::TEXT)
-            .map_err(|source| SpecError::Read { path: path.into(), source })?;
-        Spec::parse(path, &text)
+        Spec::parse(path, &text_of(path)?)
     }
 
     /// Parses the text of an experiment's file; `path` is for messages.
@@ -212,10 +210,7 @@ impl Spec {
     /// # Errors
     /// As [`Spec::read`].
     pub fn parse(path: &Path, text: &str) -> Result<Spec, SpecError> {
-        let spec: Spec =
-            toml::from_str(text).map_err(|e| SpecError::Toml { path: path.into(), text: e.to_string() })?;
-        spec.validate().map_err(|(field, why)| SpecError::Field { path: path.into(), field, why })?;
-        Ok(spec)
+        parsed(path, text, Spec::validate)
     }
 
     /// Keeps the cases with these names; all, if there are no names.

@@ -17,6 +17,7 @@ pub use rate::{Rate, Scale};
 
 use bifold_trace::bounded;
 use serde::Deserialize;
+use serde::de::DeserializeOwned;
 use std::collections::BTreeMap;
 use std::path::Path;
 
@@ -204,9 +205,7 @@ impl Spec {
     /// # Errors
     /// If the file cannot be read, or has an unknown field or an invalid value.
     pub fn read(path: &Path) -> Result<Spec, SpecError> {
-        let text = bounded::read_to_string(path, bounded::TEXT)
-            .map_err(|source| SpecError::Read { path: path.into(), source })?;
-        Spec::parse(path, &text)
+        Spec::parse(path, &text_of(path)?)
     }
 
     /// Parses the text of an experiment's file; `path` is for messages.
@@ -214,11 +213,26 @@ impl Spec {
     /// # Errors
     /// As [`Spec::read`].
     pub fn parse(path: &Path, text: &str) -> Result<Spec, SpecError> {
-        let spec: Spec =
-            toml::from_str(text).map_err(|e| SpecError::Toml { path: path.into(), text: e.to_string() })?;
-        spec.validate().map_err(|(field, why)| SpecError::Field { path: path.into(), field, why })?;
-        Ok(spec)
+        parsed(path, text, Spec::validate)
     }
+}
+
+/// The text of an experiment's file.
+pub(crate) fn text_of(path: &Path) -> Result<String, SpecError> {
+    bounded::read_to_string(path, bounded::TEXT)
+        .map_err(|source| SpecError::Read { path: path.into(), source })
+}
+
+/// An experiment of some kind, which `validate` accepts; or the first invalid field, and what is wrong with that.
+pub(crate) fn parsed<T: DeserializeOwned>(
+    path: &Path,
+    text: &str,
+    validate: impl Fn(&T) -> Result<(), (String, String)>,
+) -> Result<T, SpecError> {
+    let spec =
+        toml::from_str(text).map_err(|e| SpecError::Toml { path: path.into(), text: e.to_string() })?;
+    validate(&spec).map_err(|(field, why)| SpecError::Field { path: path.into(), field, why })?;
+    Ok(spec)
 }
 
 #[cfg(test)]
