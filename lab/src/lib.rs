@@ -37,6 +37,7 @@ pub mod limit;
 pub mod live;
 pub mod modelled;
 pub mod place;
+pub mod pressure;
 pub mod quick;
 pub mod reclaim;
 pub mod storm;

@@ -126,16 +126,34 @@ pub fn spawn(
     log: OwnedFd,
     small_pages: bool,
 ) -> Result<Child, GuestError> {
+    spawn_in(None, qemu, arguments, keep, stdout, log, small_pages)
+}
+
+/// The same in a cgroup, whose file `cgroup.procs` is open for writing as `group`.
+pub(crate) fn spawn_in(
+    group: Option<BorrowedFd>,
+    qemu: &Path,
+    arguments: &[String],
+    keep: &[BorrowedFd],
+    stdout: Stdio,
+    log: OwnedFd,
+    small_pages: bool,
+) -> Result<Child, GuestError> {
     let mut command = Command::new(qemu);
     command.args(arguments).stdin(Stdio::null()).stdout(stdout).stderr(log).process_group(0);
     let keep: Vec<i32> = keep.iter().map(|f| f.as_raw_fd()).collect();
-    // SAFETY: between fork and exec only async-signal-safe calls are made: prctl and fcntl, on
-    // descriptors that the borrows in `keep` hold open until `spawn` below returns.
+    let group = group.map(|f| f.as_raw_fd());
+    // SAFETY: between fork and exec only async-signal-safe calls are made: prctl, fcntl and write, on
+    // descriptors that the borrows in `keep` and `group` hold open until `spawn` below returns.
     unsafe {
         command.pre_exec(move || {
             rustix::process::set_parent_process_death_signal(Some(rustix::process::Signal::KILL))?;
             if small_pages {
                 rustix::thread::disable_transparent_huge_pages(true)?;
+            }
+            if let Some(group) = group {
+                // In cgroup.procs, 0 is the writing process. What it takes from here on is the group's.
+                rustix::io::write(BorrowedFd::borrow_raw(group), b"0")?;
             }
             for fd in &keep {
                 let fd = BorrowedFd::borrow_raw(*fd);

@@ -42,6 +42,10 @@ pub struct GuestVmSpec<'a> {
     pub merge: bool,
     /// Whether the host may back guest memory with huge pages.
     pub huge_pages: bool,
+    /// Whether the guest runs under KVM, and not emulated.
+    pub kvm: bool,
+    /// The open file `cgroup.procs` of a cgroup in which QEMU starts, if not in that of this process.
+    pub group: Option<BorrowedFd<'a>>,
     /// Further arguments of QEMU, such as devices.
     pub more: &'a [String],
 }
@@ -105,8 +109,15 @@ impl GuestVm {
         };
         let keep = [fds.console, fds.control, fds.workload, fds.qmp, spec.initrd.0.as_fd()];
         let to_log = log.try_clone().map_err(GuestError::os("a file's copy"))?.into();
-        let child =
-            qemu::spawn(&qemu.path, &arguments(spec, &fds), &keep, Stdio::null(), to_log, !spec.huge_pages)?;
+        let child = qemu::spawn_in(
+            spec.group,
+            &qemu.path,
+            &arguments(spec, &fds),
+            &keep,
+            Stdio::null(),
+            to_log,
+            !spec.huge_pages,
+        )?;
         // From here on, dropping `vm` ends the process.
         let vm = GuestVm {
             child,
@@ -231,8 +242,13 @@ fn arguments(spec: &GuestVmSpec, fds: &Fds) -> Vec<String> {
     let mut opt = |name: &str, value: String| args.extend([name.to_owned(), value]);
     opt("-machine", MACHINE.into());
     opt("-name", format!("{},debug-threads=on", spec.name.replace(',', ",,")));
-    opt("-cpu", guest_cpu(&["kvm=off"]));
-    opt("-accel", format!("tcg,thread=single,tb-size={CODE_MIB}"));
+    if spec.kvm {
+        opt("-cpu", guest_cpu(&[]));
+        opt("-accel", "kvm".into());
+    } else {
+        opt("-cpu", guest_cpu(&["kvm=off"]));
+        opt("-accel", format!("tcg,thread=single,tb-size={CODE_MIB}"));
+    }
     opt("-m", format!("{}M", spec.memory_mib));
     let merge = if spec.merge { "on" } else { "off" };
     opt("-object", format!("memory-backend-ram,id=ram,size={}M,merge={merge}", spec.memory_mib));
@@ -242,13 +258,14 @@ fn arguments(spec: &GuestVmSpec, fds: &Fds) -> Vec<String> {
     if let Some([name, image]) = firmware() {
         opt(&name, image);
     }
-    // The root is a ramfs, because a tmpfs holds no more than half of the guest's memory. Time is that of the ACPI timer: on a busy
-    // host, Linux measures the frequency of an emulated TSC several times too low, and the guest's clock then runs ahead.
+    // The root is a ramfs, because a tmpfs holds no more than half of the guest's memory. An emulated guest has the ACPI timer's time:
+    // on a busy host, Linux measures the frequency of an emulated TSC several times too low, and the guest's clock then runs ahead.
+    let time = if spec.kvm { "" } else { "tsc=unstable clocksource=acpi_pm " };
     opt(
         "-append",
         format!(
             "console=ttyS0 quiet nokaslr panic=-1 rdinit=/init random.trust_cpu=on cryptomgr.notests=1 \
-             no_timer_check tsc=unstable clocksource=acpi_pm transparent_hugepage=never rootfstype=ramfs bifold.guest={}",
+             no_timer_check {time}transparent_hugepage=never rootfstype=ramfs bifold.guest={}",
             spec.name
         ),
     );
@@ -301,6 +318,8 @@ mod tests {
             initrd: &initrd,
             merge,
             huge_pages: false,
+            kvm: false,
+            group: None,
             more: &more,
         };
         let words = |merge| arguments(&spec(merge), &fds).join(" ");

@@ -24,6 +24,8 @@ pub struct Mapping {
     pub proportional: u64,
     /// Resident bytes that were used since [`Host::forget_uses`](crate::Host::forget_uses), or since the start (`Referenced`).
     pub referenced: u64,
+    /// Bytes in the host's swap (`Swap`).
+    pub swapped: u64,
     /// Resident bytes in transparent huge pages of private memory (`AnonHugePages`).
     pub huge: u64,
     /// Resident bytes in transparent huge pages of files and shared memory (`FilePmdMapped`, `ShmemPmdMapped`).
@@ -60,6 +62,7 @@ impl Mapping {
                 "Rss:" => mapping.resident = bytes(words),
                 "Pss:" => mapping.proportional = bytes(words),
                 "Referenced:" => mapping.referenced = bytes(words),
+                "Swap:" => mapping.swapped = bytes(words),
                 "AnonHugePages:" => mapping.huge = bytes(words),
                 "FilePmdMapped:" | "ShmemPmdMapped:" => {
                     mapping.shared_huge = mapping.shared_huge.saturating_add(bytes(words))

@@ -120,6 +120,50 @@
     };
   };
 
+  // Sizes differ by doublings, refaults by magnitudes and down to 0.
+  const refaults = (values) => {
+    const most = Math.max(...values.map((v) => v.refaults));
+    const ticks = [0];
+    for (let t = 10; t < 10 * most; t *= 10) ticks.push(t);
+    const names = ["LRU", "fewest possible"];
+    return {
+      ...base(), height: 220, data: { values },
+      mark: { type: "line", point: { size: 36 }, strokeWidth: 1.8 },
+      encoding: {
+        x: { field: "mib", type: "quantitative", title: "memory, MiB", scale: { type: "log", base: 2, nice: false },
+          axis: { grid: false, format: ",~r", tickCount: bifold.narrow() ? 5 : 10 } },
+        y: { field: "refaults", type: "quantitative", title: "refaults (log scale)",
+          scale: { type: "symlog", constant: 1 }, axis: { values: ticks, format: "~s" } },
+        color: { field: "how", type: "nominal", sort: names, title: null,
+          scale: { domain: names, range: [css("--nested-4k"), css("--native")] }, legend: { symbolType: "stroke" } },
+        tooltip: [
+          { field: "how", title: "choice" }, { field: "mib", title: "memory, MiB", format: ",.1f" },
+          { field: "refaults", title: "refaults", format: "," },
+        ],
+      },
+    };
+  };
+
+  const sets = (values) => {
+    const names = ["used", "written"];
+    const points = closed(values.flatMap((s) =>
+      names.map((config) => ({ config, from: s.from * x.factor, to: s.to * x.factor, mib: s[config] }))));
+    return {
+      ...base(), height: 160, data: { values: points },
+      mark: { type: "line", interpolate: "step-after", strokeWidth: 1.8 },
+      encoding: {
+        x: { field: "from", type: "quantitative", ...bifold.time(x, end) },
+        y: { field: "mib", type: "quantitative", title: "MiB" },
+        color: { field: "config", type: "nominal", sort: names, title: null,
+          scale: { domain: names, range: [css("--nested-4k"), css("--shadow-4k")] }, legend: { symbolType: "stroke" } },
+        tooltip: [
+          { field: "config", title: "pages" }, { field: "mib", title: "MiB", format: ",.1f" },
+          { field: "from", title: "from, " + x.name, format: ",.3f" }, { field: "to", title: "to, " + x.name, format: ",.3f" },
+        ],
+      },
+    };
+  };
+
   const specs = () => {
     const misses = data.bars.flatMap((b) =>
       b.misses.map((per, i) => ({ config: b.config, size: SIZES[i], order: i, per })));
@@ -141,6 +185,10 @@
           data.configs.filter((c) => c !== "native"), 160),
       misses: stacked(misses, "per", "TLB misses per 1000 instructions", "size", SIZES,
         ["#5b8c85", "#94c9a9", "#d9e8b0"], { cell: "TLB misses", format: ",.3f" }),
+      ...(data.memory && {
+        refaults: data.memory.refaults.length > 1 && refaults(data.memory.refaults),
+        sets: data.memory.sets.length > 1 && sets(data.memory.sets),
+      }),
       exits: REASONS.length && stacked(exits, "count", "exits, count", "reason", REASONS,
         REASON_COLOURS, { cell: "exits", format: ",", doc: true }),
     };

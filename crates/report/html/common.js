@@ -200,5 +200,5 @@ const bifold = (() => {
     }
   }).catch(() => {}); // Charts work without the link too.
 
-  return { css, colour, base, narrow, unit, curves, strips, embed, linked };
+  return { css, colour, base, narrow, unit, time, curves, strips, embed, linked };
 })();

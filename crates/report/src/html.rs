@@ -7,10 +7,13 @@
 //! script. A content security policy keeps the page from loading anything.
 
 use crate::flames::flames;
+use crate::memory::MemoryChart;
 use crate::page::{self, PageTable};
 use crate::template::{STYLE, environment, scripts};
 use crate::text::{decimals, fixed, grouped, number, page_words, seconds};
-use crate::{Comparison, Figures, RenderError, caches, clock, placement, policies, regions, verdict};
+use crate::{
+    Comparison, Figures, MemoryNeeds, RenderError, caches, clock, placement, policies, regions, verdict,
+};
 use bifold_mmu::PageSize;
 use bifold_model::{Paging, Sample};
 use bifold_policy::evaluate::{Evaluation, Program};
@@ -75,6 +78,7 @@ struct Charts {
     exits: Vec<ExitBar>,
     timeline: Vec<Point>,
     strips: Option<policies::Strips>,
+    memory: Option<MemoryChart>,
 }
 
 /// The page of one run, with tables of the spread if there are several runs.
@@ -236,6 +240,7 @@ fn data(c: &Comparison) -> Charts {
             .collect(),
         timeline: timeline(c),
         strips: evaluation(c).and_then(|e| e.programs.first()).map(|p| strips(c, p)),
+        memory: c.memory.as_ref().map(MemoryNeeds::chart),
     }
 }
 

@@ -53,6 +53,8 @@ pub struct Plan {
     pub emulator: bool,
     /// Size of a disk for swapping; 0 = none.
     pub swap_mib: u64,
+    /// Most reads and writes of that disk in a second; 0 = no limit.
+    pub swap_iops: u64,
     /// Called with progress notes of the jobs.
     pub notes: fn(&str),
     /// Memory of the laboratory in MiB.
@@ -74,6 +76,7 @@ impl Default for Plan {
             nodes: 1,
             emulator: false,
             swap_mib: 0,
+            swap_iops: 0,
             notes: |_| (),
             memory_mib: 1536,
             seconds: 600,

@@ -105,7 +105,11 @@ impl Lab {
         opt("-device", format!("virtserialport,chardev=lab,name={PORT}"));
         if plan.swap_mib > 0 {
             let at = path(&files.swap);
-            opt("-drive", format!("if=none,id=swap,format=raw,cache=unsafe,file={at}"));
+            let speed = match plan.swap_iops {
+                0 => String::new(),
+                n => format!(",throttling.iops-total={n}"),
+            };
+            opt("-drive", format!("if=none,id=swap,format=raw,cache=unsafe,file={at}{speed}"));
             opt("-device", "virtio-blk-pci,drive=swap".into());
         }
         args.extend(BARE.map(String::from));

@@ -26,12 +26,13 @@ Examples:
 
 /// Run an experiment: real guests under memory pressure
 ///
-/// Starts the guests that the file describes (QEMU without KVM, each with a balloon), runs a load in each whose use of memory changes in
-/// phases, and takes memory back as the file's cases say: by free page reporting, by balloons that a policy orders, by KSM. Samples the
-/// guests' memory in the host, their statistics and the progress of their loads. Cases run one after another, each with its own guests.
+/// Starts the guests that the file describes (QEMU, emulated if not `--kvm`, each with a balloon), runs a load in each whose use of memory
+/// changes in phases, and takes memory back as the file's cases say: by free page reporting, by balloons that a policy orders, by KSM, by
+/// paging of the host. Samples the guests' memory in the host, their statistics and the progress of their loads. Cases run one after another, each with its own guests.
 ///
 /// Orders about sizes are those of `bifold reclaim set`: in steps, above what the guest uses, given back at once when the guest may miss
-/// it. The file's host size is counted, not enforced: what guests have beyond it is shown, and nothing is paged out.
+/// it. The file's host size is enforced in cases with paging, which need root, cgroup v2 and swap. In others it is counted: what guests have
+/// beyond it is shown, and nothing is paged out.
 ///
 /// The guests end with the command, also if it is killed. A case with KSM needs root and restores KSM's settings at the end.
 #[derive(Debug, Args)]
@@ -44,6 +45,12 @@ pub struct RunArgs {
     /// Run this case only (repeatable)
     #[arg(long, value_name = "NAME")]
     case: Vec<String>,
+
+    /// Run the guests under KVM, not emulated
+    ///
+    /// Needs the right to open /dev/kvm.
+    #[arg(long)]
+    kvm: bool,
 
     /// Output format
     ///
@@ -85,7 +92,13 @@ pub fn run(args: &RunArgs) -> anyhow::Result<Status> {
     let stop = stop_on_signals()?;
     let host = Host::live();
     let (orders, ksm) = (Guardian::this_program(GUARDIAN)?, Guardian::this_program(guardian::VERB)?);
-    let options = RunOptions { host: &host, orders: &orders, ksm: (&Places::of_ksm(), &ksm), stop: &stop };
+    let options = RunOptions {
+        host: &host,
+        orders: &orders,
+        ksm: (&Places::of_ksm(), &ksm),
+        kvm: args.kvm,
+        stop: &stop,
+    };
     note(!args.quiet, size(&spec));
     let mut stages = Stages::new(args.quiet, &spec);
     let outcome = experiment(&spec, &options, &mut |notice| stages.tell(&notice))?;
@@ -136,7 +149,7 @@ fn facts(spec: &Spec, outcome: &Outcome) -> Vec<(String, String)> {
     let mut facts: Vec<(String, String)> = vec![
         ("size".into(), size(spec)),
         ("host kernel".into(), outcome.host_kernel.clone()),
-        ("emulator".into(), format!("QEMU {}, TCG", outcome.qemu)),
+        ("emulator".into(), format!("QEMU {}, {}", outcome.qemu, if outcome.kvm { "KVM" } else { "TCG" })),
     ];
     for kind in &spec.guests {
         let phase = |p: &bifold_trial::pressure::Phase| {
@@ -198,7 +211,7 @@ fn document(spec: &Spec, outcome: &Outcome) -> String {
 
 fn page(spec: &Spec, outcome: &Outcome) -> Page {
     let verdicts = outcome.cases.iter().filter(|c| c.is_whole() && c.repetition == 1).filter_map(|c| {
-        let all = output::of_host(outcome, c, spec.host_memory_mib);
+        let all = output::of_host(outcome, c, c.spec.host_mib(&spec));
         let (used, progress) = (all.mean_used_bytes? / words::MIB as f64, 100.0 * all.progress?);
         Some(format!("{}: {used:.0} MiB, {progress:.0} % of the operations", c.spec.name))
     });

@@ -144,6 +144,8 @@ fn start(dir: &Path, name: &str, arguments: &[String]) -> Option<Guest> {
         initrd: &initrd,
         merge: false,
         huge_pages: false,
+        kvm: false,
+        group: None,
         more: &more,
     };
     let vm = GuestVm::start(&qemu, &spec).unwrap();

@@ -91,7 +91,8 @@ impl MemoryGroup {
         }
     }
 
-    fn read(folder: &Path) -> MemoryGroup {
+    /// Reads the group of a folder. Figures that a group lacks are `None`.
+    pub fn read(folder: &Path) -> MemoryGroup {
         let file = |name: &str| text(&folder.join(name));
         let number = |name: &str| file(name).trim().parse().ok();
         MemoryGroup {
@@ -127,23 +128,32 @@ impl MemoryGroup {
 }
 
 impl Host {
-    /// The cgroup that a process's memory is accounted in.
+    /// Where cgroups with the controller memory are mounted.
     ///
     /// # Errors
-    /// If cgroups are of version 1, or no group below the topmost has the controller.
-    pub fn memory_group(&self, pid: u32) -> Result<MemoryGroup, NoMemoryGroup> {
+    /// If cgroups are of version 1, or not mounted.
+    pub fn memory_groups(&self) -> Result<PathBuf, NoMemoryGroup> {
         let all = mounts(self);
         let of_v1 =
             |m: &crate::topology::MountRow| m.kind == "cgroup" && m.options.split(',').any(|o| o == "memory");
         if all.iter().any(of_v1) {
             return Err(NoMemoryGroup::V1);
         }
-        let mount = all.iter().find(|m| m.kind == "cgroup2").ok_or(NoMemoryGroup::NotMounted)?;
+        let mount = all.into_iter().find(|m| m.kind == "cgroup2").ok_or(NoMemoryGroup::NotMounted)?;
+        Ok(mount.at)
+    }
+
+    /// The cgroup that a process's memory is accounted in.
+    ///
+    /// # Errors
+    /// If cgroups are of version 1, or no group below the topmost has the controller.
+    pub fn memory_group(&self, pid: u32) -> Result<MemoryGroup, NoMemoryGroup> {
+        let mount = self.memory_groups()?;
         let groups = text(&self.proc.join(format!("{pid}/cgroup")));
         let group = groups.lines().find_map(|l| l.strip_prefix("0::")).ok_or(NoMemoryGroup::NoGroup)?;
         let path = below(group);
         let parts = path.ancestors().filter(|p| !p.as_os_str().is_empty());
-        let with = parts.map(|p| mount.at.join(p)).find(|p| p.join("memory.current").exists());
+        let with = parts.map(|p| mount.join(p)).find(|p| p.join("memory.current").exists());
         with.map(|p| MemoryGroup::read(&p)).ok_or(NoMemoryGroup::NoGroup)
     }
 }

@@ -242,11 +242,15 @@ impl Steer {
     /// Orders by another way than the balloon keep their size.
     pub fn aim(&mut self, size: u64) {
         let size = size.min(self.first.size);
-        if self.goal.way != Way::Balloon || size == self.goal.size {
+        if self.goal.way != Way::Balloon {
+            return;
+        }
+        // The guest may grow in what it is left.
+        self.first.resident = None;
+        if size == self.goal.size {
             return;
         }
         self.goal.size = size;
-        self.first.resident = None;
         if self.phase == Phase::Holding {
             self.phase = Phase::Settled { updated: None };
         }

@@ -1,12 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! How much memory a guest needs: refaults at each size, and the working set over time.
 
+mod chart;
 mod json;
 mod looks;
 mod text;
 
 use bifold_model::{Looked, Outcome};
 use bifold_reclaim::{FRONT, IntervalUse, MemoryUse, MissCurve, ReferenceKind, sizes};
+pub(crate) use chart::MemoryChart;
 pub(crate) use json::Memory;
 pub use looks::MemoryLooks;
 

@@ -168,6 +168,8 @@ impl Guest {
             initrd,
             merge: planned.mergeable,
             huge_pages,
+            kvm: false,
+            group: None,
             more: &[],
         };
         Ok(Guest {

@@ -23,6 +23,7 @@ pub use outcome::{CaseOutcome, Ending, GuestOutcome, GuestSample, Mark, Outcome,
 pub use run::{Notice, RunOptions, run};
 pub use spec::{Plan, Rate, Scale, Spec, SpecError};
 
+use crate::pressure::paging::PagingError;
 use bifold_guest::GuestError;
 use bifold_host::HostError;
 use bifold_host::ksm::KsmError;
@@ -71,6 +72,15 @@ pub enum ExperimentError {
     /// A folder for the guests' disks and sockets cannot be made.
     #[error("cannot make a folder for guests' disks")]
     Folder(#[source] std::io::Error),
+    /// The host cannot page guests of its own.
+    #[error(transparent)]
+    Paging(#[from] PagingError),
+    /// Guests cannot run under KVM.
+    #[error("guests cannot run under KVM: {why}")]
+    Kvm {
+        /// Why.
+        why: String,
+    },
     /// A file of the host cannot be read.
     #[error(transparent)]
     Host(#[from] HostError),

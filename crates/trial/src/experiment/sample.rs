@@ -22,6 +22,8 @@ pub(crate) struct Memory {
     pub pss: u64,
     /// Bytes of the guest's RAM that were used since the kernel was last asked to forget uses.
     pub touched: u64,
+    /// Bytes of the guest's RAM in the host's swap.
+    pub swapped: u64,
     /// Proportional bytes of the whole process.
     pub all: u64,
 }
@@ -34,7 +36,13 @@ fn memory(smaps: &str, ram: u64) -> Option<Memory> {
     // The first of equal mappings.
     let guest = mappings.iter().rev().filter(|m| m.data && size(m) >= ram).max_by_key(size)?;
     let all = mappings.iter().map(|m| m.proportional).sum();
-    Some(Memory { rss: guest.resident, pss: guest.proportional, touched: guest.referenced, all })
+    Some(Memory {
+        rss: guest.resident,
+        pss: guest.proportional,
+        touched: guest.referenced,
+        swapped: guest.swapped,
+        all,
+    })
 }
 
 /// The memory of a guest's process; `None` if the process has just ended.
@@ -136,6 +144,7 @@ Rss:              100000 kB
 Pss:               40000 kB
 Pss_Dirty:         40000 kB
 Referenced:        30000 kB
+Swap:              500 kB
 KSM:               60000 kB
 7f2000000000-7f2000001000 r--p 00000000 00:00 0 /lib/x
 Rss:                   4 kB
@@ -145,7 +154,8 @@ Pss:                   1 kB
     #[test]
     fn a_guests_ram_is_the_largest_mapping_without_code() {
         let k = |n: u64| n * 1024;
-        let expected = Memory { rss: k(100_000), pss: k(40_000), touched: k(30_000), all: k(45_901) };
+        let expected =
+            Memory { rss: k(100_000), pss: k(40_000), touched: k(30_000), swapped: k(500), all: k(45_901) };
         assert_eq!(memory(SMAPS, 256 << 20), Some(expected));
         assert_eq!(memory(SMAPS, 512 << 20), None, "no mapping is that large");
         assert_eq!(memory("", 1), None, "the process is gone");

@@ -226,7 +226,9 @@ impl Hand<'_> {
         let Place { host, folder, guardian } = self.place;
         let wish = Wish { way: Way::Balloon, size: want, floor: None, step: None };
         match Order::begin(host, folder, guardian, self.guest, &wish, &self.control.stop) {
-            Ok(order) => {
+            Ok(mut order) => {
+                // The size is decided again with each sample.
+                order.aim(want);
                 self.order = Some(order);
                 self.least = 0;
                 return;

@@ -10,6 +10,7 @@ use bifold_guest::qemu::{Qemu, quoted};
 use bifold_guest::vm::{GuestLine, GuestVm, GuestVmSpec, Initrd};
 use bifold_guest::{GuestError, workload_initramfs};
 use std::fs::File;
+use std::os::fd::BorrowedFd;
 use std::path::{Path, PathBuf};
 
 const LOAD: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/load"));
@@ -54,13 +55,16 @@ fn socket(folder: &Path) -> PathBuf {
 }
 
 impl Guest {
-    /// Starts the guest. Its disks and its monitor's socket are in `folder`, which is its own.
+    /// Starts the guest, under KVM or emulated. Its disks and its monitor's socket are in `folder`, which is its own; `group` is
+    /// the open `cgroup.procs` of its group, where the host pages.
     pub fn start(
         qemu: &Qemu,
         kernel: &Kernel,
         (spec, planned): (&GuestSpec, &PlannedGuest),
         case: &CaseSpec,
         folder: &Path,
+        disk_us: u64,
+        (kvm, group): (bool, Option<BorrowedFd>),
     ) -> Result<Guest, GuestError> {
         let mut archive = Archive::default();
         archive.add(PROGRAM.as_bytes(), Entry::File { mode: 0o755, data: LOAD.to_vec() });
@@ -79,20 +83,25 @@ impl Guest {
             "-qmp".into(),
             format!("unix:{},server=on,wait=off", quoted(&socket(folder))),
         ];
-        for (name, mib) in ["swap", "files"].into_iter().zip(sizes).filter(|(_, mib)| *mib > 0) {
-            let path = folder.join(name);
-            let made = File::create(&path).and_then(|file| file.set_len(mib << 20));
+        let [swap, files] = sizes.map(|mib| mib << 20);
+        let mut disk = |name: &str, node: String| {
+            let device = format!("virtio-blk-pci,drive={name}");
+            more.extend(["-blockdev".into(), format!("{node},node-name={name}"), "-device".into(), device]);
+        };
+        if swap > 0 {
+            let path = folder.join("swap");
+            let made = File::create(&path).and_then(|file| file.set_len(swap));
             made.map_err(|source| GuestError::File {
                 path: path.clone(),
                 what: "cannot make a guest's disk",
                 source,
             })?;
-            more.extend([
-                "-drive".into(),
-                format!("file={},format=raw,if=none,id={name}", quoted(&path)),
-                "-device".into(),
-                format!("virtio-blk-pci,drive={name}"),
-            ]);
+            disk("swap", format!("driver=file,filename={}", quoted(&path)));
+        }
+        if files > 0 {
+            // All zero and nowhere on this host, with the time of a disk.
+            let ns = disk_us * 1000;
+            disk("files", format!("driver=null-co,size={files},read-zeroes=on,latency-ns={ns}"));
         }
         let vm = GuestVm::start(
             qemu,
@@ -103,6 +112,8 @@ impl Guest {
                 initrd: &initrd,
                 merge: case.sharing,
                 huge_pages: false,
+                kvm,
+                group,
                 more: &more,
             },
         )?;

@@ -5,20 +5,21 @@
 //! memory is taken back. A [`run`](run::run) starts the guests of one case after the other, samples them, and yields an
 //! [`Outcome`]. [`output`] makes tables, charts and JSON of it.
 //!
-//! Ways to take memory back: the guest reports free pages, a policy orders balloons, KSM merges pages. Orders are those of
+//! Ways to take memory back: the guest reports free pages, a policy orders balloons, KSM merges pages, the host pages. Orders are those of
 //! `bifold reclaim set` ([`bifold_live::order`]), with its least size, its steps and its reasons to give everything back, but for one: the host's memory may grow, as sizes change with
 //! each decision.
 //!
-//! The host's size is counted and not enforced: this machine has memory for all guests. What the guests hold beyond it is what a
-//! host of that size would have to page out. Left out: paging by the host, several vCPUs, and KVM.
+//! The host's size is enforced where the host pages ([`paging`]). Elsewhere it is counted only: this machine has memory for all
+//! guests, and what they hold beyond it is what a host of that size would have to page out. Left out: guests with several vCPUs.
 
 mod control;
 mod guest;
 pub mod outcome;
 pub mod output;
+pub mod paging;
 pub mod run;
 mod spec;
 
-pub use outcome::{CaseOutcome, GuestOutcome, GuestSample, Orders, Outcome, Sample};
+pub use outcome::{CaseOutcome, GuestOutcome, GuestSample, Orders, Outcome, PagingCounts, Sample};
 pub use run::{Notice, RunOptions, run};
 pub use spec::{CaseSpec, GuestSpec, Phase, PlannedGuest, Spec, TimeSpec};

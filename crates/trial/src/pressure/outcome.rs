@@ -11,6 +11,8 @@ pub struct Outcome {
     pub host_kernel: String,
     /// Version of the emulator.
     pub qemu: String,
+    /// Whether guests ran under KVM.
+    pub kvm: bool,
     /// The cases that ran, in order.
     pub cases: Vec<CaseOutcome>,
     /// Number of cases in the plan, with repetitions.
@@ -140,6 +142,10 @@ pub struct GuestSample {
     pub used: u64,
     /// Bytes of guest memory that were used since the sample before, where a policy asks for that; otherwise since the start.
     pub touched: u64,
+    /// Bytes of guest memory in the host's swap.
+    pub swapped: u64,
+    /// What the host counts for the guest, where it pages.
+    pub paging: Option<PagingCounts>,
     /// Bytes outside of the balloon.
     pub size: Option<u64>,
     /// The size that the policy wants, bytes.
@@ -152,6 +158,25 @@ pub struct GuestSample {
     pub cpu_s: f64,
     /// What the load and the guest's kernel count.
     pub load: LoadCounts,
+}
+
+/// What a host that pages counts for a guest, since the load began.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct PagingCounts {
+    /// Pages of QEMU's process that came back soon after the host took them.
+    pub refaults: u64,
+    /// Time in which threads of QEMU waited for memory, microseconds; 0 if the kernel does not count.
+    pub waited_us: u64,
+}
+
+impl PagingCounts {
+    /// The counts since an earlier moment.
+    pub fn since(&self, then: &PagingCounts) -> PagingCounts {
+        PagingCounts {
+            refaults: self.refaults.saturating_sub(then.refaults),
+            waited_us: self.waited_us.saturating_sub(then.waited_us),
+        }
+    }
 }
 
 /// Counts of a load and of its kernel, since the load began.

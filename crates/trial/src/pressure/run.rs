@@ -7,7 +7,8 @@
 
 use super::control::{Control, Place};
 use super::guest::Guest;
-use super::outcome::{CaseOutcome, GuestSample, Outcome, Sample};
+use super::outcome::{CaseOutcome, GuestSample, Outcome, PagingCounts, Sample};
+use super::paging::{self, Paging};
 use super::spec::{CaseSpec, PlannedGuest, Spec};
 use crate::experiment::run::{available_mib, chain, hold_ksm};
 use crate::experiment::sample::memory_of;
@@ -20,6 +21,7 @@ use bifold_host::ksm::{KsmGuard, Setting, Settings};
 use bifold_host::placement::LiveGuest;
 use bifold_live::order::folder;
 use bifold_reclaim::{OnLine, PolicyName, Seen};
+use std::os::fd::AsFd as _;
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::{Scope, scope, sleep};
@@ -43,6 +45,8 @@ pub struct RunOptions<'a> {
     pub orders: &'a Guardian,
     /// Places of the lock and journal of KSM's settings, and their guardian.
     pub ksm: (&'a Places, &'a Guardian),
+    /// Whether guests run under KVM, and not emulated.
+    pub kvm: bool,
     /// Set this to end the run.
     pub stop: &'a AtomicBool,
 }
@@ -73,6 +77,12 @@ pub fn run(
 ) -> Result<Outcome, ExperimentError> {
     let guests = spec.plan();
     fits(spec, options.host)?;
+    if options.kvm {
+        usable_kvm()?;
+    }
+    if spec.cases.iter().any(|c| c.paging) {
+        paging::usable(options.host, spec)?;
+    }
     let qemu = qemu::find()?;
     // Before anything is fetched.
     let mut hold =
@@ -87,6 +97,7 @@ pub fn run(
     let mut outcome = Outcome {
         host_kernel: options.host.kernel_release(),
         qemu: qemu.version.clone(),
+        kvm: options.kvm,
         cases: Vec::new(),
         planned: spec.cases.len() * spec.repetitions as usize,
     };
@@ -132,6 +143,12 @@ pub fn run(
     Ok(outcome)
 }
 
+/// Refuses KVM where it cannot be used.
+fn usable_kvm() -> Result<(), ExperimentError> {
+    let open = std::fs::OpenOptions::new().read(true).write(true).open("/dev/kvm");
+    open.map(drop).map_err(|e| ExperimentError::Kvm { why: format!("/dev/kvm: {e}") })
+}
+
 /// Refuses guests that do not fit into the host's memory.
 fn fits(spec: &Spec, host: &Host) -> Result<(), ExperimentError> {
     let guests = spec.guests.iter().map(|g| u64::from(g.count)).sum::<u64>();
@@ -164,12 +181,17 @@ impl Machine<'_> {
     ) -> Result<Ending, ExperimentError> {
         // Disks and sockets; removed at the end, when the guests have ended.
         let folder = tempfile::Builder::new().prefix("bifold-").tempdir().map_err(ExperimentError::Folder)?;
+        // Removed after the guests' end, as it is dropped after them.
+        let paging = self.case.paging.then(|| Paging::make(options.host, self.guests.len())).transpose()?;
         let mut guests = Vec::new();
         for planned in self.guests {
             let own = folder.path().join(guests.len().to_string());
             std::fs::create_dir(&own).map_err(ExperimentError::Folder)?;
             let kind = (&self.spec.guests[planned.kind], planned);
-            guests.push(Guest::start(self.qemu, &self.kernels[planned.kind], kind, self.case, &own)?);
+            let group = paging.as_ref().map(|p| p.entry(guests.len())).transpose()?;
+            let place = (options.kvm, group.as_ref().map(|g| g.as_fd()));
+            let kernel = &self.kernels[planned.kind];
+            guests.push(Guest::start(self.qemu, kernel, kind, self.case, &own, self.spec.disk_us, place)?);
         }
         let controls: Vec<Control> = guests.iter().map(|_| Control::default()).collect();
         let place = Place { host: options.host, folder: self.journals, guardian: options.orders };
@@ -181,6 +203,8 @@ impl Machine<'_> {
                 place,
                 guests: &mut guests,
                 controls: &controls,
+                paging: paging.as_ref(),
+                paged: Vec::new(),
                 result,
                 begun: Instant::now(),
             };
@@ -215,6 +239,9 @@ struct Run<'a> {
     place: Place<'a>,
     guests: &'a mut [Guest],
     controls: &'a [Control],
+    paging: Option<&'a Paging>,
+    /// What the host had counted for each guest when the loads began.
+    paged: Vec<PagingCounts>,
     result: &'a mut CaseOutcome,
     /// The begin of the loads; before, of the guests.
     begun: Instant,
@@ -266,6 +293,10 @@ impl<'a> Run<'a> {
             }
             sleep(TICK);
         }
+        if let Some(paging) = self.paging {
+            let text = self.limit(paging)?;
+            self.note(text, tell);
+        }
         let cpu: Vec<Duration> = self.guests.iter().map(|g| self.cpu(g).unwrap_or_default()).collect();
         self.begun = Instant::now();
         for n in 0..self.guests.len() {
@@ -315,6 +346,16 @@ impl<'a> Run<'a> {
         }
     }
 
+    /// Limits what the guests have together to the host's size. Returns what else the group may have, as text.
+    fn limit(&mut self, paging: &Paging) -> Result<String, ExperimentError> {
+        let host = self.options.host;
+        let memory = |g: &Guest| memory_of(host, g.pid?, g.outcome.memory_mib * MIB);
+        let of_guests: u64 = self.guests.iter().filter_map(memory).map(|m| m.rss).sum();
+        let others = paging.limit(self.machine.case.host_mib(self.machine.spec) * MIB, of_guests)?;
+        self.paged = (0..self.guests.len()).map(|n| paging.counts(n)).collect();
+        Ok(format!("the host may have {} MiB more, which are QEMU's own", others / MIB))
+    }
+
     fn cpu(&self, guest: &Guest) -> Option<Duration> {
         self.options.host.cpu_time(guest.pid?)
     }
@@ -329,6 +370,8 @@ impl<'a> Run<'a> {
                 resident: memory.rss,
                 used: memory.pss,
                 touched: memory.touched,
+                swapped: memory.swapped,
+                paging: self.paging.map(|paging| paging.counts(n).since(&self.paged[n])),
                 size: balloon.and_then(|b| b.actual),
                 target: self.controls[n].wanted(),
                 free: statistics.free,
@@ -365,7 +408,8 @@ impl<'a> Run<'a> {
                 }
             })
             .collect();
-        let sizes = policy.decide(self.machine.spec.host_memory_mib * MIB / FRAME, seconds, &seen);
+        let sizes =
+            policy.decide(self.machine.case.host_mib(self.machine.spec) * MIB / FRAME, seconds, &seen);
         for (n, size) in sizes.into_iter().enumerate() {
             self.controls[n].want(size * FRAME);
             if let Some(pid) = self.guests[n].pid.filter(|_| learns_uses) {

@@ -15,6 +15,7 @@ const LARGEST_MIB: u64 = 1 << 16;
 const MOST_GUESTS: u32 = 64;
 /// Most phases of a load, as of the load's program.
 const MOST_PHASES: usize = 64;
+const MOST_DISK_US: u64 = 1_000_000;
 const MOST_SECONDS: f64 = 1e6;
 const MOST_REPETITIONS: u32 = 100;
 /// Statistics of a balloon come each second.
@@ -33,6 +34,9 @@ pub struct Spec {
     pub about: String,
     /// What all guests may have in the host's memory together, MiB.
     pub host_memory_mib: u64,
+    /// Time that a guest's disk takes to read, microseconds. Default: that of `reclaim show --refault-us`.
+    #[serde(default = "disk_us")]
+    pub disk_us: u64,
     /// For the loads' random order.
     #[serde(default)]
     pub seed: u32,
@@ -47,6 +51,10 @@ pub struct Spec {
     /// How memory is taken back, one run of the guests each.
     #[serde(rename = "case")]
     pub cases: Vec<CaseSpec>,
+}
+
+fn disk_us() -> u64 {
+    85
 }
 
 fn one() -> u32 {
@@ -121,6 +129,9 @@ pub struct CaseSpec {
     /// Whether KSM merges the guests' pages.
     #[serde(default)]
     pub sharing: bool,
+    /// Whether the host pages out what guests have beyond `host_memory_mib`.
+    #[serde(default)]
+    pub paging: bool,
     /// The policy that orders balloons; `None` if none does.
     #[serde(default, deserialize_with = "policy")]
     pub policy: Option<PolicyName>,
@@ -128,12 +139,19 @@ pub struct CaseSpec {
     pub size_mib: Option<u64>,
     /// Memory that each guest starts with in place of its own, MiB.
     pub memory_mib: Option<u64>,
+    /// The host's size in this case in place of the experiment's, MiB.
+    pub host_memory_mib: Option<u64>,
 }
 
 impl CaseSpec {
     /// Whether nothing is taken back: guests have all of their memory.
     pub fn takes_nothing(&self) -> bool {
-        !self.reporting && !self.sharing && !self.orders_sizes() && self.memory_mib.is_none()
+        !self.reporting && !self.sharing && !self.paging && !self.orders_sizes() && self.memory_mib.is_none()
+    }
+
+    /// The host's size in this case of an experiment, MiB.
+    pub fn host_mib(&self, spec: &Spec) -> u64 {
+        self.host_memory_mib.unwrap_or(spec.host_memory_mib)
     }
 
     /// Whether balloons are ordered.
@@ -146,9 +164,11 @@ impl CaseSpec {
         let ways = [
             self.reporting.then(|| "free page reporting".to_owned()),
             self.sharing.then(|| "KSM".to_owned()),
+            self.paging.then(|| "paging by the host".to_owned()),
             self.policy.map(|p| format!("balloons by {}", p.name())),
             self.size_mib.map(|mib| format!("balloons that leave {mib} MiB")),
             self.memory_mib.map(|mib| format!("guests that start with {mib} MiB")),
+            self.host_memory_mib.map(|mib| format!("a host of {mib} MiB")),
         ];
         let ways: Vec<String> = ways.into_iter().flatten().collect();
         if ways.is_empty() { "nothing is taken back".into() } else { ways.join(", ") }
@@ -162,13 +182,16 @@ impl Serialize for CaseSpec {
             name: &'a str,
             reporting: bool,
             sharing: bool,
+            paging: bool,
             policy: &'a str,
             size_mib: Option<u64>,
             memory_mib: Option<u64>,
+            host_memory_mib: Option<u64>,
         }
-        let CaseSpec { reporting, sharing, size_mib, memory_mib, .. } = *self;
+        let CaseSpec { reporting, sharing, paging, size_mib, memory_mib, host_memory_mib, .. } = *self;
         let policy = self.policy.map_or(NONE, PolicyName::name);
-        Fields { name: &self.name, reporting, sharing, policy, size_mib, memory_mib }.serialize(to)
+        Fields { name: &self.name, reporting, sharing, paging, policy, size_mib, memory_mib, host_memory_mib }
+            .serialize(to)
     }
 }
 
@@ -311,9 +334,15 @@ impl Spec {
             }
         }
         let least: u64 = self.guests.iter().map(|g| u64::from(g.count) * g.least_mib).sum();
-        if self.host_memory_mib < least || self.host_memory_mib > LARGEST_MIB * u64::from(MOST_GUESTS) {
-            let why = format!("not from {least}, the guests' least_mib together, to 4194304");
-            return wrong("host_memory_mib", &why);
+        let host = |field: &str, mib: u64| {
+            if (least..=LARGEST_MIB * u64::from(MOST_GUESTS)).contains(&mib) {
+                return Ok(());
+            }
+            wrong(field, &format!("not from {least}, the guests' least_mib together, to 4194304"))
+        };
+        host("host_memory_mib", self.host_memory_mib)?;
+        if self.disk_us > MOST_DISK_US {
+            return wrong("disk_us", &format!("above {MOST_DISK_US}"));
         }
         if self.cases.is_empty() {
             return wrong("case", "there must be one");
@@ -330,6 +359,7 @@ impl Spec {
             if c.size_mib.is_some_and(|size| size == 0 || size > c.memory_mib.unwrap_or(smallest)) {
                 return wrong(&field("size_mib"), "not above 0 and at most the guests' memory");
             }
+            c.host_memory_mib.map_or(Ok(()), |mib| host(&field("host_memory_mib"), mib))?;
             if c.memory_mib.is_some_and(|mib| !(SMALLEST_MIB..=LARGEST_MIB).contains(&mib)) {
                 return wrong(&field("memory_mib"), &format!("not from {SMALLEST_MIB} to {LARGEST_MIB}"));
             }
@@ -370,7 +400,7 @@ mod tests {
         let dir = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../experiments/reclaim");
         let specs: Vec<Spec> =
             std::fs::read_dir(dir).unwrap().map(|file| Spec::read(&file.unwrap().path()).unwrap()).collect();
-        assert_eq!(specs.len(), 2);
+        assert_eq!(specs.len(), 3);
         assert!(specs.iter().all(|spec| spec.cases[0].takes_nothing()), "progress needs a reference");
     }
 
@@ -400,6 +430,8 @@ mod tests {
             ("reporting = true", "size_mib = 200", "case[1].size_mib: the case has a policy"),
             ("policy = 'equal'", "size_mib = 300", "case[1].size_mib: not above 0"),
             ("policy = 'equal'", "memory_mib = 64", "case[1].memory_mib"),
+            ("policy = 'equal'", "host_memory_mib = 64", "case[1].host_memory_mib: not from 200"),
+            ("title = 'x'", "title = 'x'\ndisk_us = 1000001", "disk_us: above"),
             ("title = 'x'", "title = 'x'\nrepetitions = 0", "repetitions: not from 1"),
         ] {
             let text = GOOD.replacen(from, to, 1);

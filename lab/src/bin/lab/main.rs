@@ -7,6 +7,7 @@ mod live;
 mod modelled_pmu;
 mod nodes;
 mod place;
+mod pressure;
 mod reclaim;
 mod storm;
 mod switch;
@@ -59,6 +60,8 @@ enum Verb {
     Validate(Validate),
     /// Compare predicted refaults and exits of a guest whose host holds a part of it with those under the real KVM
     Reclaim(reclaim::Args),
+    /// Run `bifold reclaim run` with guests under KVM, on a host that can page out
+    Pressure(pressure::Args),
     /// Switch a guest's paging mode under load and check its memory
     Storm(storm::Args),
     /// Run the tiny VMM's switch cases; prints a line of JSON for each
@@ -218,6 +221,7 @@ fn main() -> ExitCode {
     let end = match verb {
         Verb::Validate(args) => validate(&processor, &args),
         Verb::Reclaim(args) => reclaim::run(&processor, &args),
+        Verb::Pressure(args) => pressure::run(&processor, &args),
         Verb::Test(args) => test(&processor, &args),
         Verb::Storm(args) => storm::run(&processor, &args),
         Verb::Switch(args) => switch::run(&processor, &args),

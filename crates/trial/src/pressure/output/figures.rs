@@ -35,6 +35,12 @@ pub struct GuestFigures {
     pub kills: u64,
     /// CPU time of the emulator, seconds.
     pub cpu_s: Option<f64>,
+    /// Mean bytes in the host's swap, where the host pages.
+    pub mean_swapped_bytes: Option<f64>,
+    /// Pages that came back after the host took them.
+    pub host_refaulted_pages: Option<u64>,
+    /// Time in which QEMU's threads waited for memory of the host, seconds.
+    pub host_waited_s: Option<f64>,
 }
 
 /// Figures of all guests in one run.
@@ -90,6 +96,7 @@ pub fn of_guests(outcome: &Outcome, case: &CaseOutcome) -> Vec<GuestFigures> {
     let guest = |n: usize| {
         let load = counts(case, n);
         let bytes = |of: fn(&GuestSample) -> u64| samples_of(case, n).map(move |s| of(s) as f64);
+        let paging = samples_of(case, n).last().and_then(|s| s.paging);
         GuestFigures {
             name: case.guests[n].name.clone(),
             mean_size_bytes: mean(samples_of(case, n).filter_map(|s| s.size).map(|b| b as f64)),
@@ -104,6 +111,9 @@ pub fn of_guests(outcome: &Outcome, case: &CaseOutcome) -> Vec<GuestFigures> {
             refaulted_pages: load.refaults,
             kills: load.kills,
             cpu_s: samples_of(case, n).last().map(|s| s.cpu_s),
+            mean_swapped_bytes: paging.and_then(|_| mean(bytes(|s| s.swapped))),
+            host_refaulted_pages: paging.map(|p| p.refaults),
+            host_waited_s: paging.map(|p| p.waited_us as f64 / 1e6),
         }
     };
     (0..case.guests.len()).map(guest).collect()

@@ -17,6 +17,7 @@ struct Document<'a> {
     host_memory_mib: u64,
     host_kernel: &'a str,
     qemu: &'a str,
+    kvm: bool,
     runs: Vec<Run<'a>>,
 }
 
@@ -55,6 +56,7 @@ pub fn json(spec: &Spec, outcome: &Outcome, version: &str) -> Result<String, ser
         host_memory_mib: spec.host_memory_mib,
         host_kernel: &outcome.host_kernel,
         qemu: &outcome.qemu,
+        kvm: outcome.kvm,
         runs: outcome.cases.iter().map(|case| run(spec, outcome, case)).collect(),
     };
     Ok(serde_json::to_string_pretty(&document)? + "\n")
@@ -83,7 +85,7 @@ fn run<'a>(spec: &Spec, outcome: &Outcome, case: &'a CaseOutcome) -> Run<'a> {
             Ending::Failed(_) => "failed",
         },
         seconds: milli(case.length()),
-        all: of_host(outcome, case, spec.host_memory_mib),
+        all: of_host(outcome, case, case.spec.host_mib(spec)),
         guests: guests.collect(),
         notes: &case.notes,
         samples: case.samples.iter().map(sample).collect(),
@@ -102,6 +104,8 @@ fn sample(sample: &Sample) -> Value {
             "operations": g.load.operations, "busy_us": g.load.busy_us, "kills": g.load.kills,
             "major_faults": g.load.major_faults, "swapped_in_pages": g.load.swapped_in,
             "refaulted_pages": g.load.refaults, "waited_us": g.load.waited_us,
+            "swapped_bytes": g.swapped, "host_refaulted_pages": g.paging.map(|p| p.refaults),
+            "host_waited_us": g.paging.map(|p| p.waited_us),
         })
     };
     let guests: Vec<Option<Value>> = sample.guests.iter().map(|g| g.as_ref().map(guest)).collect();

@@ -45,6 +45,9 @@ fn runs<'a>(outcome: &'a Outcome, name: &str) -> Vec<&'a CaseOutcome> {
 /// All tables, the most important first.
 pub fn tables(spec: &Spec, outcome: &Outcome) -> Vec<ResultTable> {
     let mut all = vec![host(spec, outcome), guests(spec, outcome), orders(spec, outcome)];
+    if spec.cases.iter().any(|c| c.paging) {
+        all.push(paged(spec, outcome));
+    }
     if spec.repetitions > 1 {
         all.iter_mut().for_each(|t| t.notes.push("Figures are means over the case's runs.".into()));
     }
@@ -67,7 +70,7 @@ fn host(spec: &Spec, outcome: &Outcome) -> ResultTable {
     );
     for case in &spec.cases {
         let row = |run: &&CaseOutcome| {
-            let f = of_host(outcome, run, spec.host_memory_mib);
+            let f = of_host(outcome, run, case.host_mib(spec));
             let mib = |bytes: Option<f64>| (bytes.map(|b| b / MIB), 0);
             let percent = |part: Option<f64>| (part.map(|p| 100.0 * p), 1);
             vec![
@@ -85,10 +88,11 @@ fn host(spec: &Spec, outcome: &Outcome) -> ResultTable {
             table.rows.push([vec![case.name.clone()], mean_of(&rows)].concat());
         }
     }
+    let limited = if spec.cases.iter().any(|c| c.paging) { ", but in cases with paging" } else { "" };
     table.notes = vec![
         format!(
-            "The host's size is {} MiB for all guests. This machine has more, so nothing is paged out: what is beyond is what a host \
-             of that size would have to page.",
+            "The host's size is {} MiB for all guests. This machine has more, so nothing is paged out{limited}: what is beyond is \
+             what a host of that size would have to page.",
             spec.host_memory_mib
         ),
         "Progress is operations over those of the run in which nothing is taken back.".into(),
@@ -167,6 +171,28 @@ fn orders(spec: &Spec, outcome: &Outcome) -> ResultTable {
          when the guest may miss it. The next order begins after a pause."
             .into(),
     ];
+    table
+}
+
+fn paged(spec: &Spec, outcome: &Outcome) -> ResultTable {
+    let head =
+        ["case", "guest", "in the host's swap,\nmean MiB", "refaulted\npages", "waited for the\nhost, s"];
+    let mut table = ResultTable::new("Paging by the host", &head);
+    for case in spec.cases.iter().filter(|c| c.paging) {
+        let figures: Vec<Vec<GuestFigures>> =
+            runs(outcome, &case.name).iter().map(|run| of_guests(outcome, run)).collect();
+        for n in 0..figures.first().map_or(0, Vec::len) {
+            let row = |guests: &Vec<GuestFigures>| {
+                let f = &guests[n];
+                let swapped = f.mean_swapped_bytes.map(|b| b / MIB);
+                vec![(swapped, 0), (f.host_refaulted_pages.map(|n| n as f64), 0), (f.host_waited_s, 1)]
+            };
+            let rows: Vec<_> = figures.iter().map(row).collect();
+            table.rows.push([vec![case.name.clone(), figures[0][n].name.clone()], mean_of(&rows)].concat());
+        }
+    }
+    table.notes =
+        vec!["Refaults and waits are those of QEMU's process: the guest and its disks' files.".into()];
     table
 }
 

@@ -47,6 +47,7 @@ fn outcome(spec: &Spec) -> Outcome {
     Outcome {
         host_kernel: "6.18".into(),
         qemu: "10".into(),
+        kvm: false,
         cases: vec![case(spec, 0, [60, 90, 90], 1000), case(spec, 1, [60, 60, 60], 800)],
         planned: 2,
     }
