@@ -133,7 +133,7 @@
         x: { field: "mib", type: "quantitative", title: "memory, MiB", scale: { type: "log", base: 2, nice: false },
           axis: { grid: false, format: ",~r", tickCount: bifold.narrow() ? 5 : 10 } },
         y: { field: "refaults", type: "quantitative", title: "refaults (log scale)",
-          scale: { type: "symlog", constant: 1 }, axis: { values: ticks, format: "~s" } },
+          scale: { type: "symlog", constant: 1 }, axis: { values: ticks, format: ",.0f" } },
         color: { field: "how", type: "nominal", sort: names, title: null,
           scale: { domain: names, range: [css("--nested-4k"), css("--native")] }, legend: { symbolType: "stroke" } },
         tooltip: [
