@@ -81,8 +81,8 @@ pub fn run(lab: &Lab, settings: &Settings) -> Result<Results> {
         files: vec![kernel],
         made: vec![("/lab/experiment.toml".into(), text)],
         emulator: true,
-        exact: false,
-        cpus: 2,
+        // What this machine does besides takes no time of the guests.
+        sleeps: true,
         memory_mib: settings.memory_mib,
         swap_mib: settings.swap_mib,
         swap_iops: settings.swap_iops,
@@ -114,7 +114,7 @@ pub fn document(lab: &Lab, settings: &Settings, results: &Results, experiment: &
     };
     format!(
         "# {}\n\nWritten by `lab pressure {}`. Kernel of laboratory and guests: Debian's {}; emulator of AMD's processor: {}; guests under KVM in \
-         {} paging. The host swaps to a disk {disk}.\n\n{}",
+         {} paging. The host executes 500 million instructions in a second of its time, and swaps to a disk {disk}.\n\n{}",
         "Guests on a host that pages out",
         experiment.display(),
         lab.kernel().version,

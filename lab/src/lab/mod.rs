@@ -43,6 +43,9 @@ pub struct Plan {
     pub made: Vec<(String, Vec<u8>)>,
     /// Exact time, which counts executed instructions, so that boots repeat. Needs one CPU.
     pub exact: bool,
+    /// With exact time, whether time passes as outside while all CPUs are idle: a disk then takes the time that it takes. Otherwise
+    /// idle time is skipped.
+    pub sleeps: bool,
     /// Flags of the laboratory's CPU beside the vendor's.
     pub cpu_flags: &'static [&'static str],
     /// Number of the laboratory's CPUs. If there are several, each has a thread.
@@ -71,6 +74,7 @@ impl Default for Plan {
             files: Vec::new(),
             made: Vec::new(),
             exact: true,
+            sleeps: false,
             cpu_flags: &[],
             cpus: 1,
             nodes: 1,

@@ -81,7 +81,7 @@ impl Lab {
         opt("-accel", format!("tcg,thread={threads}"));
         let mut append = format!("{COMMAND_LINE} {}", self.environment());
         if plan.exact {
-            opt("-icount", "shift=1,sleep=off".into());
+            opt("-icount", format!("shift=1,sleep={}", if plan.sleeps { "on" } else { "off" }));
             opt("-seed", "1".into());
             opt("-rtc", "base=2026-01-01,clock=vm".into());
             append.push_str(" tsc_early_khz=1000000");
