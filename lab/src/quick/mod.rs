@@ -4,6 +4,7 @@
 //! Most tests are jobs for a laboratory with a check of their outputs (`TestBody::Jobs`). Tests that need the same KVM
 //! share a boot, because a boot takes longer than most tests (`run.rs`).
 
+mod cgroup;
 mod exits;
 mod hand_made;
 mod inner;
@@ -91,7 +92,7 @@ const fn own(name: &'static str, about: &'static str, test: fn(&Shared) -> Resul
 use Paging::{Nested, Shadow};
 
 /// All tests. Tests of one boot run in this order.
-pub static ALL: [Test; 30] = [
+pub static ALL: [Test; 31] = [
     jobs("lab", "a program's output, exit status and files come back", Nested, lab, lab_check),
     jobs(
         "inner-nested",
@@ -172,6 +173,11 @@ pub static ALL: [Test; 30] = [
         "exits-shadow-4k",
         "exits of a Linux guest's programs are as predicted under shadow paging",
         exits::shadow,
+    ),
+    own(
+        "reclaim-cgroup",
+        "`reclaim set --by cgroup` takes memory of a guest in a cgroup, which stays whole",
+        cgroup::set,
     ),
     own("limited", "a guest of which the host holds a part swaps and keeps its memory", limited::swaps),
     own(

@@ -9,6 +9,7 @@ use super::outcome::PagingCounts;
 use super::spec::{CaseSpec, Spec};
 use bifold_host::Host;
 use bifold_host::guest_memory::{MemoryGroup, NoMemoryGroup};
+use std::cell::Cell;
 use std::fs::{self, File};
 use std::io;
 use std::path::{Path, PathBuf};
@@ -18,6 +19,10 @@ use std::time::Duration;
 const MIB: u64 = 1 << 20;
 /// Begins the names of groups. The rest is the number of the process that made the group.
 const NAME: &str = "bifold-reclaim-";
+/// Times that the host is asked to page out to the limit, with [`WAIT`] between two.
+const TRIES: u32 = 500;
+/// By so much QEMU's own memory grows before the limit follows.
+const GROWN: u64 = 4 * MIB;
 /// Time for a guest's last threads to leave their group: `WAITS` times `WAIT`.
 const WAITS: u32 = 100;
 const WAIT: Duration = Duration::from_millis(20);
@@ -45,13 +50,30 @@ pub enum PagingError {
         free_mib: u64,
     },
     /// A group's file.
-    #[error("{path}: {source}; a case with `paging = true` needs root", path = path.display())]
+    #[error("{path}: {source}{hint}", path = path.display(), hint = hint(source))]
     File {
         /// The file or folder.
         path: PathBuf,
         /// The system's reason.
         source: io::Error,
     },
+    /// The host found too little to page out.
+    #[error(
+        "the guests have {held_mib} MiB, and the kernel does not page out to the {limit_mib} MiB of the host's size and QEMU's own memory"
+    )]
+    TooMuch {
+        /// What the group has, MiB.
+        held_mib: u64,
+        /// What it may have, MiB.
+        limit_mib: u64,
+    },
+}
+
+fn hint(source: &io::Error) -> &'static str {
+    match source.kind() {
+        io::ErrorKind::PermissionDenied => "; a case with `paging = true` needs root",
+        _ => "",
+    }
 }
 
 fn put(path: PathBuf, text: &str) -> Result<(), PagingError> {
@@ -85,6 +107,8 @@ pub fn usable(host: &Host, spec: &Spec) -> Result<(), PagingError> {
 pub struct Paging {
     folder: PathBuf,
     guests: usize,
+    /// What QEMU's own memory was when the limit was set last; 0 before.
+    others: Cell<u64>,
 }
 
 impl Paging {
@@ -94,14 +118,14 @@ impl Paging {
     /// If the kernel does not let this process make groups.
     pub fn make(host: &Host, guests: usize) -> Result<Paging, PagingError> {
         let top = host.memory_groups()?;
-        remove_left(&top);
+        remove_left(host, &top);
         let folder = top.join(format!("{NAME}{}", std::process::id()));
         let failed = |path: &Path| {
             let path = path.to_owned();
             move |source| PagingError::File { path, source }
         };
         fs::create_dir(&folder).map_err(failed(&folder))?;
-        let paging = Paging { folder, guests };
+        let paging = Paging { folder, guests, others: Cell::new(0) };
         put(paging.folder.join("cgroup.subtree_control"), "+memory")?;
         for n in 0..guests {
             let own = paging.group(n);
@@ -123,19 +147,52 @@ impl Paging {
         File::options().write(true).open(&path).map_err(|source| PagingError::File { path, source })
     }
 
-    /// From now on, all groups together have at most `bytes` and what QEMU's own memory takes now, of which `of_guests` are the
-    /// guests' memory. Returns how much is QEMU's own.
+    /// From now on, all groups together have at most `bytes` and what QEMU's own memory takes now: all but `of_guests`. Returns how
+    /// much is QEMU's own.
+    ///
+    /// # Errors
+    /// If the kernel refuses, or does not find enough to page out.
+    pub fn limit(&self, bytes: u64, of_guests: u64) -> Result<u64, PagingError> {
+        let others = others(&MemoryGroup::read(&self.folder)).saturating_sub(of_guests);
+        let limit = bytes + others;
+        // `memory.high` pages out and kills nothing. A write of it ends after some tries, so it is written until that is enough:
+        // `memory.max` alone would kill a process then.
+        for _ in 0..TRIES {
+            put(self.folder.join("memory.high"), &limit.to_string())?;
+            if self.held() <= limit {
+                break;
+            }
+            sleep(WAIT);
+        }
+        if self.held() > limit {
+            return Err(PagingError::TooMuch { held_mib: self.held() / MIB, limit_mib: limit / MIB });
+        }
+        put(self.folder.join("memory.max"), &limit.to_string())?;
+        put(self.folder.join("memory.high"), "max")?;
+        self.others.set(others);
+        Ok(others)
+    }
+
+    /// Lets the limit follow QEMU's own memory, which grows while an emulator translates code.
     ///
     /// # Errors
     /// If the kernel refuses.
-    pub fn limit(&self, bytes: u64, of_guests: u64) -> Result<u64, PagingError> {
+    pub fn follow(&self, bytes: u64, of_guests: u64) -> Result<(), PagingError> {
         let others = others(&MemoryGroup::read(&self.folder)).saturating_sub(of_guests);
-        let limit = (bytes + others).to_string();
-        // The first pages out however long that takes. `memory.max` alone would kill a process if the kernel found too little at once.
-        put(self.folder.join("memory.high"), &limit)?;
-        put(self.folder.join("memory.max"), &limit)?;
-        put(self.folder.join("memory.high"), "max")?;
-        Ok(others)
+        if self.others.get() == 0 || others < self.others.get() + GROWN {
+            return Ok(());
+        }
+        self.others.set(others);
+        put(self.folder.join("memory.max"), &(bytes + others).to_string())
+    }
+
+    fn held(&self) -> u64 {
+        MemoryGroup::read(&self.folder).current.unwrap_or(0)
+    }
+
+    /// How many processes the kernel has killed because the host's size did not suffice.
+    pub fn kills(&self) -> u64 {
+        MemoryGroup::read(&self.folder).events.get("oom_kill").unwrap_or(0)
     }
 
     /// What the host counts for a guest since its start.
@@ -169,16 +226,20 @@ fn others(group: &MemoryGroup) -> u64 {
     of(&["anon"]) + kernel.unwrap_or_else(|| of(&["kernel_stack", "pagetables", "percpu", "slab"]))
 }
 
-/// Removes groups of runs that were killed. The kernel does not remove one that has processes.
-fn remove_left(top: &Path) {
+/// Removes groups of runs that were killed. The kernel does not remove one that has processes, and those of a run that is starting
+/// its guests are left.
+fn remove_left(host: &Host, top: &Path) {
     for entry in fs::read_dir(top).into_iter().flatten().flatten() {
-        if entry.file_name().to_string_lossy().starts_with(NAME) {
-            for below in fs::read_dir(entry.path()).into_iter().flatten().flatten() {
-                // Files of the group cannot be removed, and need not be.
-                let _ = fs::remove_dir(below.path());
-            }
-            let _ = fs::remove_dir(entry.path());
+        let name = entry.file_name().to_string_lossy().into_owned();
+        let Some(pid) = name.strip_prefix(NAME).and_then(|pid| pid.parse::<u32>().ok()) else { continue };
+        if pid != std::process::id() && host.proc.join(pid.to_string()).exists() {
+            continue;
         }
+        for below in fs::read_dir(entry.path()).into_iter().flatten().flatten() {
+            // Files of the group cannot be removed, and need not be.
+            let _ = fs::remove_dir(below.path());
+        }
+        let _ = fs::remove_dir(entry.path());
     }
 }
 
@@ -230,14 +291,26 @@ mod tests {
     #[test]
     fn the_limit_has_room_for_qemus_own_memory() {
         let (dir, host) = host(V2, 0);
-        let left = dir.path().join(format!("sys/fs/cgroup/{NAME}1"));
+        let of = |pid: u32| dir.path().join(format!("sys/fs/cgroup/{NAME}{pid}"));
+        let (left, running) = (of(1), of(2));
         fs::create_dir_all(left.join("0")).unwrap();
+        fs::create_dir_all(running.join("0")).unwrap();
+        fs::create_dir_all(host.proc.join("2")).unwrap();
         let paging = Paging::make(&host, 2).unwrap();
         assert!(!left.exists(), "an empty group of a killed run is removed");
+        assert!(running.join("0").exists(), "that of a run that goes on is not");
         fs::write(paging.folder.join("memory.stat"), "anon 700\nfile 90\nkernel 30\nslab 20\n").unwrap();
         assert_eq!(paging.limit(1000, 600).unwrap(), 130);
         let limit = |name: &str| fs::read_to_string(paging.folder.join(name)).unwrap();
         assert_eq!((limit("memory.max").as_str(), limit("memory.high").as_str()), ("1130", "max"));
+        fs::write(paging.folder.join("memory.stat"), "anon 900\nkernel 30\n").unwrap();
+        paging.follow(1000, 600).unwrap();
+        assert_eq!(limit("memory.max"), "1130", "by a little");
+        fs::write(paging.folder.join("memory.stat"), format!("anon {}\n", 600 + 8 * MIB)).unwrap();
+        paging.follow(1000, 600).unwrap();
+        assert_eq!(limit("memory.max"), (1000 + 8 * MIB).to_string());
+        fs::write(paging.folder.join("memory.events"), "oom 2\noom_kill 1\n").unwrap();
+        assert_eq!(paging.kills(), 1);
         fs::write(paging.folder.join("memory.stat"), "anon 700\nkernel_stack 1\npagetables 2\nslab 20\n")
             .unwrap();
         assert_eq!(paging.limit(1000, 600).unwrap(), 123);

@@ -182,6 +182,10 @@ impl Machine<'_> {
         // Disks and sockets; removed at the end, when the guests have ended.
         let folder = tempfile::Builder::new().prefix("bifold-").tempdir().map_err(ExperimentError::Folder)?;
         // Removed after the guests' end, as it is dropped after them.
+        if self.case.paging {
+            // Cases before have filled swap, and others may have.
+            paging::usable(options.host, self.spec)?;
+        }
         let paging = self.case.paging.then(|| Paging::make(options.host, self.guests.len())).transpose()?;
         let mut guests = Vec::new();
         for planned in self.guests {
@@ -308,7 +312,7 @@ impl<'a> Run<'a> {
                 continue;
             };
             let name = self.guests[n].outcome.name.clone();
-            let guest = LiveGuest { pid, name, started, vm: None, kvm: false, vcpus: Vec::new() };
+            let guest = LiveGuest { pid, name, started, vm: None, kvm: self.options.kvm, vcpus: Vec::new() };
             let (control, place) = (&self.controls[n], self.place);
             threads.spawn(move || control.follow(place, &guest));
         }
@@ -322,6 +326,9 @@ impl<'a> Run<'a> {
             let (over, stopped) = (now >= length, self.stopped());
             if now >= next || over || stopped {
                 let sample = self.sample(now, &cpu);
+                if let Some(killed) = self.follow(&sample)? {
+                    return Ok(killed);
+                }
                 if let Some(policy) = &mut policy {
                     self.decide(policy, &sample);
                 } else if let Some(mib) = case.size_mib {
@@ -350,10 +357,20 @@ impl<'a> Run<'a> {
     fn limit(&mut self, paging: &Paging) -> Result<String, ExperimentError> {
         let host = self.options.host;
         let memory = |g: &Guest| memory_of(host, g.pid?, g.outcome.memory_mib * MIB);
-        let of_guests: u64 = self.guests.iter().filter_map(memory).map(|m| m.rss).sum();
+        // Merged pages count once in the group.
+        let of_guests: u64 = self.guests.iter().filter_map(memory).map(|m| m.pss).sum();
         let others = paging.limit(self.machine.case.host_mib(self.machine.spec) * MIB, of_guests)?;
         self.paged = (0..self.guests.len()).map(|n| paging.counts(n)).collect();
         Ok(format!("the host may have {} MiB more, which are QEMU's own", others / MIB))
+    }
+
+    /// Lets the host's limit follow. A host that has killed a guest ends the case: the others have its memory.
+    fn follow(&self, sample: &Sample) -> Result<Option<Ending>, ExperimentError> {
+        let Some(paging) = self.paging else { return Ok(None) };
+        paging.follow(self.machine.case.host_mib(self.machine.spec) * MIB, sample.used())?;
+        let kills = paging.kills();
+        let why = || "the host's kernel killed a guest for lack of memory: it found too little to page out";
+        Ok((kills > 0).then(|| Ending::Failed(why().into())))
     }
 
     fn cpu(&self, guest: &Guest) -> Option<Duration> {
