@@ -36,7 +36,7 @@ PROFILE ?= profiles/epyc-zen5-guest.toml
 # Scale of the memory and of the times in experiments with sharing guests.
 SCALE ?= 1/8
 
-.PHONY: help setup bochs qemu build workspace reporter install uninstall demo test hwloc-trees docs kernel vmtest vmtest-long vmtest-debug vmtest-host kvm-tests validate-exits validate-reclaim validate-time lab-live lab-place lab-policies lab-share lab-reclaim lab-builds published-times noise lab lint fuzz msrv bench clean
+.PHONY: help setup bochs qemu build workspace reporter install uninstall demo test hwloc-trees docs kernel vmtest vmtest-long vmtest-debug vmtest-host kvm-tests validate-exits validate-reclaim validate-time lab-live lab-place lab-policies lab-share lab-reclaim lab-reclaim-paging lab-builds published-times noise lab lint fuzz msrv bench clean
 help: ## list the targets
 	@sed -n 's/^\([a-z-]*\):.*## /make \1|/p' $(MAKEFILE_LIST) | while IFS='|' read -r a b; do printf '  %-20s %s\n' "$$a" "$$b"; done
 
@@ -160,6 +160,9 @@ lab-share: build ## run 8 guests under the real KSM: docs/results, 40 minutes, r
 lab-reclaim: build ## run guests under memory pressure, and a balloon beside small guests: docs/results/reclaim-run.md, half an hour
 	@tools/lab-reclaim -o docs/results/reclaim-run.md --report bifold-reclaim.html
 
+lab-reclaim-paging: workspace ## run a guest on a host that pages, beside balloons, in the laboratory: docs/results/reclaim-paging.md, half an hour
+	$(LAB) pressure experiments/reclaim/build.toml --swap-iops 1000 -o docs/results/reclaim-paging.md
+
 noise: build ## record a guest's noise, and simulate published and recorded noise: docs/results/noise.md, minutes
 	@tools/noise > docs/results/noise.md
 
@@ -169,7 +172,7 @@ lab-builds: workspace ## predict the two loads of the multi-core thesis: docs/re
 published-times: workspace ## predict GUPS of vMitosis and LMbench of PVM: docs/results, half an hour (PUBLISHED=options)
 	$(TIMING) published -o docs/results/published-times.md $(PUBLISHED)
 
-lab: validate-exits validate-reclaim validate-time lab-live lab-place lab-policies lab-share lab-reclaim lab-builds published-times vmtest-long vmtest-debug ## run every long experiment: a day
+lab: validate-exits validate-reclaim validate-time lab-live lab-place lab-policies lab-share lab-reclaim lab-reclaim-paging lab-builds published-times vmtest-long vmtest-debug ## run every long experiment: a day
 
 docs: ## build the documentation as a book: target/book/index.html
 	@tools/docs

@@ -115,7 +115,7 @@ pub fn document(lab: &Lab, settings: &Settings, results: &Results, experiment: &
     format!(
         "# {}\n\nWritten by `lab pressure {}`. Kernel of laboratory and guests: Debian's {}; emulator of AMD's processor: {}; guests under KVM in \
          {} paging. The host executes 500 million instructions in a second of its time, and swaps to a disk {disk}.\n\n{}",
-        "Guests on a host that pages out",
+        "A guest on a host that pages",
         experiment.display(),
         lab.kernel().version,
         lab.emulator(),
