@@ -236,6 +236,7 @@ impl Model {
                 caches: Caches::new(profile, options.caches, draws, vcpus, &options.configs),
                 places: options.placed.as_ref().map(|p| Places::new(p, vcpus, &options.configs)),
                 uses: None,
+                swaps: None,
             },
             profile: profile.clone(),
             options,
