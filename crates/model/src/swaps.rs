@@ -86,12 +86,12 @@ fn lines(bytes: Range<u64>) -> u64 {
 }
 
 impl SwapWatch {
-    pub fn new(frames: u64, vcpus: usize, hosts: usize) -> SwapWatch {
+    pub fn new(frames: u64, vcpus: usize) -> SwapWatch {
         SwapWatch {
             known: KnownFrames::new(vcpus),
             frames: vec![0; frames as usize],
             open: HashMap::new(),
-            counts: vec![Swaps::default(); hosts],
+            counts: Vec::new(),
         }
     }
 
@@ -108,6 +108,13 @@ impl SwapWatch {
         let matters = if write { ON_DISK | OPEN } else { OPEN };
         let frame = self.known.get(vcpu, gva, generation);
         frame.is_some_and(|frame| self.frames.get(frame as usize).is_none_or(|state| state & matters == 0))
+    }
+
+    fn of(&mut self, host: usize) -> &mut Swaps {
+        if self.counts.len() <= host {
+            self.counts.resize(host + 1, Swaps::default());
+        }
+        &mut self.counts[host]
     }
 
     /// A host has brought a page back for the store that comes next: the processor's, or a part of a device's.
@@ -139,7 +146,7 @@ impl SwapWatch {
             open.stored |= if write { now } else { 0 };
             if write { open.stored == u64::MAX } else { now & !open.stored != 0 }
         }) {
-            let of = &mut self.counts[open.host];
+            let of = self.of(open.host);
             match (write, open.device) {
                 (true, true) => of.stale_reads += 1,
                 (true, false) => of.false_reads += 1,
@@ -167,8 +174,8 @@ impl SwapWatch {
         let whole = bytes == (0..PAGE);
         for &host in back {
             match (write, whole) {
-                (false, _) => self.counts[host].double_paged += 1,
-                (true, true) => self.counts[host].stale_reads += 1,
+                (false, _) => self.of(host).double_paged += 1,
+                (true, true) => self.of(host).stale_reads += 1,
                 (true, false) => self.begin(host, frame, true),
             }
         }
@@ -186,8 +193,9 @@ impl SwapWatch {
     pub fn taken(&mut self, host: usize, frame: u64, was: Backing, to_swap: bool) {
         if to_swap && was == Backing::Own {
             let on_disk = self.frames.get(frame as usize).is_some_and(|state| state & ON_DISK != 0);
-            self.counts[host].writes += 1;
-            self.counts[host].silent_writes += u64::from(on_disk);
+            let of = self.of(host);
+            of.writes += 1;
+            of.silent_writes += u64::from(on_disk);
         }
         if matches!(was, Backing::Own | Backing::ReadOnly) {
             self.decide(frame, |open| open.host == host);
@@ -201,7 +209,7 @@ impl SwapWatch {
 
     /// Counts begin again, as a region does.
     pub fn restart(&mut self) {
-        self.counts.fill(Swaps::default());
+        self.counts.clear();
     }
 }
 
@@ -212,7 +220,7 @@ mod tests {
     const HOST: usize = 1;
 
     fn watch() -> SwapWatch {
-        SwapWatch::new(64, 1, 2)
+        SwapWatch::new(64, 1)
     }
 
     /// The page at frame 5 comes back for a store to its line 0.

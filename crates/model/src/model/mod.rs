@@ -268,6 +268,9 @@ impl Model {
             let mut host = setup.host(regime.config.host_page, self.options.guest_frames, self.options.seed);
             resident.iter().for_each(|&(gfn, frames)| host.hold(gfn, frames));
             regime.start_over(host, &setup);
+            if self.observers.swaps.is_some() {
+                regime.note_swapped_in();
+            }
             if self.options.backed {
                 regime.map_all();
             }

@@ -296,11 +296,11 @@ impl Model {
         })
     }
 
-    /// From now on, counts swap operations and which of them are superfluous: see [`Model::swaps`].
+    /// From now on, counts swap operations and which of them are superfluous: see [`Model::swaps`]. VMs that switch are to be added
+    /// before.
     pub fn watch_swaps(&mut self) {
         if self.observers.swaps.is_none() {
-            let hosts = self.regimes.len();
-            let watch = SwapWatch::new(self.options.guest_frames, self.vcpus.len(), hosts);
+            let watch = SwapWatch::new(self.options.guest_frames, self.vcpus.len());
             self.observers.swaps = Some(Box::new(watch));
             self.regimes.iter_mut().for_each(Regime::note_swapped_in);
         }

@@ -136,13 +136,21 @@ proptest! {
     #![proptest_config(cases(64))]
 
     #[test]
-    fn swap_operations_are_those_of_a_host_that_keeps_sets_of_lines(acts in prop::collection::vec(act(), 1..200)) {
+    fn swap_operations_are_those_of_a_host_that_keeps_sets_of_lines(
+        acts in prop::collection::vec(act(), 1..200), resident in any::<bool>(),
+    ) {
         let (words, pages, guest_frames) = begun();
         let profile = Profile::load("i5-7600", &[]).expect("a profile");
         // Nested and shadow paging, and native, which has no host.
         let configs = vec![Config::ALL[1], Config::ALL[3], Config::ALL[0]];
         let mut model = Model::new(&profile, Options { configs, guest_frames, ..Options::default() });
         model.watch_swaps();
+        // What the host holds before the start makes new hosts.
+        let mut held = Vec::new();
+        if resident {
+            Event::Resident { gfn: 0, frames: 1 }.encode(&mut held);
+        }
+        model.consume(&held).expect("well-formed events");
         model.consume(&words).expect("well-formed events");
         let mut slow = vec![Page::default(); PAGES];
         let mut counts = Swaps::default();
