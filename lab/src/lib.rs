@@ -40,6 +40,7 @@ pub mod place;
 pub mod quick;
 pub mod reclaim;
 pub mod storm;
+pub mod superfluous;
 mod swapping;
 pub mod switch;
 pub mod unswitched;

@@ -9,6 +9,7 @@ mod nodes;
 mod place;
 mod reclaim;
 mod storm;
+mod superfluous;
 mod switch;
 mod unswitched;
 
@@ -59,6 +60,8 @@ enum Verb {
     Validate(Validate),
     /// Compare predicted refaults and exits of a guest whose host holds a part of it with those under the real KVM
     Reclaim(reclaim::Args),
+    /// Compare the superfluous swap operations of a host that holds a part of its guest, predicted and counted
+    Superfluous(superfluous::Args),
     /// Switch a guest's paging mode under load and check its memory
     Storm(storm::Args),
     /// Run the tiny VMM's switch cases; prints a line of JSON for each
@@ -218,6 +221,7 @@ fn main() -> ExitCode {
     let end = match verb {
         Verb::Validate(args) => validate(&processor, &args),
         Verb::Reclaim(args) => reclaim::run(&processor, &args),
+        Verb::Superfluous(args) => superfluous::run(&processor, &args),
         Verb::Test(args) => test(&processor, &args),
         Verb::Storm(args) => storm::run(&processor, &args),
         Verb::Switch(args) => switch::run(&processor, &args),
