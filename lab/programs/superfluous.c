@@ -5,8 +5,8 @@
  * `swaps-file` reads a file of 48 MB again and again: into pages of its cache, then from there, and then the kernel
  * drops these pages, and allocates others for the next pass. A host that holds less writes pages to swap that the disk has.
  *
- * `swaps-direct` reads 40 MB of the file past the cache into memory of its own, again and again, as a database does. Pages of that
- * memory come back from swap for the device to overwrite. (The cache's do not where the kernel clears what it
+ * `swaps-direct` reads 40 MB of the file past the cache into memory of its own, again and again, as a database does, in blocks of 128 KB
+ * by orders that differ. Pages of that memory come back from swap for the device to overwrite. (The cache's do not where the kernel clears what it
  * allocates, as Debian's do.)
  *
  * `swaps-allocate` takes 40 MB, writes a word of each page, reads each, and gives all back. The kernel clears frames that
@@ -16,7 +16,7 @@
  */
 #include "suite.h"
 
-enum { FILE_PAGES = 12288, BLOCK = 32, TURNS = 3, OWN_PAGES = 10240 };
+enum { FILE_PAGES = 12288, BLOCK = 32, TURNS = 3, OWN_PAGES = 10240, OWN_BLOCKS = OWN_PAGES / BLOCK };
 
 static uint64_t frames[TURNS][FILE_PAGES];
 
@@ -86,6 +86,14 @@ static void read_file(int turns)
     printf("\n");
 }
 
+/* The first page of a turn's `n`th block, in an order of its own: no factor has a common divisor with the number of blocks. */
+static size_t block_at(size_t n, int order)
+{
+    static const size_t factors[2 * TURNS] = {103, 137, 171, 213, 247, 281};
+
+    return n * factors[order] % OWN_BLOCKS * BLOCK;
+}
+
 static void read_directly(int turns)
 {
     int fd = open(file_path(), O_RDONLY | O_CLOEXEC | O_DIRECT);
@@ -96,11 +104,15 @@ static void read_directly(int turns)
     begin();
     for (int turn = 0; turn < turns; turn++) {
         mark(turn);
-        for (size_t page = 0; page < OWN_PAGES; page += BLOCK)
+        for (size_t n = 0; n < OWN_BLOCKS; n++) {
+            size_t page = block_at(n, 2 * turn);
             check(pread(fd, p + page * PAGE, BLOCK * PAGE, (off_t)(page * PAGE)) == BLOCK * PAGE);
+        }
         find_frames(p, OWN_PAGES, turn);
-        for (size_t page = 0; page < OWN_PAGES; page++)
+        for (size_t n = 0; n < OWN_PAGES; n++) {
+            size_t page = block_at(n / BLOCK, 2 * turn + 1) + n % BLOCK;
             check(*(volatile uint64_t *)(p + page * PAGE) == page + 1);
+        }
     }
     end();
     printf("40 MB of a file read %d times past the cache", turns);

@@ -246,12 +246,14 @@ impl HostMemory {
     }
 
     /// A device of the host's reads or writes the page behind `gpa`: its process touches a page that is in swap, or
-    /// read-only. True if the page came back from swap. The guest's tables do not map it by that.
+    /// read-only, and uses every other. True if the page came back from swap. The guest's tables do not map it by that.
     pub fn transfer(&mut self, gpa: Gpa, write: bool) -> bool {
         let was = self.backing(gpa);
         if was == Backing::Swapped || (write && was == Backing::ReadOnly) {
             self.touch(gpa, write, 0);
             self.came_back.iter_mut().for_each(Vec::clear); // it is for no access of the guest's
+        } else {
+            self.pages.use_at(gpa.0, self.looks + 1);
         }
         was == Backing::Swapped
     }

@@ -54,10 +54,14 @@ impl Drop for SwapFile {
     }
 }
 
-/// A workload for each of the programs, after the one in which the limit begins.
-pub fn workloads(file: &SwapFile, memory_mib: u64) -> Result<Vec<Workload>> {
-    let names = programs()?.into_iter().map(|p| p.name).filter(|name| name.starts_with(SWAPS));
+/// A workload for each of the programs named, or of all, after the one in which the limit begins.
+pub fn workloads(file: &SwapFile, only: &[String], memory_mib: u64) -> Result<Vec<Workload>> {
+    let names: Vec<String> = match only {
+        [] => programs()?.into_iter().map(|p| p.name).filter(|name| name.starts_with(SWAPS)).collect(),
+        _ => only.to_vec(),
+    };
     names
+        .into_iter()
         .map(|name| {
             let mut workload = Workload::new(&[LIMIT.to_owned(), name], memory_mib)?;
             let path = file.path().to_str().context("a path in UTF-8")?;

@@ -18,6 +18,9 @@ pub struct Args {
     /// Kernels of laboratory and guests: a series (its newest package) or a package; may be given several times
     #[arg(long = "kernel", value_name = "KERNEL", default_value = default_series())]
     kernels: Vec<String>,
+    /// Programs to compare (default: all whose names begin with swaps-)
+    #[arg(long = "program", value_name = "NAME")]
+    programs: Vec<String>,
     /// What the host holds of the guest at most, in MiB
     #[arg(long, value_name = "MIB", default_value_t = 24, value_parser = clap::value_parser!(u64).range(8..=192))]
     size: u64,
@@ -31,7 +34,7 @@ pub struct Args {
 
 fn under(lab: &Lab, args: &Args, file: &SwapFile) -> Result<Results> {
     let mut results = Results { kernel: lab.kernel().version.clone(), rows: Vec::new(), others: 0 };
-    for workload in workloads(file, args.memory)? {
+    for workload in workloads(file, &args.programs, args.memory)? {
         let name = &workload.programs.last().context("a program")?.name;
         let begun = Instant::now();
         let (predicted, counted) = std::thread::scope(|s| {
