@@ -147,6 +147,8 @@ pub struct Counted {
     pub swaps: Swaps,
     /// Reads of QEMU's own pages.
     pub others: u64,
+    /// The guest said which frames have its file. Otherwise no silent write is known.
+    pub knows_file: bool,
 }
 
 /// The first address of the guest's memory in QEMU: what most violations and the faults that follow say.
@@ -181,7 +183,7 @@ pub struct Guest<'a> {
 fn window(events: &[Event], number: u64, guest: &Guest) -> Result<Counted> {
     let base = base(events).context("the trace has no fault of the guest's")?;
     let frame = |address: u64| Some(address.wrapping_sub(base) >> 12).filter(|frame| *frame < guest.frames);
-    let mut counted = Counted::default();
+    let mut counted = Counted { knows_file: !guest.file.is_empty(), ..Counted::default() };
     let (mut inside, mut turn, mut ended) = (false, 0, false);
     // The frame whose violation a vCPU handles now, and by frame whether the last violation was by an instruction that overwrites
     // the page.
@@ -247,6 +249,18 @@ pub fn count(raw: &[u8], formats: &Formats, vendor: &Vendor, number: u64, guest:
 mod tests {
     use super::*;
 
+    const NONE: Counted = Counted {
+        swaps: Swaps {
+            writes: 0,
+            silent_writes: 0,
+            reads: 0,
+            stale_reads: 0,
+            false_reads: 0,
+            double_paged: 0,
+        },
+        others: 0,
+        knows_file: true,
+    };
     const VCPU: u64 = 10;
     const WORKER: u64 = 11;
     const KERNEL: u64 = 12;
@@ -293,10 +307,10 @@ mod tests {
         assert_eq!(count_of(&[&[(VCPU, What::OtherExit)][..], &fault(VCPU, 3, WRITE)].concat()).swaps, stale);
         let double = Swaps { reads: 1, double_paged: 1, ..Swaps::default() };
         assert_eq!(count_of(&fault(WORKER, 3, 0)).swaps, double);
-        assert_eq!(count_of(&fault(WORKER, 64, WRITE)), Counted { swaps: Swaps::default(), others: 1 });
+        assert_eq!(count_of(&fault(WORKER, 64, WRITE)), Counted { others: 1, ..NONE });
         // The page was in memory still, or another task reads.
-        assert_eq!(count_of(&fault(WORKER, 3, 0)[..1]), Counted::default());
-        assert_eq!(count_of(&[fault(WORKER, 3, 0)[0], (KERNEL, What::DiskRead)]), Counted::default());
+        assert_eq!(count_of(&fault(WORKER, 3, 0)[..1]), NONE);
+        assert_eq!(count_of(&[fault(WORKER, 3, 0)[0], (KERNEL, What::DiskRead)]), NONE);
     }
 
     #[test]
@@ -310,7 +324,7 @@ mod tests {
         };
         assert!(silent(0, 5) && silent(0, 6) && silent(0, 9) && silent(1, 5) && silent(1, 0x20));
         assert!(!silent(0, 7) && !silent(0, 0x20) && !silent(2, 5));
-        assert_eq!(count_of(&[write(64)]), Counted::default());
+        assert_eq!(count_of(&[write(64)]), NONE);
     }
 
     #[test]

@@ -5,15 +5,18 @@ use std::fmt::Write;
 
 use bifold_model::Swaps;
 
+use super::events::Counted;
+
 /// Superfluous operations are close within this share of the count, or this number.
 const CLOSE: f64 = 0.15;
 const CLOSE_COUNTS: u64 = 10;
 
+const SILENT: &str = "silent writes";
 /// A kind of operations: its name, its number, and whether it is superfluous.
 type Kind = (&'static str, fn(&Swaps) -> u64, bool);
 const KINDS: [Kind; 6] = [
     ("writes", |s| s.writes, false),
-    ("silent writes", |s| s.silent_writes, true),
+    (SILENT, |s| s.silent_writes, true),
     ("reads", |s| s.reads, false),
     ("stale reads", |s| s.stale_reads, true),
     ("false reads", |s| s.false_reads, true),
@@ -43,16 +46,17 @@ impl Row {
     }
 }
 
-/// The rows of a guest.
-pub fn rows(program: &str, predicted: &Swaps, counted: &Swaps) -> Vec<Row> {
+/// The rows of a guest. Silent writes are those of a guest that says which frames have its file.
+pub fn rows(program: &str, predicted: &Swaps, counted: &Counted) -> Vec<Row> {
     let row = |(kind, of, superfluous): Kind| Row {
         program: program.to_owned(),
         kind,
         superfluous,
         predicted: of(predicted),
-        counted: of(counted),
+        counted: of(&counted.swaps),
     };
-    KINDS.into_iter().map(row).collect()
+    let known = |kind: &Kind| kind.0 != SILENT || counted.knows_file;
+    KINDS.into_iter().filter(known).map(row).collect()
 }
 
 /// The rows of superfluous operations, and how many of them are close.
@@ -104,10 +108,13 @@ mod tests {
             false_reads: 1000,
             double_paged: 11,
         };
-        let rows = rows("p", &predicted, &counted);
+        let counted = Counted { swaps: counted, others: 0, knows_file: true };
+        let rows = super::rows("p", &predicted, &counted);
         let close: Vec<_> = rows.iter().filter(|r| r.superfluous).map(Row::close).collect();
         assert_eq!(close, [true, true, false, false]);
         assert_eq!(tally(&rows), (4, 2));
+        let unknown = super::rows("p", &predicted, &Counted { knows_file: false, ..counted });
+        assert_eq!((unknown.len(), tally(&unknown)), (5, (3, 1)));
         assert!(markdown(&rows).contains("| p | false reads | 1000 | 849 | -15.1 % | **off** |"));
     }
 }

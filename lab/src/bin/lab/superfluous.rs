@@ -44,7 +44,7 @@ fn under(lab: &Lab, args: &Args, file: &SwapFile) -> Result<Results> {
         });
         let (predicted, counted) = (predicted??, counted?);
         eprintln!("lab: {name} under Linux {} in {:.0?}", results.kernel, begun.elapsed());
-        results.rows.extend(rows(name, &predicted, &counted.swaps));
+        results.rows.extend(rows(name, &predicted, &counted));
         results.others += counted.others;
     }
     Ok(results)
