@@ -2,10 +2,11 @@
 /*
  * suite PROGRAM...              runs programs in order, each in a process of its own
  * suite PROGRAM... run -- CMD   the last one may be a command; run-K gives it window K
+ * suite --file PATH PROGRAM...  the same, with a file for those that read one
  * suite --list                  name, window number and a line about each
  *
  * Around its window a program executes CPUID with EAX = "BIFO" and ECX = 0x100 | k
- * before, 0x200 | k after. The driver ends a window that a program left open.
+ * before, 0x200 | k after, and 0x300 | n for a part of the window. The driver ends a window that a program left open.
  * Exit status: 0, 1 if a program failed, 2 for wrong usage.
  */
 #include "suite.h"
@@ -20,6 +21,7 @@ extern const struct program *const __start_programs[], *const __stop_programs[];
 static const struct program *by_window[WINDOWS];
 
 static int window;
+static const char *path; /* of --file */
 static pid_t owner;
 static volatile int *open_window; /* shared with the driver */
 
@@ -34,6 +36,17 @@ void begin(void)
 {
     *open_window = window;
     marker(0x100u | (unsigned)window);
+}
+
+void mark(int part)
+{
+    marker(0x300u | (unsigned)part);
+}
+
+const char *file_path(void)
+{
+    check(path);
+    return path;
 }
 
 void end(void)
@@ -213,6 +226,11 @@ int main(int argc, char **argv)
                 printf("%-18s %3d  %s\n", by_window[k]->name, k, by_window[k]->what);
         return 0;
     }
+    if (argc > 2 && !strcmp(argv[1], "--file")) {
+        path = argv[2];
+        argc -= 2;
+        argv += 2;
+    }
     while (programs < argc && strcmp(argv[programs], "--"))
         programs++;
     if (programs < argc)
@@ -225,7 +243,7 @@ int main(int argc, char **argv)
         }
     }
     if (programs == 1) {
-        fprintf(stderr, "usage: suite PROGRAM... [-- CMD...] | --list\n");
+        fprintf(stderr, "usage: suite [--file PATH] PROGRAM... [-- CMD...] | --list\n");
         return 2;
     }
     open_window = mmap(NULL, PAGE, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);

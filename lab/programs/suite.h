@@ -40,6 +40,10 @@ struct program {
 
 void begin(void);
 void end(void);
+/* Marks a part of the window, 0 to 255. */
+void mark(int part);
+/* The file named by --file. */
+const char *file_path(void);
 
 /* Ends the process, and the window if it is open, unless `ok`. */
 #define check(ok) ((ok) ? (void)0 : fail(#ok))

@@ -41,6 +41,7 @@ pub mod pressure;
 pub mod quick;
 pub mod reclaim;
 pub mod storm;
+pub mod superfluous;
 mod swapping;
 pub mod switch;
 pub mod unswitched;

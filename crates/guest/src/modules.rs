@@ -13,7 +13,7 @@ use object::{Object, ObjectSection};
 use crate::error::GuestError;
 
 /// Modules that any guest may need: for the control ports, and for the host's root.
-pub(crate) const WANTED: &[&str] = &["virtio_pci", "virtio_console", "9pnet_virtio", "9p", "overlay"];
+pub const WANTED: &[&str] = &["virtio_pci", "virtio_console", "9pnet_virtio", "9p", "overlay"];
 /// Modules that the laboratory needs as well. The disk is for swapping.
 pub(crate) const KVM: &[&str] = &["kvm_amd", "kvm_intel", "virtio_blk"];
 /// For guests whose memory the host takes back.

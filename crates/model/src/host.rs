@@ -121,6 +121,8 @@ pub struct HostMemory {
     swapped_in: u64,
     /// Grows with each page that the host backs, and whenever it takes some back.
     epoch: u64,
+    /// Guest frames that came back from swap since [`HostMemory::came_back`]; `None` if no caller asks.
+    came_back: Option<Vec<u64>>,
     /// Guest frames that the host has unmapped since [`HostMemory::take_unmapped`]; `None` while no tables are kept.
     unmapped: Option<Vec<Range<u64>>>,
 }
@@ -139,6 +141,7 @@ impl HostMemory {
             looks: 0,
             swapped_in: 0,
             epoch: 0,
+            came_back: None,
             unmapped: None,
         }
     }
@@ -159,6 +162,20 @@ impl HostMemory {
     /// Whether to note which guest frames the host unmaps, for tables that do not see its faults.
     pub fn note_unmapped(&mut self, on: bool) {
         self.unmapped = on.then(Vec::new);
+    }
+
+    /// Notes from now on which guest frames come back from swap.
+    pub fn note_swapped_in(&mut self) {
+        self.came_back = Some(Vec::new());
+    }
+
+    /// Did this frame come back from swap since the last call, if that is noted?
+    #[inline]
+    pub fn came_back(&mut self, frame: u64) -> bool {
+        let Some(frames) = self.came_back.as_mut().filter(|frames| !frames.is_empty()) else { return false };
+        let found = frames.contains(&frame);
+        frames.clear();
+        found
     }
 
     /// The guest frames that the host has unmapped since the last call, if they are noted.
@@ -215,7 +232,10 @@ impl HostMemory {
         if backed.was == Backing::ReadOnly {
             return None; // do_wp_page reuses it
         }
-        self.swapped_in += u64::from(backed.was == Backing::Swapped);
+        if backed.was == Backing::Swapped {
+            self.swapped_in += 1;
+            self.came_back.iter_mut().for_each(|frames| frames.push(gpa.frame()));
+        }
         // The zero page goes, and so do all entries that map it (the host's MMU notifier).
         if let (Backing::Zero, Some(unmapped)) = (backed.was, &mut self.unmapped) {
             let frames = 1 << (backed.size.shift() - 12);
@@ -223,6 +243,19 @@ impl HostMemory {
             unmapped.push(first..first + frames);
         }
         Some(backed.size)
+    }
+
+    /// A device of the host's reads or writes the page behind `gpa`: its process touches a page that is in swap, or
+    /// read-only, and uses every other. True if the page came back from swap. The guest's tables do not map it by that.
+    pub fn transfer(&mut self, gpa: Gpa, write: bool) -> bool {
+        let was = self.backing(gpa);
+        if was == Backing::Swapped || (write && was == Backing::ReadOnly) {
+            self.touch(gpa, write, 0);
+            self.came_back.iter_mut().for_each(Vec::clear); // it is for no access of the guest's
+        } else {
+            self.pages.use_at(gpa.0, self.looks + 1);
+        }
+        was == Backing::Swapped
     }
 
     /// Takes back the pages behind these guest frames. Returns the frames that no table may map any more: where a part of a

@@ -32,6 +32,7 @@ mod estimate;
 pub mod exit_log;
 pub mod guest;
 pub mod host;
+mod known;
 mod kvm;
 pub mod memory;
 mod model;
@@ -45,6 +46,7 @@ mod profile;
 pub mod regime;
 mod sample;
 pub mod shadow;
+mod swaps;
 mod timeline;
 mod uses;
 
@@ -63,4 +65,5 @@ pub use profile::{
     Variant, Virtualization,
 };
 pub use sample::{Counter, Sample};
+pub use swaps::Swaps;
 pub use uses::{UseError, UseOptions};

@@ -10,7 +10,7 @@ use crate::ages::Reuse;
 use crate::counts::Counts;
 use crate::exit_log::Access;
 use crate::guest::GuestTables;
-use crate::host::{HostMemory, Taking};
+use crate::host::{Backing, HostMemory, Taking};
 use crate::memory::{Memory, References};
 use crate::page::{Made, Page};
 use crate::paging::{Cr4Write, PagingMode, Setup, Tables, Vm, Walker, each_mode};
@@ -209,6 +209,27 @@ impl Regime {
     /// The pages that the guest has not used for longest: see [`HostMemory::oldest`]. None that cannot be taken back.
     pub fn oldest(&mut self, most: usize) -> Vec<Range<u64>> {
         if each_mode!(&self.tables, t => t.can_switch()) { self.host.oldest(most) } else { Vec::new() }
+    }
+
+    /// See [`HostMemory::note_swapped_in`].
+    pub fn note_swapped_in(&mut self) {
+        self.host.note_swapped_in();
+    }
+
+    /// See [`HostMemory::came_back`].
+    #[inline]
+    pub fn came_back(&mut self, frame: u64) -> bool {
+        self.host.came_back(frame)
+    }
+
+    /// See [`HostMemory::transfer`]. No effect without a hypervisor.
+    pub fn transfer(&mut self, gpa: Gpa, write: bool) -> bool {
+        each_mode!(&self.tables, t => t.can_switch()) && self.host.transfer(gpa, write)
+    }
+
+    /// What is behind a frame that the host could take back; none without a hypervisor.
+    pub fn backing(&self, gpa: Gpa) -> Option<Backing> {
+        each_mode!(&self.tables, t => t.can_switch()).then(|| self.host.backing(gpa))
     }
 
     /// See [`HostMemory::swapped_in`].

@@ -6,12 +6,10 @@
 //! used. Walks are those of native paging: a miss in the TLB of the profile reads what its walk caches do not hold.
 
 use crate::Config;
+use crate::known::KnownFrames;
 use bifold_mmu::{Gpa, Gva};
 use bifold_reclaim::{MemoryUse, MissCurve, ReferenceKind, TooManyFrames};
 use std::num::NonZeroU64;
-
-/// Pages of each vCPU whose frame is known at once.
-const SLOTS: usize = 512;
 
 /// What [`Model::watch_uses`](crate::Model::watch_uses) counts.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -34,21 +32,12 @@ pub enum UseError {
     NoNative,
 }
 
-/// A page whose frame is known.
-#[derive(Debug, Clone, Copy)]
-struct Slot {
-    page: u64,
-    generation: u64,
-    frame: u64,
-}
-
 /// The frames that a guest uses, while it runs.
 #[derive(Debug)]
 pub(crate) struct Uses {
     /// The number of the configuration whose walks are references.
     native: usize,
-    /// Per vCPU.
-    slots: Vec<Box<[Slot; SLOTS]>>,
+    known: KnownFrames,
     /// Per vCPU: the frame of the code that runs.
     code: Vec<Option<u64>>,
     memory: MemoryUse,
@@ -57,10 +46,9 @@ pub(crate) struct Uses {
 impl Uses {
     pub fn new(frames: u64, vcpus: usize, configs: &[Config], options: UseOptions) -> Result<Uses, UseError> {
         let native = configs.iter().position(|c| *c == Config::ALL[0]).ok_or(UseError::NoNative)?;
-        let none = Slot { page: u64::MAX, generation: 0, frame: 0 };
         Ok(Uses {
             native,
-            slots: vec![Box::new([none; SLOTS]); vcpus],
+            known: KnownFrames::new(vcpus),
             code: vec![None; vcpus],
             memory: MemoryUse::new(frames, options.interval, options.optimum)?,
         })
@@ -75,15 +63,12 @@ impl Uses {
     /// The frame of the page at `gva`, if it is known at once.
     #[inline(always)]
     pub fn frame(&self, vcpu: usize, gva: Gva, generation: u64) -> Option<u64> {
-        let page = gva.0 >> 12;
-        let slot = &self.slots[vcpu][page as usize % SLOTS];
-        (slot.page == page && slot.generation == generation).then_some(slot.frame)
+        self.known.get(vcpu, gva, generation)
     }
 
     /// Notes the frame of the page at `gva`.
     pub fn file(&mut self, vcpu: usize, gva: Gva, generation: u64, gpa: Gpa) {
-        let page = gva.0 >> 12;
-        self.slots[vcpu][page as usize % SLOTS] = Slot { page, generation, frame: gpa.frame() };
+        self.known.note(vcpu, gva, generation, gpa.frame());
     }
 
     /// A load or store.

@@ -268,7 +268,11 @@ fn drain() -> Result<Vec<u8>> {
 fn inner(job: &Inner, port: &mut Port) -> Result<Done> {
     let spec = GuestSpec {
         command: job.command.iter().map(Into::into).collect(),
-        root: Root::Initramfs { include: job.include.iter().map(PathBuf::from).collect() },
+        root: if job.host_root {
+            Root::Host
+        } else {
+            Root::Initramfs { include: job.include.iter().map(PathBuf::from).collect() }
+        },
         memory_mib: job.memory_mib,
         kpti: job.kpti,
         kernel: Some(at::INNER_KERNEL.into()),
@@ -289,6 +293,9 @@ fn inner(job: &Inner, port: &mut Port) -> Result<Done> {
         trace("tracing_on", "0")?;
         trace("trace", "")?;
         trace("buffer_size_kb", &(job.trace_mib << 10).to_string())?;
+        if !job.probes.is_empty() {
+            trace("kprobe_events", &job.probes.join("\n"))?;
+        }
         for event in &job.trace {
             trace(&format!("events/{}/enable", event.replace(':', "/")), "1")?;
         }
@@ -307,6 +314,9 @@ fn inner(job: &Inner, port: &mut Port) -> Result<Done> {
         let stats = fs::read(format!("{TRACING}/per_cpu/cpu0/stats"))?;
         port.file("stats", &stats)?;
         port.file("trace", &drain()?)?;
+        if !job.probes.is_empty() {
+            port.file(Inner::SYMBOLS, &fs::read("/proc/kallsyms")?)?;
+        }
     }
     let report = report?;
     if let Some(limiter) = limiter {

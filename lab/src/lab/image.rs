@@ -91,10 +91,10 @@ impl Lab {
         Ok(())
     }
 
-    /// Modules of inner guests that are built in the laboratory.
-    fn add_inner(&self, archive: &mut Archive) -> Result<(), LabError> {
+    /// Modules of inner guests that are built in the laboratory. `wanted` are theirs.
+    fn add_inner(&self, archive: &mut Archive, wanted: &[&str]) -> Result<(), LabError> {
         let Some(dir) = &self.inner.modules else { return Ok(()) };
-        let mut wanted = Modules::scan(dir)?.with_dependencies(&PORTS);
+        let mut wanted = Modules::scan(dir)?.with_dependencies(wanted);
         wanted.push(dir.join("modules.builtin"));
         for path in wanted {
             let name = path.file_name().unwrap_or_default().to_string_lossy().into_owned();
@@ -177,7 +177,8 @@ impl Lab {
             self.add_emulator(&mut archive)?;
         }
         if inner {
-            self.add_inner(&mut archive)?;
+            let host_root = has(|j| matches!(j, Job::Inner(inner) if inner.host_root));
+            self.add_inner(&mut archive, if host_root { modules::WANTED } else { &PORTS })?;
         }
         if storm {
             archive.add(at::STORM.as_bytes(), Entry::File { mode: 0o600, data: self.storm()? });

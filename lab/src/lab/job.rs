@@ -63,13 +63,25 @@ pub struct Inner {
     pub backing: InnerBacking,
     /// Time to wait first, so that timer ticks fall at different places in each run.
     pub delay_us: u64,
+    /// Whether its root is the laboratory's own over 9p, under a layer in memory, and not an initramfs of its own.
+    #[serde(default)]
+    pub host_root: bool,
     /// Trace events to record while it runs, as `system:event`.
     pub trace: Vec<String>,
+    /// Events to define first, as lines of `kprobe_events`. With any, the laboratory's symbols come as the file
+    /// [`Inner::SYMBOLS`].
+    #[serde(default)]
+    pub probes: Vec<String>,
     /// Size of the trace buffer.
     pub trace_mib: u64,
     /// What the host holds of it at most, if it pages out. Needs a disk for swapping, and busybox.
     #[serde(default)]
     pub limit: Option<Limit>,
+}
+
+impl Inner {
+    /// Name of the file with the text of `/proc/kallsyms`.
+    pub const SYMBOLS: &str = "kallsyms";
 }
 
 /// A limit of what the host holds of an inner guest.

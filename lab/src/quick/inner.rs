@@ -29,6 +29,8 @@ pub fn jobs() -> Result<Vec<Job>> {
         memory_mib: MIB,
         kpti: false,
         backing: InnerBacking::Small,
+        host_root: false,
+        probes: Vec::new(),
         delay_us: 0,
         trace: Vec::new(),
         trace_mib: 0,

@@ -46,6 +46,8 @@ pub fn count(lab: &Lab, workload: &Workload, run: Run) -> Result<Counted> {
         memory_mib: workload.memory_mib,
         kpti: false,
         backing,
+        host_root: false,
+        probes: Vec::new(),
         delay_us: run.number * 1370,
         trace: events.map(String::from).collect(),
         trace_mib: TRACE_MIB,

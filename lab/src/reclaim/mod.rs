@@ -21,7 +21,7 @@ pub const CONFIGS: [&str; 2] = ["nested-4k", "shadow-4k"];
 pub const LIMIT: &str = "reclaim-limit";
 
 /// Frames in a MiB.
-const FRAMES: u64 = 256;
+pub(crate) const FRAMES: u64 = 256;
 
 /// The reasons of exits that bring back what was swapped out, and that make it writable.
 fn exit_reasons(config: &str) -> &'static [&'static str] {
@@ -38,6 +38,6 @@ pub fn workload(only: &[String], memory_mib: u64) -> Result<Workload> {
 }
 
 /// The window in which the limit begins.
-fn limit_window(workload: &Workload) -> Result<u64> {
+pub(crate) fn limit_window(workload: &Workload) -> Result<u64> {
     workload.window(LIMIT).context("the workload has no window for the limit")
 }

@@ -40,6 +40,8 @@ pub fn count(lab: &Lab, workload: &Workload, run: Run, log: bool) -> Result<BTre
         memory_mib: workload.memory_mib,
         kpti: run.kpti,
         backing,
+        host_root: false,
+        probes: Vec::new(),
         delay_us: run.number * 1370,
         trace: exits::EVENTS.map(String::from).to_vec(),
         trace_mib: TRACE_MIB,
@@ -73,6 +75,12 @@ pub fn count(lab: &Lab, workload: &Workload, run: Run, log: bool) -> Result<BTre
 }
 
 pub(crate) fn read(output: &Output, vendor: &Vendor, log: bool) -> Result<BTreeMap<u64, Window>> {
+    let (formats, trace) = formats(output)?;
+    Ok(exits::windows(trace, &formats, vendor, log)?)
+}
+
+/// The trace that a job left, and its events' layouts.
+pub(crate) fn formats(output: &Output) -> Result<(Formats, &[u8])> {
     let mut formats = Formats::default();
     for (_, text) in output.files.iter().filter(|(n, _)| n.starts_with("format/")) {
         formats.add(&String::from_utf8_lossy(text))?;
@@ -88,7 +96,7 @@ pub(crate) fn read(output: &Output, vendor: &Vendor, log: bool) -> Result<BTreeM
             );
         }
     }
-    Ok(exits::windows(file("trace")?, &formats, vendor, log)?)
+    Ok((formats, file("trace")?))
 }
 
 /// CR3 reads of an interrupt in user mode under KPTI, at the entry into the kernel and the exit from it

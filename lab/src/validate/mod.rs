@@ -53,6 +53,8 @@ pub fn programs() -> Result<Vec<Program>> {
 const RUN: &str = "run";
 /// Begins the names of programs for hosts that page out, which only [`crate::reclaim`] runs unless they are named.
 pub const RECLAIM: &str = "reclaim-";
+/// Begins the names of programs that only [`crate::superfluous`] runs.
+pub const SWAPS: &str = "swaps-";
 
 /// What a guest of the comparison runs, and the files for it.
 #[derive(Debug, Clone)]
@@ -82,7 +84,8 @@ impl Workload {
         if let Some(unknown) = only.iter().find(|n| all.iter().all(|p| p.name != **n)) {
             bail!("no program is called {unknown}; `suite --list` names them");
         }
-        let by_default = |p: &Program| only.is_empty() && !p.name.starts_with(RECLAIM);
+        let by_default =
+            |p: &Program| only.is_empty() && ![RECLAIM, SWAPS].iter().any(|kind| p.name.starts_with(kind));
         let chosen: Vec<Program> =
             all.into_iter().filter(|p| by_default(p) || only.contains(&p.name)).collect();
         let mut command = vec![crate::SUITE.to_owned()];

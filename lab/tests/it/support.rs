@@ -74,6 +74,8 @@ pub fn inner(script: &str) -> Job {
         memory_mib: 256,
         kpti: false,
         backing: InnerBacking::Small,
+        host_root: false,
+        probes: Vec::new(),
         delay_us: 0,
         trace: Vec::new(),
         trace_mib: 0,

@@ -8,7 +8,7 @@ use crate::status::{self, Status};
 use crate::usage::UsageError;
 use crate::words;
 use bifold_model::Looked;
-use bifold_model::{Config, Paging, Sample};
+use bifold_model::{Config, Paging, Sample, Swaps};
 use bifold_reclaim::MemoryUse;
 use bifold_report::{Comparison, Format, MemoryLooks, grouped, text_table_with_keys, wrapped};
 use clap::Args;
@@ -35,6 +35,9 @@ Examples:
 /// swaps out the pages that were not used for longest, a sixteenth of the size at a time. What the guest uses then comes back
 /// by an exit: a violation under nested paging, a hidden fault under shadow paging, whose entries of the page are gone. A host
 /// page of 2 MB splits when a part is taken, and comes back in pages of 4 KB, which cost more walk references.
+///
+/// Of the pages that are swapped, some need not be. A silent write: the guest's disk has the page too. A stale read, a
+/// false read: a device or the guest's processor overwrites all of it before any of it is read. Double paging: a device reads the page.
 ///
 /// All figures are beside a host that takes nothing. Below the table stands what a balloon, zero pages, sharing and compression would
 /// give, by what the guest's kernel used its memory for. `bifold reclaim show` has the refaults at every size.
@@ -93,6 +96,8 @@ struct Row {
     dropped_bytes: u64,
     /// Pages that came back from swap.
     refaults: u64,
+    /// Swap operations, of which some are superfluous; none for reporting.
+    swap: Option<Swaps>,
     wait_seconds: f64,
     violations: i64,
     hidden_faults: i64,
@@ -213,7 +218,8 @@ fn rows(whole: &Comparison, host: Host, now: &Limited, before: &[Looked], refaul
     let row = |i: usize| {
         let (old, new) = (&o.configs[i], &now.outcome.configs[i]);
         let more = |of: fn(&Sample) -> u64| of(&new.total) as i64 - of(&old.total) as i64;
-        let (refaults, split_pages) = now.swaps[i];
+        let (swap, split_pages) = now.swaps[i];
+        let refaults = swap.reads;
         let extra = new.total.extra_cycles() as f64 - old.total.extra_cycles() as f64;
         let held = |looked: &[Looked]| MemoryLooks::mean_of(looked, |l| l.held[i]);
         Row {
@@ -223,6 +229,7 @@ fn rows(whole: &Comparison, host: Host, now: &Limited, before: &[Looked], refaul
             gives_bytes: held(before).zip(held(&now.looked)).map(|(a, b)| (a - b) * FRAME as f64),
             dropped_bytes: now.dropped[i] * FRAME,
             refaults,
+            swap: bytes.map(|_| swap),
             wait_seconds: refaults as f64 * refault_s,
             violations: more(|s| s.exits_violation),
             hidden_faults: more(|s| s.exits_hidden_fault),
@@ -312,6 +319,22 @@ impl Costs {
         text.push('\n');
         let mut line = |label: &str, words: String| text += &wrapped(&format!("{label:<8} {words}"), 9);
         for size in &self.sizes {
+            for row in self.rows.iter().filter(|row| row.bytes == Some(size.bytes)) {
+                // Where nothing was swapped, nothing was superfluous.
+                let Some(s) = row.swap.filter(|s| s.writes + s.reads > 0) else { continue };
+                let [writes, silent, reads, stale, overwritten, double] =
+                    [s.writes, s.silent_writes, s.reads, s.stale_reads, s.false_reads, s.double_paged]
+                        .map(grouped);
+                line(
+                    "swap",
+                    format!(
+                        "in {}, {}: {writes} writes, {silent} silent; {reads} reads, {stale} stale, \
+                         {overwritten} false, {double} double",
+                        mib(size.bytes as f64),
+                        row.config,
+                    ),
+                );
+            }
             let fewest = size.fewest_refaults.map_or("unknown".into(), grouped);
             let at = mib(size.bytes as f64);
             let lru = grouped(size.lru_refaults);

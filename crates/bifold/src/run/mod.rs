@@ -18,7 +18,7 @@ use bifold_attribute::{Attribution, View};
 use bifold_guest::{GuestError, Written};
 use bifold_model::{
     CacheMode, Config, Frames, Looked, MOST_REGIONS, Model, Options, Outcome, PlacementOptions, Profile,
-    UseOptions,
+    Swaps, UseOptions,
 };
 use bifold_policy::Timeline;
 use bifold_policy::replay_check::OnLine;
@@ -177,8 +177,8 @@ impl Plan {
 
 /// A run whose hosts took memory back.
 pub struct Limited {
-    /// By configuration: pages that came back from swap, and large pages that were split.
-    pub swaps: Vec<(u64, u64)>,
+    /// By configuration: swap operations, and large pages that were split.
+    pub swaps: Vec<(Swaps, u64)>,
     /// By configuration, frames dropped.
     pub dropped: Vec<u64>,
     /// What the looks at the guest's memory saw.
@@ -319,7 +319,7 @@ pub fn carry_out(plan: &mut Plan, part: &str, stop: &AtomicBool) -> anyhow::Resu
     let outcome = feed.model.finish();
     let paged = |model: Model| {
         let hosts = 0..plan.configs.len();
-        let swaps = hosts.clone().map(|host| (model.swapped_in(host), model.split_pages(host))).collect();
+        let swaps = hosts.clone().map(|host| (model.swaps(host), model.split_pages(host))).collect();
         let dropped = hosts.map(|host| model.dropped(host)).collect();
         Limited { swaps, dropped, looked: model.looked().to_vec(), outcome: model.finish() }
     };

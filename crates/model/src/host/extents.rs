@@ -157,6 +157,16 @@ impl Extents {
         Some(Backed { size: self.size, was })
     }
 
+    /// Notes a use of the page `at` bytes from here.
+    pub fn use_at(&mut self, at: u64, look: u32) {
+        let n = (at >> self.size.shift()) as usize;
+        match (self.pieces.get_mut(&n), &mut self.used) {
+            (Some(pieces), _) => pieces.use_at(at - ((n as u64) << self.size.shift()), look),
+            (None, Some(used)) => used.iter_mut().skip(n).take(1).for_each(|used| *used = look),
+            _ => {}
+        }
+    }
+
     /// Each of these pages is one of its own.
     pub fn hold(&mut self, pages: Range<usize>) {
         self.state[pages].fill(OWN);

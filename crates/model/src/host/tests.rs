@@ -166,3 +166,23 @@ fn the_oldest_pages_are_those_that_no_look_found_used_for_longest() {
     assert_eq!(first(&mut host, 9), [2, 6, 3, 5, 7, 0, 4], "those backed since a look are young");
     assert_eq!(first(&mut host, 2), [2, 6]);
 }
+
+#[test]
+fn a_device_s_transfer_brings_a_page_back_or_is_a_use_of_it() {
+    for (page, second) in [(PageSize::Size4K, 1), (PageSize::Size2M, 512)] {
+        let mut host = HostMemory::new(page, 1024, Frames::Aged, 1).of_version(KvmVersion::Linux6_1);
+        host.hold(0, 1024);
+        host.look(|_| false);
+        host.take_back(0..1, Taking::Swap);
+        assert!(host.transfer(Gpa(0), false) && host.swapped_in() == 1);
+        assert_eq!(host.backing(Gpa(0)), Backing::ReadOnly);
+        assert!(!host.transfer(Gpa(8), true) && host.swapped_in() == 1);
+        assert_eq!(host.backing(Gpa(0)), Backing::Own);
+        // A page that was there is older than those that a transfer used.
+        assert!(!host.transfer(Gpa::from_frame(second), false));
+        let oldest: Vec<_> = host.oldest(usize::MAX).iter().map(|page| page.start).collect();
+        assert_eq!(oldest.iter().rev().take(2).collect::<Vec<_>>(), [&second, &0], "{page:?}");
+        assert_eq!(host.backing(Gpa::from_frame(3000)), Backing::Own);
+        assert!(!host.transfer(Gpa::from_frame(3000), true), "beyond the memory");
+    }
+}

@@ -2,7 +2,7 @@
 //! Accesses: the loop over a stream's words, and the filter. What the filter does not answer goes to the TLBs of each
 //! group of configurations: see [`super::miss`].
 
-use super::observe::{Observers, Several, Using, Watcher};
+use super::observe::{Deciding, Observers, Several, Using, Watcher};
 use super::{Model, Vcpu};
 use crate::access::AccessKind;
 use bifold_mmu::{Gva, Side};
@@ -135,19 +135,27 @@ impl Model {
         i: usize,
         end: usize,
     ) -> usize {
-        let Model { vcpus, current, observers: Observers { caches, places, uses }, has_code, common, .. } =
-            self;
+        let Model {
+            vcpus,
+            current,
+            observers: Observers { caches, places, uses, swaps },
+            has_code,
+            common,
+            ..
+        } = self;
         let (vcpu, accesses, words) = (*current, &mut common.accesses, &words[..end.min(words.len())]);
         let v = &mut vcpus[vcpu];
         let watch = caches.as_deref_mut().filter(|_| OBSERVED).map(|caches| caches.watch(vcpu));
         let places = places.as_deref_mut().filter(|_| OBSERVED);
         let uses = uses.as_deref_mut().filter(|_| OBSERVED).map(|uses| Using { uses, vcpu });
-        match (watch, places, uses) {
-            (None, None, None) => hits(words, i, v, accesses, *has_code, ()),
-            (Some(watch), None, None) => hits(words, i, v, accesses, *has_code, watch),
-            (None, None, Some(using)) => hits(words, i, v, accesses, *has_code, using),
-            (watch, places, uses) => {
-                hits(words, i, v, accesses, *has_code, Several { watch, places, uses, vcpu })
+        let swaps = swaps.as_deref().filter(|_| OBSERVED).map(|swaps| Deciding { swaps, vcpu });
+        match (watch, places, uses, swaps) {
+            (None, None, None, None) => hits(words, i, v, accesses, *has_code, ()),
+            (Some(watch), None, None, None) => hits(words, i, v, accesses, *has_code, watch),
+            (None, None, Some(using), None) => hits(words, i, v, accesses, *has_code, using),
+            (None, None, None, Some(deciding)) => hits(words, i, v, accesses, *has_code, deciding),
+            (watch, places, uses, swaps) => {
+                hits(words, i, v, accesses, *has_code, Several { watch, places, uses, swaps, vcpu })
             }
         }
     }

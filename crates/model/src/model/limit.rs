@@ -20,8 +20,9 @@ pub(super) struct Limit {
 
 impl Model {
     /// From now on each host holds at most `frames` frames of its guest's own pages. Native and offset paging have no host that pages
-    /// out. No effect before the guest has started.
+    /// out. No effect before the guest has started. Watches [swaps](Model::watch_swaps).
     pub fn limit_hosts(&mut self, frames: u64) {
+        self.watch_swaps();
         self.limit = Some(Box::new(Limit { frames, counted: vec![(0, 0); self.regimes.len()] }));
     }
 

@@ -6,6 +6,7 @@
 
 use super::Model;
 use crate::host::Taking;
+use bifold_mmu::Gpa;
 use bifold_trace::{Event, Look};
 use std::ops::Range;
 
@@ -57,16 +58,33 @@ impl Model {
     pub(super) fn of_memory(&mut self, event: Event<'_>) {
         match event {
             Event::Transfer { gpa, bytes, write } => {
-                if let (Some(uses), Some(last)) = (&mut self.observers.uses, u64::from(bytes).checked_sub(1))
-                {
-                    uses.transfer(gpa >> 12..(gpa.saturating_add(last) >> 12) + 1, write);
+                let Some(last) = u64::from(bytes).checked_sub(1) else { return };
+                let end = gpa.saturating_add(last);
+                if let Some(uses) = &mut self.observers.uses {
+                    uses.transfer(gpa >> 12..(end >> 12) + 1, write);
                 }
+                self.transfer(gpa, end, write);
             }
             Event::Free { gfn, frames } if gfn < self.frames => {
                 self.looks.free.push(gfn..gfn.saturating_add(frames).min(self.frames));
             }
             Event::Look(look) => self.look_at(look),
             _ => {}
+        }
+    }
+
+    /// The host's processes touch what is in swap and what they move, from byte `gpa` to byte `end`.
+    fn transfer(&mut self, gpa: u64, end: u64, write: bool) {
+        let Model { observers, regimes, frames, .. } = self;
+        let Some(swaps) = &mut observers.swaps else { return };
+        for frame in gpa >> 12..((end >> 12) + 1).min(*frames) {
+            let bytes = |at: u64| at.clamp(frame << 12, (frame << 12) + 4096) - (frame << 12);
+            let back = regimes.iter_mut().enumerate().filter_map(|(host, regime)| {
+                let at = Gpa::from_frame(frame);
+                regime.transfer(at, write).then_some(host)
+            });
+            let back: Vec<usize> = back.collect();
+            swaps.transfer(frame, bytes(gpa)..bytes(end.saturating_add(1)), write, &back);
         }
     }
 

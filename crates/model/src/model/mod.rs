@@ -236,6 +236,7 @@ impl Model {
                 caches: Caches::new(profile, options.caches, draws, vcpus, &options.configs),
                 places: options.placed.as_ref().map(|p| Places::new(p, vcpus, &options.configs)),
                 uses: None,
+                swaps: None,
             },
             profile: profile.clone(),
             options,
@@ -267,6 +268,9 @@ impl Model {
             let mut host = setup.host(regime.config.host_page, self.options.guest_frames, self.options.seed);
             resident.iter().for_each(|&(gfn, frames)| host.hold(gfn, frames));
             regime.start_over(host, &setup);
+            if self.observers.swaps.is_some() {
+                regime.note_swapped_in();
+            }
             if self.options.backed {
                 regime.map_all();
             }

@@ -8,6 +8,8 @@ use crate::charge::Place;
 use crate::memory::Memory;
 use crate::page::Page;
 use crate::placement::{PlacedReferences, Placement, Places, TableNode};
+use crate::regime::Regime;
+use crate::swaps::SwapWatch;
 use crate::uses::{UseError, UseOptions, Uses};
 use bifold_mmu::{Gpa, Gva, Hpa, Side};
 use bifold_reclaim::{MemoryUse, MissCurve};
@@ -21,18 +23,20 @@ pub(super) struct Observers {
     pub places: Option<Box<Places>>,
     /// The frames that the guest uses, if they are watched.
     pub uses: Option<Box<Uses>>,
+    /// Superfluous swap operations, if they are counted.
+    pub swaps: Option<Box<SwapWatch>>,
 }
 
 impl Observers {
     /// Are there any?
     pub fn any(&self) -> bool {
-        self.caches.is_some() || self.places.is_some() || self.uses.is_some()
+        self.caches.is_some() || self.places.is_some() || self.uses.is_some() || self.swaps.is_some()
     }
 
-    /// Does an observer see walks that the caches do not?
+    /// Does an observer see walks that the caches do not, or ask for frames?
     #[inline]
     pub fn sees_every_walk(&self) -> bool {
-        self.places.is_some() || self.uses.is_some()
+        self.places.is_some() || self.uses.is_some() || self.swaps.is_some()
     }
 
     /// Access number `access` comes next. Returns how many accesses like it the core has under way at once, at most:
@@ -126,20 +130,41 @@ impl Watcher for Using<'_> {
     }
 }
 
+/// The swap operations that one vCPU's accesses decide on.
+pub(super) struct Deciding<'a> {
+    pub swaps: &'a SwapWatch,
+    pub vcpu: usize,
+}
+
+impl Watcher for Deciding<'_> {
+    #[inline(always)]
+    fn takes(&mut self, gva: Gva, write: bool, _: bool, generation: u64, _: u64) -> bool {
+        self.swaps.is_settled(self.vcpu, gva, write, generation)
+    }
+
+    #[inline(always)]
+    fn fetches(&mut self, gva: Gva, generation: u64) -> bool {
+        self.swaps.is_settled(self.vcpu, gva, false, generation)
+    }
+}
+
 /// Several observers of one vCPU.
 pub(super) struct Several<'a> {
     pub watch: Option<Watch<'a>>,
     pub places: Option<&'a mut Places>,
     pub uses: Option<Using<'a>>,
+    pub swaps: Option<Deciding<'a>>,
     pub vcpu: usize,
 }
 
 impl Watcher for Several<'_> {
     #[inline(always)]
     fn takes(&mut self, gva: Gva, write: bool, dependent: bool, generation: u64, access: u64) -> bool {
-        let Several { watch, places, uses, vcpu } = self;
+        let Several { watch, places, uses, swaps, vcpu } = self;
+        let settled = swaps.as_mut().is_none_or(|s| s.takes(gva, write, dependent, generation, access));
         let frame = uses.as_ref().map(|u| u.uses.frame(*vcpu, gva, generation));
-        let taken = frame != Some(None)
+        let taken = settled
+            && frame != Some(None)
             && places.as_ref().is_none_or(|p| p.knows(*vcpu, gva, generation))
             && watch.as_mut().is_none_or(|w| Watcher::takes(w, gva, write, dependent, generation, access));
         if taken {
@@ -153,7 +178,9 @@ impl Watcher for Several<'_> {
 
     #[inline(always)]
     fn fetches(&mut self, gva: Gva, generation: u64) -> bool {
-        self.uses.as_mut().is_none_or(|using| using.fetches(gva, generation))
+        let Several { uses, swaps, .. } = self;
+        swaps.as_mut().is_none_or(|s| s.fetches(gva, generation))
+            && uses.as_mut().is_none_or(|using| using.fetches(gva, generation))
     }
 }
 
@@ -209,6 +236,9 @@ impl Model {
                 self.observers.uses.iter_mut().for_each(|uses| uses.data(frame, write));
             }
         }
+        if self.observers.swaps.is_some() {
+            self.decide_swaps(gva, write);
+        }
         let Vcpu { generation, .. } = self.vcpus[self.current];
         let caches = &mut self.observers.caches;
         if caches.as_deref_mut().is_some_and(|c| !c.watch(self.current).is_settled(gva, write, generation)) {
@@ -218,10 +248,38 @@ impl Model {
 
     /// The observers see that code of another page runs.
     pub(super) fn observe_fetch(&mut self, gva: Gva) {
+        if self.observers.swaps.is_some() {
+            self.decide_swaps(gva, false);
+        }
         if self.observers.uses.is_some() {
             if let Some(frame) = self.frame(gva) {
                 self.observers.uses.iter_mut().for_each(|uses| uses.fetch(self.current, frame));
             }
+        }
+    }
+
+    /// An access may decide whether a swap operation was superfluous.
+    fn decide_swaps(&mut self, gva: Gva, write: bool) {
+        let Model { observers, guest, vcpus, current, frames, regimes, .. } = self;
+        let Some(swaps) = &mut observers.swaps else { return };
+        let Vcpu { root, generation, .. } = vcpus[*current];
+        let gpa = match swaps.known().get(*current, gva, generation) {
+            Some(frame) => Gpa(frame << 12 | (gva.0 & 0xfff)),
+            None => {
+                let Ok(leaf) = guest.lookup(root, gva) else { return };
+                let gpa = leaf.gpa(gva);
+                swaps.known().note(*current, gva, generation, gpa.frame());
+                gpa
+            }
+        };
+        if gpa.frame() < *frames {
+            let mut back = Vec::new();
+            let came = regimes
+                .iter_mut()
+                .enumerate()
+                .filter_map(|(host, r)| r.came_back(gpa.frame()).then_some(host));
+            back.extend(came);
+            swaps.access(gpa, write, back.into_iter());
         }
     }
 
@@ -236,6 +294,16 @@ impl Model {
             uses.file(*current, gva, generation, gpa);
             Some(gpa.frame())
         })
+    }
+
+    /// From now on, counts swap operations and which of them are superfluous: see [`Model::swaps`]. VMs that switch are to be added
+    /// before.
+    pub fn watch_swaps(&mut self) {
+        if self.observers.swaps.is_none() {
+            let watch = SwapWatch::new(self.options.guest_frames, self.vcpus.len());
+            self.observers.swaps = Some(Box::new(watch));
+            self.regimes.iter_mut().for_each(Regime::note_swapped_in);
+        }
     }
 
     /// From now on, keeps which frames the guest uses, until [`Model::take_uses`]. Accesses that a sampled stream leaves out are

@@ -4,13 +4,22 @@
 //! [`Model::consume`], or at an event that is no access.
 
 use super::Model;
+use crate::Swaps;
 use crate::access::Flush;
 use crate::host::Taking;
+use bifold_mmu::Gpa;
 use std::ops::Range;
 
 impl Model {
     /// Host number `host` takes back the pages behind these guest frames. No effect without a hypervisor.
     pub fn take_back(&mut self, host: usize, gfns: Range<u64>, taking: Taking) {
+        if let (Some(swaps), Some(regime)) = (&mut self.observers.swaps, self.regimes.get(host)) {
+            for frame in gfns.start..gfns.end.min(self.options.guest_frames) {
+                if let Some(was) = regime.backing(Gpa::from_frame(frame)) {
+                    swaps.taken(host, frame, was, taking == Taking::Swap);
+                }
+            }
+        }
         let flush = self.regimes.get_mut(host).is_some_and(|r| r.take_back(gfns, taking));
         self.flush_all(host, flush);
     }
@@ -30,6 +39,12 @@ impl Model {
     /// Pages that host number `host` has brought back from swap.
     pub fn swapped_in(&self, host: usize) -> u64 {
         self.regimes.get(host).map_or(0, |r| r.swapped_in())
+    }
+
+    /// The swap operations of host number `host` since [`Model::watch_swaps`], or since the region began.
+    pub fn swaps(&self, host: usize) -> Swaps {
+        let counts = self.observers.swaps.as_ref().map(|swaps| swaps.counts(host)).unwrap_or_default();
+        Swaps { reads: self.swapped_in(host), ..counts }
     }
 
     /// Large pages of host number `host` that are split, as parts of them were taken back.

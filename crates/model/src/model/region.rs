@@ -125,6 +125,9 @@ impl Model {
         if let Some(uses) = &mut self.observers.uses {
             uses.restart();
         }
+        if let Some(swaps) = &mut self.observers.swaps {
+            swaps.restart();
+        }
         if let Some(charges) = &mut self.charges {
             charges.restart();
         }

@@ -21,6 +21,7 @@ mod regions;
 mod sampled;
 mod steady;
 mod stream;
+mod swaps;
 mod switching;
 mod timeline;
 mod trace_t;

@@ -10,6 +10,7 @@ mod place;
 mod pressure;
 mod reclaim;
 mod storm;
+mod superfluous;
 mod switch;
 mod unswitched;
 
@@ -62,6 +63,8 @@ enum Verb {
     Reclaim(reclaim::Args),
     /// Run `bifold reclaim run` with guests under KVM, on a host that can page out
     Pressure(pressure::Args),
+    /// Compare the superfluous swap operations of a host that holds a part of its guest, predicted and counted
+    Superfluous(superfluous::Args),
     /// Switch a guest's paging mode under load and check its memory
     Storm(storm::Args),
     /// Run the tiny VMM's switch cases; prints a line of JSON for each
@@ -222,6 +225,7 @@ fn main() -> ExitCode {
         Verb::Validate(args) => validate(&processor, &args),
         Verb::Reclaim(args) => reclaim::run(&processor, &args),
         Verb::Pressure(args) => pressure::run(&processor, &args),
+        Verb::Superfluous(args) => superfluous::run(&processor, &args),
         Verb::Test(args) => test(&processor, &args),
         Verb::Storm(args) => storm::run(&processor, &args),
         Verb::Switch(args) => switch::run(&processor, &args),

@@ -1,0 +1,58 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! Runs a guest in the laboratory under a limit, and counts its host's swap operations by trace events.
+
+use anyhow::{Context, Result, ensure};
+
+use super::events::{self, Counted, Functions, Guest, file_frames};
+use super::{CONFIG, SwapFile, program};
+use crate::lab::job::{Inner, Job, Jobs, Limit};
+use crate::lab::{Lab, Plan};
+use crate::reclaim::{FRAMES, limit_window};
+use crate::validate::count::{LAB_MIB, TRACE_MIB, formats};
+use crate::validate::{Workload, config};
+
+const SECONDS: u64 = 1800;
+
+/// Runs the workload's guest once.
+pub fn count(lab: &Lab, workload: &Workload, file: &SwapFile, limit_mib: u64) -> Result<Counted> {
+    // Guest and laboratory have their functions at the same addresses.
+    let (kernel, inner) = (&lab.kernel().version, &lab.inner().version);
+    ensure!(kernel == inner, "the laboratory has Linux {kernel}, its guests {inner}");
+    let inner = Inner {
+        command: workload.command.clone(),
+        include: Vec::new(),
+        memory_mib: workload.memory_mib,
+        kpti: false,
+        backing: config(CONFIG)?.1,
+        host_root: true,
+        delay_us: 0,
+        probes: events::PROBES.map(String::from).to_vec(),
+        trace: events::EVENTS.map(String::from).to_vec(),
+        trace_mib: TRACE_MIB,
+        limit: Some(Limit { frames: limit_mib * FRAMES, window: limit_window(workload)? }),
+    };
+    let path = file.path().to_str().context("a path in UTF-8")?.to_owned();
+    let plan = Plan {
+        jobs: Jobs { jobs: vec![Job::Kvm { nested: true }, Job::Inner(inner)], huge_pages: 0 },
+        programs: vec![crate::SUITE.into(), crate::BUSYBOX.into()],
+        made: vec![(path, SwapFile::content())],
+        memory_mib: LAB_MIB + workload.memory_mib + TRACE_MIB,
+        swap_mib: 2 * workload.memory_mib,
+        seconds: SECONDS,
+        ..Plan::default()
+    };
+    let outputs = lab.clone().traced().boot(&plan, &mut |_, _| String::new())?;
+    let output = outputs.last().context("no output")?;
+    let done = &output.done;
+    ensure!(done.status == 0, "the inner guest's command ended with {}: {}", done.status, done.stderr.trim());
+    let symbols = output.files.get(Inner::SYMBOLS).context("the laboratory left no symbols")?;
+    let overwrites = Functions::that_overwrite(&String::from_utf8_lossy(symbols));
+    ensure!(!overwrites.is_empty(), "the kernel names no function that clears pages");
+    let guest = Guest {
+        frames: workload.memory_mib * FRAMES,
+        overwrites: &overwrites,
+        file: &file_frames(&done.stdout),
+    };
+    let (formats, trace) = formats(output)?;
+    events::count(trace, &formats, lab.vendor(), program(workload)?.window, &guest)
+}
