@@ -14,19 +14,21 @@ mod look;
 mod vm;
 
 pub use vm::Event;
+pub(crate) use vm::Hold;
 
 use crate::config::Config;
 use crate::error::{DaemonError, with_causes};
 use crate::homes::{Homes, has_ended};
+use crate::memory::{Memory, Place, Said};
 use crate::pilot::{Choice, Verdict};
 use crate::record::{DecisionLine, Recorder};
-use crate::status::{SCHEMA, Status};
+use crate::status::{Explanation, SCHEMA, Status};
 use bifold_host::{HostError, Statistic, VmId, named, word_rank};
 use bifold_live::{Interval, Measured, Observation, Row, Watch};
 use done::Done;
 use std::collections::BTreeMap;
 use std::time::Duration;
-use vm::{Hold, Vm};
+use vm::Vm;
 
 /// Time after which a request that KVM refused is tried again.
 const AGAIN: Duration = Duration::from_secs(10);
@@ -40,6 +42,7 @@ pub struct Engine {
     homes: Homes,
     recorder: Option<Recorder>,
     vms: BTreeMap<VmId, Vm>,
+    memory: Memory,
     /// What happened since [`Engine::events`] was asked.
     events: Vec<Event>,
     /// Time of the present interval: seconds since 1970, and since the start.
@@ -59,6 +62,8 @@ pub enum Source {
     Recording,
     /// The file of metrics.
     Metrics,
+    /// How memory is divided.
+    Memory,
 }
 
 impl Engine {
@@ -75,6 +80,7 @@ impl Engine {
             homes,
             recorder,
             vms: BTreeMap::new(),
+            memory: Memory::default(),
             events: Vec::new(),
             time: 0.0,
             up: Duration::ZERO,
@@ -84,6 +90,11 @@ impl Engine {
         };
         engine.name_reporters();
         Ok(engine)
+    }
+
+    /// Has orders about the memory of VMs made at this place. Without, their memory is not looked at.
+    pub fn order_at(&mut self, place: Place) {
+        self.memory.order_at(place);
     }
 
     /// Tells the watch which sockets of reporters the configuration names.
@@ -103,6 +114,7 @@ impl Engine {
         if (config.interval_s, &config.estimator) != (self.config.interval_s, &self.config.estimator) {
             self.vms.values_mut().for_each(Vm::forget_policy);
         }
+        self.memory.reload(&self.config, &config);
         self.config = config;
         self.vms.values_mut().for_each(Vm::forget_rule);
         self.name_reporters();
@@ -130,6 +142,7 @@ impl Engine {
         if self.intervals == 0 || !tick.gone.is_empty() {
             self.forget_ended();
         }
+        self.divide_memory();
         if let Some(written) = self.recorder.as_mut().map(Recorder::write) {
             let text = written
                 .err()
@@ -138,6 +151,21 @@ impl Engine {
         }
         self.intervals += 1;
         self.reading = clock().saturating_sub(start);
+    }
+
+    /// Lets the policy of the VMs' memory decide, if it is time to.
+    fn divide_memory(&mut self) {
+        let (said, lines) = self.memory.tick(self.watch.host(), &self.config, self.up, self.time);
+        if let Some(recorder) = &mut self.recorder {
+            lines.iter().for_each(|line| recorder.decision(line));
+        }
+        self.said(said);
+        self.trouble(Source::Memory, self.memory.trouble());
+    }
+
+    fn said(&mut self, said: impl IntoIterator<Item = Said>) {
+        let time = self.time;
+        self.events.extend(said.into_iter().map(|Said { vm, text }| Event { time, vm, text }));
     }
 
     fn came(&mut self, id: VmId) {
@@ -181,6 +209,9 @@ impl Engine {
         let seen = Observation::of(interval);
         if let Some(recorder) = &mut self.recorder {
             recorder.reading(&Row::observed(self.time, watched, interval, &seen));
+        }
+        if let Some(view) = watched.memory_inside() {
+            self.memory.report(watched.pid, self.up, view);
         }
         vm.count(&seen, interval.statistics.get(Statistic::Exits), interval.ran_ns(), interval.waited_ns());
         let choice = vm.interval(&seen);
@@ -241,12 +272,13 @@ impl Engine {
         }
     }
 
-    /// Holds a VM in its mode, for some seconds from `now` (the time since the start) or until [`Engine::release`].
+    /// Holds a VM in its mode and its memory as it is, for some seconds from `now` (the time since the start) or until
+    /// [`Engine::release`].
     ///
     /// # Errors
     /// If the word means no VM or several, or the seconds are no time.
     pub fn hold(&mut self, word: &str, seconds: Option<f64>, now: Duration) -> Result<String, DaemonError> {
-        let id = self.meant(word)?;
+        let meant = self.meant(word)?;
         let end = |s| Duration::try_from_secs_f64(s).ok().and_then(|length| now.checked_add(length));
         let until = match seconds.map(|s| (s, end(s))) {
             Some((s, None)) => {
@@ -254,41 +286,56 @@ impl Engine {
             }
             until => until.and_then(|(_, until)| until),
         };
-        let Some(vm) = self.vms.get_mut(&id) else { return Err(nobody(word)) };
-        vm.hold = Some(Hold { until });
-        let text = match seconds {
-            Some(s) => format!("is held in its mode for {s} s"),
-            None => "is held in its mode until it is released".into(),
-        };
-        Ok(self.event(id, text))
+        let hold = Hold { until };
+        if let Some(vm) = meant.vm.and_then(|id| self.vms.get_mut(&id)) {
+            vm.hold = Some(hold);
+        }
+        meant.memory.iter().for_each(|id| self.memory.hold(*id, hold));
+        let until = seconds.map_or("until it is released".into(), |s| format!("for {s} s"));
+        Ok(match (meant.vm, meant.memory) {
+            (Some(id), None) => self.event(id, format!("is held in its mode {until}")),
+            (Some(id), Some(_)) => {
+                self.event(id, format!("is held in its mode, and its memory as it is, {until}"))
+            }
+            (None, Some(id)) => self.of_memory(id, &format!("is held with the memory that it has {until}")),
+            (None, None) => return Err(nobody(word)),
+        })
     }
 
-    /// Lets the policy decide again over a VM that was held.
+    /// Lets the policies decide again over a VM that was held.
     ///
     /// # Errors
     /// If the word means no VM, or several.
     pub fn release(&mut self, word: &str) -> Result<String, DaemonError> {
-        let id = self.meant(word)?;
-        let was = self.vms.get_mut(&id).and_then(|vm| {
+        let meant = self.meant(word)?;
+        let was = meant.vm.and_then(|id| self.vms.get_mut(&id)).and_then(|vm| {
             vm.wants_home = false;
             vm.hold.take()
         });
-        let text = if was.is_some() { "is released" } else { "was not held" };
-        Ok(self.event(id, text.into()))
+        let had_memory = meant.memory.is_some_and(|id| self.memory.release(id));
+        let text = if was.is_some() || had_memory { "is released" } else { "was not held" };
+        Ok(match (meant.vm, meant.memory) {
+            (Some(id), _) => self.event(id, text.into()),
+            (None, Some(id)) => self.of_memory(id, text),
+            (None, None) => return Err(nobody(word)),
+        })
     }
 
-    /// Gives a VM, or all VMs, back to their own modes and holds them there.
+    /// Gives a VM, or all VMs, back to their own modes, gives their memory back, and holds them so.
     ///
     /// # Errors
     /// If the word means no VM or several, or KVM refuses.
     pub fn undo(&mut self, word: Option<&str>) -> Result<Vec<String>, DaemonError> {
-        let ids = match word {
-            Some(word) => vec![self.meant(word)?],
-            None => self.vms.keys().copied().collect(),
+        let (vms, guests) = match word {
+            Some(word) => {
+                let meant = self.meant(word)?;
+                (meant.vm.into_iter().collect::<Vec<_>>(), meant.memory.into_iter().collect())
+            }
+            None => (self.vms.keys().copied().collect(), self.memory.all()),
         };
         let mut told = Vec::new();
         let mut refused = Vec::new();
-        for id in ids {
+        for id in vms {
             if let Some(vm) = self.vms.get_mut(&id) {
                 vm.hold = Some(Hold { until: None });
                 vm.wants_home = true;
@@ -299,30 +346,57 @@ impl Engine {
                 Err(text) => refused.push(text),
             }
         }
+        for id in guests {
+            if let Some(text) = self.memory.undo(id) {
+                told.push(self.of_memory(id, text));
+            }
+        }
         if refused.is_empty() { Ok(told) } else { Err(DaemonError::Refused(refused.join("\n"))) }
     }
 
-    /// Gives all VMs back. Returns what could not be given back: the journal keeps that for the next start.
+    /// Gives all VMs back, with their memory. Returns what could not be given back: journals keep that.
     pub fn end(&mut self) -> Vec<String> {
         let kept: Vec<VmId> = self.homes.vms();
-        kept.into_iter().filter_map(|id| self.give_back(id, "the daemon ends").err()).collect()
+        let mut away: Vec<String> =
+            kept.into_iter().filter_map(|id| self.give_back(id, "the daemon ends").err()).collect();
+        let (said, left) = self.memory.end(self.time);
+        self.said(said);
+        self.said(left.iter().map(|text| Said { vm: None, text: text.clone() }));
+        away.extend(left);
+        away
     }
 
     /// What happened to a VM lately, oldest first.
     ///
     /// # Errors
     /// If the word means no VM, or several.
-    pub fn explain(&self, word: &str) -> Result<(crate::VmStatus, Vec<Event>), DaemonError> {
-        let id = self.meant(word)?;
-        let vm = self.vms.get(&id).ok_or_else(|| nobody(word))?;
-        Ok((self.status_of(id, vm), vm.lately.iter().cloned().collect()))
+    pub fn explain(&self, word: &str) -> Result<Explanation, DaemonError> {
+        let meant = self.meant(word)?;
+        let vm = meant.vm.and_then(|id| Some((id, self.vms.get(&id)?)));
+        let memory = meant.memory.and_then(|id| self.memory.explain(id, &self.config, self.up));
+        let (memory, more) = memory.unzip();
+        let mut lately: Vec<Event> = vm.iter().flat_map(|(_, vm)| vm.lately.iter().cloned()).collect();
+        lately.extend(more.into_iter().flatten());
+        lately.sort_by(|a, b| a.time.total_cmp(&b.time));
+        Ok(Explanation { vm: vm.map(|(id, vm)| self.status_of(id, vm)), memory, lately })
     }
 
-    fn meant(&self, word: &str) -> Result<VmId, DaemonError> {
+    /// Notes something about a guest's memory that a user asked for. Returns the log's line.
+    fn of_memory(&mut self, id: (u32, u64), text: &str) -> String {
+        let said = self.memory.note(id, self.time, text);
+        let line = said.as_ref().map(|said| said.text.clone()).unwrap_or_default();
+        self.said(said);
+        line
+    }
+
+    /// What a word means, for modes and for memory. Both may know one VM.
+    fn meant(&self, word: &str) -> Result<Meant, DaemonError> {
+        let memory = self.memory.one(word)?;
         let found = named(&self.vms, |(id, vm)| word_rank(word, Some(**id), vm.pid, vm.name.as_deref()));
         let ids: Vec<VmId> = found.iter().map(|(id, _)| **id).collect();
         match ids[..] {
-            [id] => Ok(id),
+            [id] => Ok(Meant { vm: Some(id), memory }),
+            [] if memory.is_some() => Ok(Meant { vm: None, memory }),
             [] => Err(nobody(word)),
             _ => Err(DaemonError::Refused(HostError::SeveralVms { word: word.into(), ids }.to_string())),
         }
@@ -341,6 +415,7 @@ impl Engine {
             trouble: Some(self.trouble.values().cloned().collect::<Vec<_>>().join("; "))
                 .filter(|t| !t.is_empty()),
             vms: self.vms.iter().map(|(id, vm)| self.status_of(*id, vm)).collect(),
+            memory: self.memory.status(&self.config, self.up),
         }
     }
 
@@ -400,6 +475,12 @@ impl Engine {
         self.events.push(Event { time: self.time, vm: Some(id.to_string()), text: text.clone() });
         text
     }
+}
+
+/// What a user's word means.
+struct Meant {
+    vm: Option<VmId>,
+    memory: Option<(u32, u64)>,
 }
 
 fn nobody(word: &str) -> DaemonError {

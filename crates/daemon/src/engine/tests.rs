@@ -218,8 +218,9 @@ fn held_vms_stay_and_undo_gives_back() {
         assert!(engine.hold("db", Some(never), Duration::ZERO).is_err(), "{never}");
     }
     assert!(engine.hold("none", None, Duration::ZERO).unwrap_err().to_string().contains("sees no VM `none`"));
-    let (vm, lately) = engine.explain("db").unwrap();
-    assert_eq!(vm.vm, "200-7");
+    let about = engine.explain("db").unwrap();
+    let lately = &about.lately;
+    assert_eq!((about.vm.unwrap().vm.as_str(), about.memory), ("200-7", None));
     assert!(lately.iter().any(|e| e.text.contains("asked to undo")), "{lately:?}");
 }
 
