@@ -235,7 +235,7 @@ impl Watched {
         self.reporter.as_ref()
     }
 
-    /// The guest's memory as its reporter told at the last reading; `None` if none did.
+    /// The guest's memory by its reporter's last report; `None` if none came for the last reading.
     pub fn memory_inside(&self) -> Option<&MemoryView> {
         self.last.guest.as_ref().map(|reading| &reading.report.memory)
     }

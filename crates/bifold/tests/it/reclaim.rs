@@ -23,6 +23,7 @@ fn an_order_holds_its_size_for_its_time_and_gives_it_back() {
         assert!(text.contains(part), "{part}: {text}");
     }
     assert!(qemu.is_as_found());
+    assert!(!qemu.journal().with_extension("lock").exists(), "locks do not pile up");
 }
 
 #[test]

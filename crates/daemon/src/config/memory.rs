@@ -152,8 +152,8 @@ fn policy(name: &str) -> Result<PolicyName, String> {
 fn most(text: &str) -> Result<Most, String> {
     let Some(percent) = text.strip_suffix('%') else { return size(text).map(Most::Bytes) };
     match percent.trim_end().parse::<f64>() {
-        Ok(percent) if percent > 0.0 && percent <= 100.0 => Ok(Most::Percent(percent)),
-        _ => Err(format!("`{}` is no part such as 60%", text.escape_debug())),
+        Ok(percent) if (1.0..=100.0).contains(&percent) => Ok(Most::Percent(percent)),
+        _ => Err(format!("`{}` is no part from 1% to 100%", text.escape_debug())),
     }
 }
 

@@ -111,6 +111,8 @@ pub struct Guest {
     pub control: Arc<Control>,
     pub thread: Option<JoinHandle<()>>,
     pub hold: Option<Hold>,
+    /// Whether a user had everything given back: nothing is done until the release.
+    pub undone: bool,
     /// Why no order is made any more: another program orders sizes.
     another: Option<String>,
     /// When memory was taken, in the last hour.
@@ -141,6 +143,7 @@ impl Guest {
             control: Arc::default(),
             thread: None,
             hold: None,
+            undone: false,
             another: None,
             takes: VecDeque::new(),
             pause: PAUSE,

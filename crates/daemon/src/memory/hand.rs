@@ -6,7 +6,7 @@
 //! the next one may begin. If the daemon is killed, the order's guardian gives the memory back.
 
 use bifold_host::guest_memory::GuestStatistics;
-use bifold_host::held::{Guardian, HeldError, Journal, restore_left_behind};
+use bifold_host::held::{Guardian, HeldError, Journal, remove_unused_lock, restore_left_behind};
 use bifold_host::placement::LiveGuest;
 use bifold_host::{Host, printable};
 use bifold_live::memory::rules::{Finding, advise};
@@ -126,6 +126,12 @@ impl Control {
     pub fn set(&self, acts: bool, every: Duration) {
         let mut shared = self.shared();
         (shared.acts, shared.every) = (acts, every);
+    }
+
+    /// Has everything given back, and allows no order until the next [`set`](Control::set).
+    pub fn rest(&self) {
+        self.shared().acts = false;
+        self.want(None);
     }
 
     /// The size that the guest is to have; `None` for all of its memory.
@@ -355,6 +361,7 @@ impl Hand {
             }
             Ok(())
         });
+        remove_unused_lock(&places);
         match (restored, back) {
             (Ok(_), Some(found)) => {
                 self.awaited = Some(found);

@@ -55,6 +55,8 @@ pub struct Memory {
     next: Duration,
     limit: Option<u64>,
     trouble: Option<String>,
+    /// Why a guest has no thread.
+    no_thread: Option<String>,
 }
 
 /// Something to log about a guest.
@@ -108,6 +110,7 @@ impl Memory {
 
     /// Finds guests that have come, have ended, or whose rule is another.
     fn find(&mut self, host: &Host, config: &Config, time: f64, said: &mut Vec<Said>) {
+        self.no_thread = None;
         let present: BTreeMap<Id, LiveGuest> =
             host.live_guests().into_iter().map(|g| ((g.pid, g.started), g)).collect();
         let gone: Vec<Id> = self.guests.keys().filter(|id| !present.contains_key(id)).copied().collect();
@@ -158,7 +161,7 @@ impl Memory {
                 Ok(thread) => guest.thread = Some(thread),
                 // Tried again with the next decision.
                 Err(e) => {
-                    self.trouble = Some(format!("no thread can be started for the memory of a VM: {e}"));
+                    self.no_thread = Some(format!("no thread can be started for the memory of a VM: {e}"));
                     return;
                 }
             }
@@ -212,6 +215,9 @@ impl Memory {
                 mib(least),
                 mib(limit)
             ));
+        }
+        if seen.is_empty() {
+            return;
         }
         if self.policy.as_ref().is_none_or(|(_, known)| *known != ids) {
             // What each has been given: a policy changes that.
@@ -283,20 +289,22 @@ impl Memory {
         self.guests.entry(id).and_modify(|guest| guest.hold = Some(hold));
     }
 
-    /// Lets the policy decide again.
+    /// Lets the policy decide again, with the next decision.
     pub fn release(&mut self, id: Id) -> bool {
         self.guests.get_mut(&id).is_some_and(|guest| {
             guest.forget();
+            guest.undone = false;
             guest.hold.take().is_some()
         })
     }
 
-    /// Gives everything back and holds the guest so. Returns what that means.
+    /// Gives everything back and holds the guest so: others may order sizes. Returns what that means.
     pub fn undo(&mut self, id: Id) -> Option<&'static str> {
         let guest = self.guests.get_mut(&id)?;
         guest.hold = Some(Hold { until: None });
         let had = guest.control.wanted().is_some() || guest.control.under().is_some();
-        guest.control.want(None);
+        guest.undone = true;
+        guest.control.rest();
         Some(if had { "gets its memory back and is held" } else { "has all of its memory and is held" })
     }
 
@@ -332,7 +340,7 @@ impl Memory {
 
     /// What is wrong.
     pub fn trouble(&self) -> Option<String> {
-        self.trouble.clone()
+        self.trouble.clone().or_else(|| self.no_thread.clone())
     }
 
     /// Gives everything back, and waits for that. Returns what is to be logged, and the guests whose memory is not back: their orders'
@@ -371,9 +379,10 @@ fn every(config: &Config) -> Duration {
 
 /// Lets a guest's thread know what the rule allows.
 fn set(guest: &Guest, every: Duration) {
-    guest.control.set(guest.rule.act, every);
-    if !guest.rule.act {
-        guest.control.want(None);
+    let acts = guest.rule.act && !guest.undone;
+    guest.control.set(acts, every);
+    if !acts {
+        guest.control.rest();
     }
 }
 
