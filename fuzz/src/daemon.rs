@@ -15,7 +15,9 @@ pub fn daemon_config(data: &[u8]) {
                 );
             }
             let share = config.memory.as_ref();
-            assert!(share.is_none_or(|s| (1.0..=3600.0).contains(&s.interval_s) && s.limit.bytes(1 << 40) >= 1));
+            assert!(
+                share.is_none_or(|s| (1.0..=3600.0).contains(&s.interval_s) && s.limit.bytes(1 << 40) >= 1)
+            );
             for memory in config.rules.iter().filter_map(|rule| rule.memory.as_ref()) {
                 assert!(share.is_some() && memory.limits.most_orders_per_hour > 0);
                 assert!(memory.least.zip(memory.most).is_none_or(|(least, most)| least <= most));

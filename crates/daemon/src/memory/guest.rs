@@ -231,7 +231,7 @@ impl Guest {
                 let us = now.waited_us?.checked_sub(self.decided.as_ref()?.waited_us?)?;
                 (seconds > 0.0).then(|| (us as f64 / 1e6 / seconds).min(1.0))
             });
-        self.decided = self.reported.as_ref().map(|(_, view)| view.clone());
+        self.decided = self.reported.as_ref().map(|(_, view)| *view);
         self.missing = match policy {
             _ if old || silent.is_some() => Some(silent.unwrap_or_else(|| "it was not seen for a minute".into())),
             PolicyName::Mom | PolicyName::Proxmox if free.is_none() => Some(format!(

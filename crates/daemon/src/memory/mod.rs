@@ -256,7 +256,7 @@ impl Memory {
     /// Takes a report from inside the guest of a process.
     pub fn report(&mut self, pid: u32, up: Duration, view: &MemoryView) {
         let guest = self.guests.values_mut().find(|g| g.live.pid == pid);
-        guest.into_iter().for_each(|guest| guest.report(up, view.clone()));
+        guest.into_iter().for_each(|guest| guest.report(up, *view));
     }
 
     /// The guests that a word means.

@@ -34,7 +34,7 @@ impl Fake {
             Fake { host, memory: Memory::default(), config: parse(config), up: 0, lines: Vec::new() };
         fake.tick(0);
         for id in fake.memory.all() {
-            fake.sees(id.0, 2 * GIB, 1 * GIB);
+            fake.sees(id.0, 2 * GIB, GIB);
         }
         fake
     }
