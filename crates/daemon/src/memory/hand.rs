@@ -16,15 +16,12 @@ use bifold_live::order::{
 };
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::thread::sleep;
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 const MIB: u64 = 1 << 20;
 /// Time between two looks of an order.
 const TICK: Duration = Duration::from_secs(1);
-/// How soon the end is noticed.
-const SOON: Duration = Duration::from_millis(50);
 /// Time between two tries to turn statistics on.
 const AGAIN: Duration = Duration::from_secs(60);
 /// An order below the guest's least size is refused; so much above it is the next one.
@@ -100,6 +97,8 @@ pub enum Kind {
 pub struct Control {
     shared: Mutex<Shared>,
     stop: AtomicBool,
+    /// Wakes the thread at the end.
+    ends: Condvar,
 }
 
 #[derive(Debug, Default)]
@@ -169,7 +168,17 @@ impl Control {
 
     /// Has the thread give everything back and end.
     pub fn end(&self) {
+        // Under the lock, so that a thread that is about to wait hears of it.
+        let shared = self.shared();
         self.stop.store(true, Ordering::Relaxed);
+        drop(shared);
+        self.ends.notify_all();
+    }
+
+    /// Waits for this time, or until the end.
+    fn wait(&self, most: Duration) {
+        let waited = self.ends.wait_timeout_while(self.shared(), most, |_| !self.stopped());
+        drop(waited.unwrap_or_else(PoisonError::into_inner));
     }
 
     fn stopped(&self) -> bool {
@@ -248,10 +257,7 @@ impl Hand {
                 self.look();
             }
             self.act();
-            let begun = Instant::now();
-            while begun.elapsed() < TICK && !self.control.stopped() {
-                sleep(SOON);
-            }
+            self.control.wait(TICK);
         }
         self.give_back();
         self.end_polling();

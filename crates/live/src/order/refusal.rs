@@ -67,7 +67,7 @@ pub fn facts(host: &Host, pid: u32, place: Option<&MonitorPlace>) -> Facts {
         group: host.memory_group(pid),
         pid,
         swap: host.swap(),
-        hugetlb: host.guest_processes().iter().any(|g| g.pid == pid && g.hugetlb),
+        hugetlb: host.asks_for_hugetlb(pid),
     }
 }
 
