@@ -129,7 +129,7 @@ fn a_daemon_gives_back_what_one_left_that_was_killed_with_its_guardians() {
     assert!(until(|| qemu.state().0 == 512), "{}", memory(&qemu));
     next.signal("-TERM");
     let (status, log) = next.ends();
-    assert!(log.contains("512 MiB are ordered again"), "{log}");
+    assert!(log.contains("gets 512 MiB again"), "{log}");
     assert!(status == Some(0) && qemu.is_as_found(), "{log}");
 }
 

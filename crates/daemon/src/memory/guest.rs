@@ -305,7 +305,7 @@ impl Guest {
             other => format!("is to have {} MiB instead of {} MiB, {other}", mib(size), mib(now)),
         };
         let text = format!("{verb} ({})", wish.why);
-        let news = self.logged.as_ref().map_or(done != Done::Stayed, |before| !done.is_like(before));
+        let news = done != Done::Stayed && self.logged.as_ref().is_none_or(|before| !done.is_like(before));
         self.logged = Some(done.clone());
         (self.wish, self.done) = (Some(wish), Some(done.clone()));
         (news.then_some(text), now, done)
@@ -367,11 +367,12 @@ impl Guest {
                     ));
                 }
             }
-            said.push(news.text);
+            let refused = news.kind == Kind::Refused;
+            said.push(if refused { format!("gets no order: {}", news.text) } else { news.text });
         }
         for finding in self.findings() {
             if self.found.insert(finding.rule) {
-                said.push(format!("{}: {}", finding.what, finding.how));
+                said.push(format!("has a finding: {}: {}", finding.what, finding.how));
             }
         }
         said

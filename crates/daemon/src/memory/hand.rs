@@ -69,7 +69,7 @@ pub struct Under {
 /// What has become of an order.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct News {
-    /// In words.
+    /// In words, of which the guest is the subject; of a refusal, its reason.
     pub text: String,
     /// What follows from it.
     pub kind: Kind,
@@ -371,8 +371,10 @@ impl Hand {
         match (restored, back) {
             (Ok(_), Some(found)) => {
                 self.awaited = Some(found);
-                let text =
-                    format!("{} MiB are ordered again, which an order that was killed left", mib(found));
+                let text = format!(
+                    "gets {} MiB again, of which an order that was killed had left a part taken",
+                    mib(found)
+                );
                 self.control.say(Kind::Note, text);
             }
             (Ok(_), None) => {}
@@ -403,13 +405,13 @@ impl Hand {
                 // What was seen is of a time without statistics.
                 self.looked = None;
             }
-            Err(e) => self.control.say(Kind::Note, format!("its statistics stay off: {}", words(&e))),
+            Err(e) => self.control.say(Kind::Note, format!("has its statistics off: {}", words(&e))),
         }
     }
 
     fn end_polling(&mut self) {
         if let Some(Err(e)) = self.polling.take().map(Polling::end) {
-            self.control.say(Kind::Note, format!("its statistics stay on: {}", words(&e)));
+            self.control.say(Kind::Note, format!("has its statistics on still: {}", words(&e)));
         }
     }
 
@@ -461,7 +463,7 @@ impl Hand {
 
     /// The order has to end now.
     fn end(&mut self, kind: Kind, why: &str) {
-        self.control.say(kind, format!("the order ends: {why}"));
+        self.control.say(kind, format!("is to get everything back: {why}"));
         self.give_back();
     }
 
@@ -471,16 +473,16 @@ impl Hand {
         match order.give_back() {
             Ok(Some(Back::Given)) => {
                 self.awaited = Some(found);
-                self.control.say(Kind::Note, format!("everything is given back: {} MiB", mib(found)));
+                self.control.say(Kind::Note, format!("gets everything back, {} MiB", mib(found)));
             }
             Ok(Some(Back::Another { size })) => {
-                let text = format!("another program has set {} MiB, which stays", mib(size));
+                let text = format!("keeps {} MiB, which another program has set", mib(size));
                 self.control.say(Kind::Another, text);
             }
             Ok(Some(Back::Gone) | None) => {}
             Err(e) => {
                 let text =
-                    format!("its memory is not back, and the order's guardian tries on: {}", words(&e));
+                    format!("has not got its memory back, and its order's guardian tries on: {}", words(&e));
                 self.control.say(Kind::Lost, text);
             }
         }

@@ -47,8 +47,8 @@ pub struct Memory {
     /// What orders need; without, no guest is looked at.
     place: Option<Place>,
     guests: BTreeMap<Id, Guest>,
-    /// Threads of guests without a rule, which give everything back and end.
-    ending: Vec<JoinHandle<()>>,
+    /// Guests without a rule, whose threads give everything back and end.
+    ending: Vec<Guest>,
     policy: Option<(OnLine, Vec<Id>)>,
     /// The time of the last decision, and of the next.
     last: Option<Duration>,
@@ -94,12 +94,15 @@ impl Memory {
         if config.memory.is_none() && self.guests.is_empty() && self.ending.is_empty() {
             return (said, lines);
         }
-        self.ending.retain(|thread| !thread.is_finished());
-        for guest in self.guests.values_mut() {
+        let over: Vec<bool> = self.ending.iter().map(is_over).collect();
+        for guest in self.guests.values_mut().chain(&mut self.ending) {
             for text in guest.news(up) {
                 tell(guest, time, text, &mut said);
             }
         }
+        // Those that were over before their news were heard.
+        let mut over = over.into_iter();
+        self.ending.retain(|_| !over.next().unwrap_or(true));
         if up >= self.next {
             self.next = up + every(config);
             self.find(host, config, time, &mut said);
@@ -119,8 +122,7 @@ impl Memory {
             self.drop(id, "has ended", time, said);
         }
         // A thread that has ended before its guest leaves its work to another.
-        let over = |guest: &Guest| guest.thread.as_ref().is_some_and(JoinHandle::is_finished);
-        self.guests.retain(|_, guest| !over(guest));
+        self.guests.retain(|_, guest| guest.thread.is_none() || !is_over(guest));
         for (id, live) in present {
             let rule = config.memory.as_ref().and_then(|_| {
                 let rule = config.rule(live.vm, Some(&live.name))?;
@@ -174,8 +176,8 @@ impl Memory {
     fn drop(&mut self, id: Id, why: &str, time: f64, said: &mut Vec<Said>) {
         let Some(mut guest) = self.guests.remove(&id) else { return };
         guest.control.end();
-        self.ending.extend(guest.thread.take());
         tell(&mut guest, time, why.into(), said);
+        self.ending.push(guest);
     }
 
     /// Lets the policy decide over all guests that were seen.
@@ -347,30 +349,28 @@ impl Memory {
     /// guardians go on, and their journals stay until they succeed.
     pub fn end(&mut self, time: f64) -> (Vec<Said>, Vec<String>) {
         let (mut said, mut left) = (Vec::new(), Vec::new());
-        let threads = std::mem::take(&mut self.ending);
         let mut guests: Vec<Guest> = std::mem::take(&mut self.guests).into_values().collect();
+        guests.append(&mut self.ending);
         guests.iter().for_each(|guest| guest.control.end());
         let begun = Instant::now();
-        let waits = |threads: &[JoinHandle<()>], guests: &[Guest]| {
-            let of_guests = guests.iter().filter_map(|g| g.thread.as_ref());
-            threads.iter().chain(of_guests).any(|thread| !thread.is_finished())
-        };
-        while waits(&threads, &guests) && begun.elapsed() < END {
+        while !guests.iter().all(is_over) && begun.elapsed() < END {
             sleep(Duration::from_millis(20));
         }
         for guest in &mut guests {
-            let mut failed = guest.thread.as_ref().is_some_and(|thread| !thread.is_finished());
+            let mut failed = !is_over(guest);
             for news in guest.control.news() {
                 failed |= news.kind == hand::Kind::Lost;
                 tell(guest, time, news.text, &mut said);
             }
             left.extend(failed.then(|| format!("{} has not got its memory back", guest.who())));
         }
-        if threads.iter().any(|thread| !thread.is_finished()) {
-            left.push("VMs without a rule have not got their memory back".into());
-        }
         (said, left)
     }
+}
+
+/// Whether the guest's thread has ended, or never was.
+fn is_over(guest: &Guest) -> bool {
+    guest.thread.as_ref().is_none_or(JoinHandle::is_finished)
 }
 
 fn every(config: &Config) -> Duration {
