@@ -192,7 +192,7 @@ fn random_orders_on_loaded_guests_kill_nothing() {
 #[test]
 fn the_daemon_takes_what_is_free_in_a_real_guest_and_a_kill_gives_it_back() {
     let dir = tempfile::tempdir().unwrap();
-    let name = format!("divided-{}", std::process::id());
+    let name = format!("divides-real-{}", std::process::id());
     let Some(mut guest) = start(dir.path(), &name, &[]) else { return };
     guest.until("freed", |g| g.phase == "freed");
     let config = format!(
