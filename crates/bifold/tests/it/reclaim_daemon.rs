@@ -3,7 +3,7 @@
 
 use crate::command::bifold_in;
 use crate::daemon::Daemon;
-use crate::reclaim_qemu::{MIB, Qemu, children, signal, until};
+use crate::reclaim_qemu::{MIB, Qemu, children, signal, stop, until};
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::{Value, json};
 use std::path::Path;
@@ -139,7 +139,7 @@ fn a_silent_monitor_holds_nothing_up_and_another_controller_keeps_its_size() {
     let other = Qemu::start("other");
     let daemon = start(&qemu, "400M", "act = true");
     assert!(until(|| qemu.state().0 == 400));
-    signal(&qemu.child, Signal::STOP);
+    stop(&qemu.child);
     // The daemon answers, reads on, and sees what it does not see.
     assert!(until(|| memory(&qemu)["state"] == "not seen"), "{}", memory(&qemu));
     signal(&qemu.child, Signal::CONT);

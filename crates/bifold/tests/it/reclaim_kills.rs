@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! What comes back when orders about guests' sizes, or their guardians, are killed or stand still.
 
-use crate::reclaim_qemu::{MIB, Qemu, children, hears, signal, text, until};
+use crate::reclaim_qemu::{MIB, Qemu, children, hears, signal, stop, text, until};
 use rustix::process::{Pid, Signal, kill_process};
 use std::io::{BufRead as _, BufReader};
 use std::process::Stdio;
@@ -126,7 +126,7 @@ fn a_guardian_that_cannot_give_back_says_so_and_ends_at_a_signal() {
     let mut order = qemu.order(&["400"]).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
     hears(&mut BufReader::new(order.stdout.take().unwrap()).lines(), "holds at 400 MiB");
     let guardian = Pid::from_raw(children(order.id())[0]).unwrap();
-    signal(&qemu.child, Signal::STOP);
+    stop(&qemu.child);
     signal(&order, Signal::KILL);
     let mut lines = BufReader::new(order.stderr.take().unwrap()).lines();
     order.wait().unwrap();

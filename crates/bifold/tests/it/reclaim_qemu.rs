@@ -135,6 +135,16 @@ pub fn signal(child: &Child, signal: Signal) {
     kill_process(Pid::from_child(child), signal).unwrap();
 }
 
+/// Stops a process, and waits until each of its threads stands still: one that is not scheduled answers on for a moment.
+pub fn stop(child: &Child) {
+    signal(child, Signal::STOP);
+    let stands = |task: std::fs::DirEntry| {
+        std::fs::read_to_string(task.path().join("stat")).is_ok_and(|stat| stat.contains(") T "))
+    };
+    let tasks = || std::fs::read_dir(format!("/proc/{}/task", child.id())).unwrap().flatten();
+    assert!(until(|| tasks().all(stands)), "the process does not stop");
+}
+
 /// The processes that the threads of this one have started.
 pub fn children(pid: u32) -> Vec<i32> {
     let tasks = std::fs::read_dir(format!("/proc/{pid}/task")).unwrap();
@@ -146,7 +156,14 @@ pub fn children(pid: u32) -> Vec<i32> {
 
 /// Waits until the process says a line with this word.
 pub fn hears(lines: &mut impl Iterator<Item = std::io::Result<String>>, word: &str) {
-    assert!(lines.any(|line| line.unwrap().contains(word)), "it does not say {word}");
+    let mut others = Vec::new();
+    for line in lines.map(Result::unwrap) {
+        if line.contains(word) {
+            return;
+        }
+        others.push(line);
+    }
+    panic!("it does not say {word}, but {others:?}");
 }
 
 #[test]
