@@ -36,6 +36,13 @@ pub fn guest_reports(data: &[u8]) {
             assert!(report.page_faults.is_none_or(|n| n <= MOST_COUNT));
             assert!(report.uptime_ms.is_none_or(|n| n <= MOST_COUNT));
             assert!(report.progress.len() <= MOST_NAMES);
+            let memory = report.memory;
+            assert!(
+                memory.available.max(memory.free) <= memory.total
+                    && memory.total.is_none_or(|n| n <= MOST_COUNT)
+            );
+            let counts = [memory.major_faults, memory.refaults, memory.waited_us, memory.all_waited_us];
+            assert!(counts.into_iter().flatten().all(|n| n <= MOST_COUNT));
             assert!(report.progress.iter().all(|(name, n)| name.len() <= 32 && *n <= MOST_COUNT));
         });
     }

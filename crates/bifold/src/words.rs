@@ -6,7 +6,6 @@ use bifold_report::Format;
 use clap::builder::{PossibleValuesParser, TypedValueParser};
 use std::ops::RangeInclusive;
 
-const KIB: u64 = 1 << 10;
 /// Bytes in a MiB.
 pub const MIB: u64 = 1 << 20;
 
@@ -25,22 +24,8 @@ pub const TABLE_OR_JSON: &[Format] = &[Format::Table, Format::Json];
 /// Bytes, from a number with a binary suffix: `512M`, `2GiB`, `4kB`. A number without a suffix counts
 /// `bare` bytes.
 pub fn size(text: &str, bare: u64) -> Result<u64, String> {
-    let digits = text.len() - text.trim_start_matches(|c: char| c.is_ascii_digit()).len();
-    let (number, suffix) = text.split_at(digits);
-    let unit = match suffix.strip_suffix("iB").or(suffix.strip_suffix('B')).unwrap_or(suffix) {
-        "" if suffix.is_empty() => bare,
-        "" => 1,
-        "K" | "k" => KIB,
-        "M" | "m" => MIB,
-        "G" | "g" => MIB << 10,
-        "T" | "t" => MIB << 20,
-        _ => return Err(NOT_A_SIZE.into()),
-    };
-    let bytes = number.parse().ok().and_then(|n: u64| n.checked_mul(unit));
-    bytes.ok_or_else(|| NOT_A_SIZE.into())
+    bifold_host::keys::size(text, bare)
 }
-
-const NOT_A_SIZE: &str = "not a size such as 512M or 2GiB";
 
 /// A size within bounds, which the error names.
 pub fn size_within(text: &str, bare: u64, bounds: RangeInclusive<u64>, names: &str) -> Result<u64, String> {

@@ -6,6 +6,9 @@
 //! rule says so, writes down the VM's own mode before ([`Homes`]), and gives the VM back when the rule goes, when asked,
 //! and at its end.
 //!
+//! The memory of VMs is divided as their modes are chosen: a policy decides, and the engine has orders carried out whose rule says so
+//! ([`bifold_live::order`]).
+//!
 //! [`control`] is the socket by which `bifold ctl` talks to the daemon, [`metrics`] are those for Prometheus, [`replay`] goes
 //! over a recording with the pilots of a configuration. A [`Service`] is the engine's loop in a process.
 #![forbid(unsafe_code)]
@@ -18,6 +21,7 @@ mod error;
 #[path = "../../live/src/fake_host.rs"]
 mod fake_host;
 mod homes;
+mod memory;
 pub mod metrics;
 mod pilot;
 mod probe;
@@ -30,7 +34,8 @@ pub use config::{Config, ConfigError};
 pub use engine::{Engine, Event, Source};
 pub use error::{DaemonError, with_causes};
 pub use homes::Homes;
+pub use memory::Place;
 pub use pilot::{Choice, Verdict};
 pub use probe::Probing;
 pub use service::{Service, Signals};
-pub use status::{Status, Totals, VmStatus};
+pub use status::{Explanation, GuestStatus, GuestTotals, MemoryStatus, Status, Totals, VmStatus};

@@ -215,7 +215,7 @@ pub fn text(status: &Status) -> Result<String, fmt::Error> {
     level(
         &mut registry,
         "bifold_daemon_trouble",
-        "1 if a file could not be written; the log says which",
+        "1 if a file could not be written, or memory cannot be divided; the log says which",
         trouble,
     );
     let mut text = String::new();

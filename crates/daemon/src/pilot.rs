@@ -133,16 +133,16 @@ impl Verdict {
 }
 
 impl Pilot {
-    /// A pilot for a VM of this rule. `away`: the VM's mode is the daemon's doing.
-    pub fn new(rule: &Rule, config: &Config, away: bool) -> Pilot {
-        let decides = match &rule.decides {
+    /// A pilot for a VM of this rule; `None` if the rule is for memory alone. `away`: the VM's mode is the daemon's doing.
+    pub fn new(rule: &Rule, config: &Config, away: bool) -> Option<Pilot> {
+        let decides = match rule.decides.as_ref()? {
             Decides::Policy(named) => {
                 let follower = Follower::new(&named.spec, Some(&config.estimator), config.interval_s);
                 Decider::Policy(Box::new(follower))
             }
             Decides::Probes(how) => Decider::Probes(Prober::new(*how, away)),
         };
-        Pilot { decides, limits: rule.limits }
+        Some(Pilot { decides, limits: rule.limits })
     }
 
     /// Takes the VM's next interval, which `switches` has seen. Returns the decision, if one is due.
@@ -203,7 +203,7 @@ mod tests {
 
     fn pilot(text: &str) -> Flight {
         let config = Config::parse(text, Path::new("c.toml")).unwrap();
-        Flight(Pilot::new(&config.rules[0], &config, false), Switches::default())
+        Flight(Pilot::new(&config.rules[0], &config, false).unwrap(), Switches::default())
     }
 
     /// A second of a VM that would like to be in the other mode, for `dsp`.

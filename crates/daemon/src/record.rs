@@ -10,7 +10,7 @@ use bifold_host::VmId;
 use bifold_live::Row;
 use bifold_live::columns::{self, Column};
 use bifold_live::files::json_line;
-use bifold_live::recording::{DECISION_SCHEMA, START_SCHEMA};
+use bifold_live::recording::{DECISION_SCHEMA, MEMORY_DECISION_SCHEMA, START_SCHEMA};
 use serde::{Deserialize, Serialize};
 use std::fs::{File, OpenOptions, rename};
 use std::io::{self, Read as _, Seek as _, SeekFrom, Write as _};
@@ -50,6 +50,40 @@ impl DecisionLine {
     }
 }
 
+/// A line for a decision over the memory of a VM.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct MemoryLine {
+    /// `bifold.memory-decision/1`.
+    pub schema: String,
+    /// Seconds since 1970.
+    pub time: f64,
+    /// The VM's process.
+    pub pid: u32,
+    /// KVM's identifier, if KVM runs it.
+    pub vm: Option<String>,
+    /// The VM's name.
+    pub name: String,
+    /// The policy.
+    pub policy: String,
+    /// The size that it has, or that is ordered.
+    pub now_bytes: u64,
+    /// The size that the policy wants.
+    pub wants_bytes: u64,
+    /// What the daemon did, a word as in the status.
+    pub done: String,
+    /// More about that.
+    pub note: Option<String>,
+    /// The policy's reason.
+    pub why: String,
+}
+
+impl MemoryLine {
+    /// The schema's name.
+    pub fn schema() -> String {
+        MEMORY_DECISION_SCHEMA.into()
+    }
+}
+
 /// An open recording.
 pub struct Recorder {
     recording: Recording,
@@ -83,7 +117,7 @@ impl Recorder {
     }
 
     /// Adds a decision to the interval's lines.
-    pub fn decision(&mut self, line: &DecisionLine) {
+    pub fn decision(&mut self, line: &impl Serialize) {
         if let Ok(text) = serde_json::to_string(line) {
             self.lines.extend_from_slice(text.as_bytes());
             self.lines.push(b'\n');

@@ -16,11 +16,11 @@ pub struct Decided {
     pub choice: Choice,
 }
 
-/// The rule for a recorded VM.
+/// The rule for a recorded VM; `None` also if the rule is for memory alone.
 pub fn rule<'a>(vm: &RecordedVm, config: &'a Config) -> Option<&'a Rule> {
     // An identifier that KVM would not give fits no rule by identifier.
     let id = VmId::parse(&vm.vm).unwrap_or(VmId { thread: 0, fd: 0 });
-    config.rule(id, Some(&vm.name))
+    config.rule(id, Some(&vm.name)).filter(|rule| rule.decides.is_some())
 }
 
 /// Replays a VM under its rule.
@@ -36,10 +36,10 @@ pub fn replay(vm: &RecordedVm, rule: &Rule, config: &Config) -> Result<Vec<Decid
             switches = if start.away { Switches::just_now() } else { Switches::default() };
         }
         switches.interval(&i.seen);
-        pilot.interval(&i.seen, &switches).map(|choice| Decided { interval, choice })
+        pilot.as_mut()?.interval(&i.seen, &switches).map(|choice| Decided { interval, choice })
     });
     let decided: Vec<Decided> = decided.collect();
-    match pilot.missing().filter(|_| decided.is_empty()) {
+    match pilot.and_then(|p| p.missing()).filter(|_| decided.is_empty()) {
         Some(unknown) => Err(unknown),
         None => Ok(decided),
     }

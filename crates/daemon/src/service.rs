@@ -6,6 +6,7 @@ use crate::control::{Answer, Control, Request};
 use crate::engine::{Engine, Source};
 use crate::error::{DaemonError, with_causes};
 use crate::homes::Homes;
+use crate::memory::Place;
 use crate::metrics::{self, Listener};
 use bifold_live::Watch;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
@@ -61,20 +62,23 @@ pub struct Service<'a> {
 }
 
 impl<'a> Service<'a> {
-    /// Makes an [`Engine`] and reads all VMs for the first time, which may switch some: only [`Service::run`] gives them back.
+    /// Makes an [`Engine`], whose orders about memory are made at a place, and reads all VMs for the first time, which may switch some: only [`Service::run`] gives them back.
     /// At SIGHUP, `read` gives the configuration. `log` gets every line of the log.
     ///
     /// # Errors
     /// If the address for metrics cannot be used, or else if the recording cannot be opened.
     pub fn start(
-        (watch, config, homes): (Watch, Config, Homes),
+        (watch, config, homes, orders): (Watch, Config, Homes, Option<Place>),
         read: &'a dyn Fn() -> Result<Config, DaemonError>,
         log: fn(&str),
     ) -> Result<Service<'a>, DaemonError> {
+        // Before the recording is opened, which may change a file.
+        let listener = listener(&config)?;
+        let mut engine = Engine::new(watch, config, homes)?;
+        orders.into_iter().for_each(|place| engine.order_at(place));
         let mut service = Service {
-            // Before the recording is opened, which may change a file.
-            listener: listener(&config)?,
-            engine: Engine::new(watch, config, homes)?,
+            listener,
+            engine,
             read,
             log,
             start: Instant::now(),
@@ -167,7 +171,7 @@ impl<'a> Service<'a> {
         let answer = match request {
             Request::Status {} => Ok(Answer::Status(self.engine.status())),
             Request::Explain { vm } => {
-                self.engine.explain(&vm).map(|(vm, decisions)| Answer::Explained(Box::new(vm), decisions))
+                self.engine.explain(&vm).map(|explanation| Answer::Explained(Box::new(explanation)))
             }
             Request::Hold { vm, seconds } => {
                 self.engine.hold(&vm, seconds, self.start.elapsed()).map(|text| Answer::Done(vec![text]))

@@ -27,6 +27,96 @@ pub struct Status {
     pub trouble: Option<String>,
     /// The VMs, by identifier.
     pub vms: Vec<VmStatus>,
+    /// The memory of VMs with a rule about it; `None` without a configuration of memory.
+    pub memory: Option<MemoryStatus>,
+}
+
+/// How a host's memory is divided.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+pub struct MemoryStatus {
+    /// The policy.
+    pub policy: String,
+    /// What the VMs may have together; `None` before the first decision.
+    pub limit_bytes: Option<u64>,
+    /// What they have together, outside of their balloons.
+    pub size_bytes: u64,
+    /// The VMs, by process.
+    pub guests: Vec<GuestStatus>,
+}
+
+/// The memory of a VM. A guest that is emulated, without KVM, has an entry here only.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+pub struct GuestStatus {
+    /// The VM's process.
+    pub pid: u32,
+    /// The VM's name.
+    pub name: String,
+    /// KVM's identifier.
+    pub vm: Option<String>,
+    /// The pattern of the VM's rule.
+    pub rule: String,
+    /// `acts`, `observes`, `held`, `blocked` (no order can begin now), `cannot` (none will), or `not seen`.
+    pub state: String,
+    /// Why, if the state needs a reason, and what an order does.
+    pub note: Option<String>,
+    /// What it has, outside of its balloon.
+    pub size_bytes: Option<u64>,
+    /// What it had when the daemon found it.
+    pub found_bytes: Option<u64>,
+    /// What its process has in the host's memory.
+    pub resident_bytes: Option<u64>,
+    /// What is free in it.
+    pub free_bytes: Option<u64>,
+    /// What is available in it.
+    pub available_bytes: Option<u64>,
+    /// Whether `balloon` or `reporter` said so.
+    pub known_by: Option<String>,
+    /// Pages that came back soon after it took them, since its boot, by its reporter.
+    pub refaults: Option<u64>,
+    /// Faults that read from a disk, since its boot, by its reporter.
+    pub major_faults: Option<u64>,
+    /// Microseconds in which some task of it waited for memory, since its boot, by its reporter.
+    pub waited_us: Option<u64>,
+    /// What the policy wanted last for it.
+    pub wants_bytes: Option<u64>,
+    /// Why.
+    pub why: Option<String>,
+    /// What the daemon did: `stayed`, `takes`, `gives`, `would-take`, `held`, `too-early`, `too-many`, `not-taken`.
+    pub done: Option<String>,
+    /// The size that the daemon's order has; `None` without an order.
+    pub ordered_bytes: Option<u64>,
+    /// Orders that took memory in the last hour.
+    pub orders_in_hour: u64,
+    /// What `bifold reclaim advise` says of it.
+    pub findings: Vec<String>,
+    /// Counts since the daemon saw it first.
+    pub totals: GuestTotals,
+}
+
+/// Counts of a VM's orders since the daemon saw it first.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct GuestTotals {
+    /// Orders that took memory.
+    pub takes: u64,
+    /// Orders that gave a part back.
+    pub gives: u64,
+    /// Sizes that were reached and held.
+    pub held: u64,
+    /// Orders that could not begin.
+    pub refused: u64,
+    /// Orders that ended early, with everything given back.
+    pub ended: u64,
+}
+
+/// What the daemon knows of one VM.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+pub struct Explanation {
+    /// The VM, if KVM runs it.
+    pub vm: Option<VmStatus>,
+    /// Its memory, if it has a rule about that.
+    pub memory: Option<GuestStatus>,
+    /// What happened lately, oldest first.
+    pub lately: Vec<crate::Event>,
 }
 
 /// A VM.

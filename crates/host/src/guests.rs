@@ -37,29 +37,56 @@ impl Host {
     pub fn guest_processes(&self) -> Vec<GuestProcess> {
         self.pids().into_iter().filter_map(|pid| guest_process(&self.proc, pid)).collect()
     }
+
+    /// The ids of the same processes, by their command lines alone: their memory is not looked at, which holds a process up.
+    pub fn guest_pids(&self) -> Vec<u32> {
+        self.pids()
+            .into_iter()
+            .filter(|pid| guest(&cmdline(&self.proc.join(pid.to_string()))).is_some())
+            .collect()
+    }
+
+    /// Whether the command line of a guest's process asks for memory in hugetlbfs.
+    pub fn asks_for_hugetlb(&self, pid: u32) -> bool {
+        asks_for_hugetlb(&cmdline(&self.proc.join(pid.to_string())))
+    }
+}
+
+fn cmdline(process: &Path) -> Vec<u8> {
+    read_up_to(&process.join("cmdline"), MOST_CMDLINE).unwrap_or_default()
+}
+
+fn asks_for_hugetlb(cmdline: &[u8]) -> bool {
+    let mut words = cmdline.split(|b| *b == 0).map(String::from_utf8_lossy);
+    words.any(|w| w.contains("hugetlb=on") || w.contains("/hugepages"))
+}
+
+/// The name of the guest that a process with this command line runs, else the program's; `None` if it runs none.
+fn guest(cmdline: &[u8]) -> Option<String> {
+    let mut words = cmdline.split(|b| *b == 0);
+    let first = String::from_utf8_lossy(words.next().unwrap_or_default());
+    let program = first.rsplit('/').next().unwrap_or_default();
+    let name = guest_name(cmdline);
+    // Bifold's own capture of a command runs in a guest for as long as the command: its memory is neither placed nor
+    // shared.
+    let capture = name.as_deref() == Some("bifold") && words.any(|w| w == b"-plugin");
+    let known = !capture && VMMS.iter().any(|v| program.starts_with(v));
+    known.then(|| name.unwrap_or_else(|| program.to_owned()))
 }
 
 fn guest_process(proc: &Path, pid: u32) -> Option<GuestProcess> {
     let dir = proc.join(pid.to_string());
-    let cmdline = read_up_to(&dir.join("cmdline"), MOST_CMDLINE).unwrap_or_default();
-    let words: Vec<_> = cmdline.split(|b| *b == 0).map(String::from_utf8_lossy).collect();
-    let program = words[0].rsplit('/').next().unwrap_or_default();
-    let name = guest_name(&cmdline);
-    // Bifold's own capture of a command runs in a guest for as long as the command: its memory is neither placed nor
-    // shared.
-    let capture = name.as_deref() == Some("bifold") && words.iter().any(|w| w == "-plugin");
-    if capture || !VMMS.iter().any(|v| program.starts_with(v)) {
-        return None;
-    }
+    let cmdline = cmdline(&dir);
+    let name = guest(&cmdline)?;
     let status = text(&dir.join("status"));
     let uid = status.lines().find_map(|l| l.strip_prefix("Uid:")?.split_whitespace().next()?.parse().ok());
     Some(GuestProcess {
         pid,
-        name: name.unwrap_or_else(|| program.to_owned()),
+        name,
         uid,
         resident: kib(&status, "VmRSS").unwrap_or(0),
         huge: kib(&text(&dir.join("smaps_rollup")), "AnonHugePages"),
-        hugetlb: words.iter().any(|w| w.contains("hugetlb=on") || w.contains("/hugepages")),
+        hugetlb: asks_for_hugetlb(&cmdline),
         real_time: real_time(&dir),
     })
 }

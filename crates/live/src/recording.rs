@@ -17,6 +17,8 @@ use std::path::{Path, PathBuf};
 
 /// Schema of the daemon's lines for decisions, which stand among the rows.
 pub const DECISION_SCHEMA: &str = "bifold.decision/1";
+/// The schema of a line about a decision over the memory of a VM.
+pub const MEMORY_DECISION_SCHEMA: &str = "bifold.memory-decision/1";
 
 /// Schema of the line that a daemon writes at its start.
 pub const START_SCHEMA: &str = "bifold.daemon-start/1";
@@ -207,7 +209,7 @@ impl Vms {
 fn row(row: &Map<String, Value>) -> Result<Option<(String, Option<String>, RecordedInterval)>, String> {
     match row.get("schema").and_then(Value::as_str) {
         Some(SCHEMA) => {}
-        Some(DECISION_SCHEMA) => return Ok(None),
+        Some(DECISION_SCHEMA | MEMORY_DECISION_SCHEMA) => return Ok(None),
         Some(other) => return Err(format!("schema {} is not {SCHEMA}", other.escape_debug())),
         None => return Err("it has no schema".into()),
     }

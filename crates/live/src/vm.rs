@@ -6,7 +6,7 @@
 
 use crate::hardware::{OpenError, Pmu, ThreadCounters};
 use crate::interval::{Interval, Reading, VcpuReading};
-use crate::reporter::{Reporter, socket};
+use crate::reporter::{MemoryView, Reporter, socket};
 use bifold_host::{
     Backing, BinaryStatistics, Entries, Forecast, Host, Kvm, Obstacle, Paging, State, Statistic, Statistics,
     StatisticsFiles, ThreadTimes, Vcpu, VmDirectory, VmId, read_up_to,
@@ -233,6 +233,11 @@ impl Watched {
     /// The reporter inside the guest; `None` if the VM has no port for one that is known.
     pub fn reporter(&self) -> Option<&Reporter> {
         self.reporter.as_ref()
+    }
+
+    /// The guest's memory by its reporter's last report; `None` if none came for the last reading.
+    pub fn memory_inside(&self) -> Option<&MemoryView> {
+        self.last.guest.as_ref().map(|reading| &reading.report.memory)
     }
 
     /// The mode of paging, or the switch under way, at the last reading.

@@ -19,18 +19,58 @@ const MOST_BYTES: u64 = 1024;
 /// The report of this moment. What cannot be read is left out.
 pub fn line(progress: Option<&Path>) -> String {
     let counts = progress.and_then(|path| read(path).ok());
-    format(uptime_ms(), page_faults().ok(), counts.as_deref().and_then(counts_of).as_deref())
+    let text = |path: &str| fs::read_to_string(path).unwrap_or_default();
+    let vmstat = text(VMSTAT);
+    let memory = memory(&text("/proc/meminfo"), &vmstat, &text("/proc/pressure/memory"));
+    format(uptime_ms(), count(&vmstat, "pgfault"), counts.as_deref().and_then(counts_of).as_deref(), &memory)
 }
 
-fn format(uptime_ms: Option<u64>, page_faults: Option<u64>, progress: Option<&[(&str, u64)]>) -> String {
+/// The number behind a name at the start of a line.
+fn count(text: &str, name: &str) -> Option<u64> {
+    let is = |line: &str| {
+        line.strip_prefix(name)?.strip_prefix([' ', ':'])?.split_whitespace().next()?.parse().ok()
+    };
+    text.lines().find_map(is)
+}
+
+/// The guest's memory as its kernel counts it, by names of the report. Each figure that the files lack is left out.
+fn memory(meminfo: &str, vmstat: &str, pressure: &str) -> Vec<(&'static str, u64)> {
+    let bytes = |name| count(meminfo, name)?.checked_mul(1024);
+    // Before Linux 5.9 there is one count.
+    let refaults = ["workingset_refault_anon", "workingset_refault_file", "workingset_refault"]
+        .map(|n| count(vmstat, n));
+    let refaults = refaults.iter().flatten().copied().reduce(u64::saturating_add);
+    let waited = |who: &str| {
+        let line = pressure.lines().find(|line| line.split(' ').next() == Some(who))?;
+        line.split(' ').find_map(|word| word.strip_prefix("total=")?.parse().ok())
+    };
+    let all = [
+        ("total_bytes", bytes("MemTotal")),
+        ("available_bytes", bytes("MemAvailable")),
+        ("free_bytes", bytes("MemFree")),
+        ("major_faults", count(vmstat, "pgmajfault")),
+        ("refaults", refaults),
+        ("waited_us", waited("some")),
+        ("all_waited_us", waited("full")),
+    ];
+    all.into_iter().filter_map(|(name, n)| Some((name, n?))).collect()
+}
+
+fn format(
+    uptime_ms: Option<u64>,
+    page_faults: Option<u64>,
+    progress: Option<&[(&str, u64)]>,
+    memory: &[(&str, u64)],
+) -> String {
     let mut line = String::from("{\"schema\":\"bifold.report/1\"");
     // Writing to a string does not fail.
     for (name, value) in [("uptime_ms", uptime_ms), ("page_faults", page_faults)] {
         let _ = value.map(|n| write!(line, ",\"{name}\":{n}"));
     }
-    if let Some(all) = progress {
+    for (name, all) in [("progress", progress), ("memory", Some(memory).filter(|all| !all.is_empty()))] {
+        let Some(all) = all else { continue };
         let all: Vec<String> = all.iter().map(|(name, n)| format!("\"{name}\":{n}")).collect();
-        let _ = write!(line, ",\"progress\":{{{}}}", all.join(","));
+        let _ = write!(line, ",\"{name}\":{{{}}}", all.join(","));
     }
     line + "}\n"
 }
@@ -38,8 +78,8 @@ fn format(uptime_ms: Option<u64>, page_faults: Option<u64>, progress: Option<&[(
 /// The page faults since the boot.
 pub fn page_faults() -> io::Result<u64> {
     let text = fs::read_to_string(VMSTAT)?;
-    let count = text.lines().find_map(|l| l.strip_prefix("pgfault ")?.parse().ok());
-    count.ok_or_else(|| io::Error::new(io::ErrorKind::InvalidData, "the file has no number pgfault"))
+    count(&text, "pgfault")
+        .ok_or_else(|| io::Error::new(io::ErrorKind::InvalidData, "the file has no number pgfault"))
 }
 
 /// The time since the boot, by which the host sees how old a report is.
@@ -81,13 +121,36 @@ mod tests {
 
     #[test]
     fn a_report_is_one_line_of_what_is_known() {
-        let all = format(Some(5120), Some(7), Some(&[("tables", 120), ("chase", 55)]));
+        let all =
+            format(Some(5120), Some(7), Some(&[("tables", 120), ("chase", 55)]), &[("free_bytes", 4096)]);
         assert_eq!(
             all,
             "{\"schema\":\"bifold.report/1\",\"uptime_ms\":5120,\"page_faults\":7,\
-             \"progress\":{\"tables\":120,\"chase\":55}}\n"
+             \"progress\":{\"tables\":120,\"chase\":55},\"memory\":{\"free_bytes\":4096}}\n"
         );
-        assert_eq!(format(None, None, None), "{\"schema\":\"bifold.report/1\"}\n");
+        assert_eq!(format(None, None, None, &[]), "{\"schema\":\"bifold.report/1\"}\n");
+    }
+
+    #[test]
+    fn memory_is_what_the_kernels_files_have() {
+        let meminfo = "MemTotal:        1000 kB\nMemFree:          300 kB\nMemAvailable:     700 kB\n";
+        let vmstat = "pgfault 9\npgmajfault 3\nworkingset_refault_anon 4\nworkingset_refault_file 5\n";
+        let pressure = "some avg10=0.00 avg60=0.00 avg300=0.00 total=77\nfull avg10=0.00 avg60=0.00 avg300=0.00 total=66\n";
+        assert_eq!(
+            memory(meminfo, vmstat, pressure),
+            [
+                ("total_bytes", 1_024_000),
+                ("available_bytes", 716_800),
+                ("free_bytes", 307_200),
+                ("major_faults", 3),
+                ("refaults", 9),
+                ("waited_us", 77),
+                ("all_waited_us", 66),
+            ]
+        );
+        assert_eq!(memory("", "workingset_refault 8\nworkingset_refault_x 1\n", ""), [("refaults", 8)]);
+        assert_eq!(memory("MemFree: x kB\n", "pgmajfault -1\n", "some total=\n"), []);
+        assert!(line(None).contains("\"memory\":{\"total_bytes\":"));
     }
 
     #[test]

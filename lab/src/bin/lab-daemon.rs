@@ -23,7 +23,7 @@ fn main() -> Result<()> {
     let control = Control::listen(folder)?;
     let wanted = Config::read(config)?;
     let read = || Config::read(config).map_err(|e| DaemonError::Refused(with_causes(&e)));
-    let service = Service::start((watch, wanted, homes), &read, |text| eprintln!("bifold: {text}"))?;
+    let service = Service::start((watch, wanted, homes, None), &read, |text| eprintln!("bifold: {text}"))?;
     let away = service.run(&control, &signals);
     ensure!(away.is_empty(), "not all VMs are back in their own modes: {}", away.join("; "));
     Ok(())

@@ -37,14 +37,14 @@ pub struct CtlArgs {
 /// What the daemon is asked.
 #[derive(Debug, Subcommand)]
 pub enum Ask {
-    /// Show all VMs: mode, policy, what the policy wants, and what the daemon does
+    /// Show all VMs: mode and memory, policy, what the policy wants, and what the daemon does
     Status,
-    /// Show why a VM is in its mode: the last decisions, their reasons, and what was done
+    /// Show why a VM is in its mode and has its memory: the last decisions, their reasons, and what was done
     Explain {
         /// The VM: process id, PID-FD, or name
         vm: String,
     },
-    /// Hold a VM in its mode; its policy goes on deciding, and nothing is done
+    /// Hold a VM in its mode, with the memory that it has; its policy goes on deciding, and nothing is done
     Hold {
         /// The VM: process id, PID-FD, or name
         vm: String,
@@ -52,12 +52,12 @@ pub enum Ask {
         #[arg(long = "for", value_name = "SECS", value_parser = words::seconds)]
         seconds: Option<f64>,
     },
-    /// Let the policy switch a VM again
+    /// Let the policy switch a VM, and take its memory, again
     Release {
         /// The VM: process id, PID-FD, or name
         vm: String,
     },
-    /// Give a VM, or all VMs, back to the modes in which the daemon found them, and hold them there
+    /// Give a VM, or all VMs, back to the modes in which the daemon found them, with all their memory, and hold them so
     Undo {
         /// The VM: process id, PID-FD, or name [default: all]
         vm: Option<String>,

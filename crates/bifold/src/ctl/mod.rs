@@ -33,9 +33,7 @@ pub fn run(args: &CtlArgs) -> anyhow::Result<Status> {
 fn json(answer: &Answer) -> serde_json::Result<String> {
     let text = match answer {
         Answer::Status(status) => serde_json::to_string_pretty(status),
-        Answer::Explained(vm, lately) => {
-            serde_json::to_string_pretty(&serde_json::json!({ "vm": vm, "lately": lately }))
-        }
+        Answer::Explained(about) => serde_json::to_string_pretty(about),
         Answer::Done(told) => serde_json::to_string_pretty(&serde_json::json!({ "done": told })),
         Answer::Refused(why) => serde_json::to_string_pretty(&serde_json::json!({ "refused": why })),
     };

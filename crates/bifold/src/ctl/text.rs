@@ -2,7 +2,7 @@
 //! The daemon's answers for people.
 
 use bifold_daemon::control::Answer;
-use bifold_daemon::{Event, Status, VmStatus};
+use bifold_daemon::{Explanation, GuestStatus, MemoryStatus, Status, VmStatus};
 use bifold_host::printable;
 use bifold_report::{text_table, wrapped};
 
@@ -12,7 +12,7 @@ const UNKNOWN: &str = "-";
 pub fn answer(answer: &Answer) -> String {
     match answer {
         Answer::Status(status) => table(status),
-        Answer::Explained(vm, lately) => explained(vm, lately),
+        Answer::Explained(about) => explained(about),
         Answer::Done(told) => told.iter().map(|t| wrapped(t, 2)).collect(),
         Answer::Refused(why) => wrapped(why, 2),
     }
@@ -28,7 +28,10 @@ fn table(status: &Status) -> String {
         out += &wrapped(text, 2);
     }
     if status.vms.is_empty() {
-        return out + "no VM is running here\n";
+        return match &status.memory {
+            Some(memory) => out + "no VM of KVM is running here\n" + &of_memory(memory),
+            None => out + "no VM is running here\n",
+        };
     }
     let head =
         ["\nVM", "\nPID-FD", "\nmode", "own\nmode", "\npolicy", "\nwants", "\ndaemon", "switches\nlast hour"];
@@ -54,6 +57,48 @@ fn table(status: &Status) -> String {
             out += &wrapped(&format!("{who}: {}", state(v)), 2);
         }
     }
+    status.memory.iter().for_each(|memory| out += &of_memory(memory));
+    out
+}
+
+fn mib(bytes: Option<u64>) -> String {
+    bytes.map_or(UNKNOWN.into(), |bytes| format!("{} MiB", bytes.saturating_add(1 << 19) >> 20))
+}
+
+/// How memory is divided.
+fn of_memory(memory: &MemoryStatus) -> String {
+    let mut out = format!(
+        "\nMemory, by policy {}: {} of {}\n",
+        memory.policy,
+        mib(Some(memory.size_bytes)),
+        mib(memory.limit_bytes)
+    );
+    if memory.guests.is_empty() {
+        return out + "no VM has a rule about its memory\n";
+    }
+    let head =
+        ["\nVM", "\nprocess", "\nsize", "free\nin it", "\nwants", "\nordered", "\ndaemon", "orders\nin hour"];
+    let rows = memory.guests.iter().map(|g| {
+        vec![
+            printable(&g.name),
+            g.pid.to_string(),
+            mib(g.size_bytes),
+            mib(g.free_bytes),
+            mib(g.wants_bytes),
+            mib(g.ordered_bytes),
+            g.state.clone(),
+            g.orders_in_hour.to_string(),
+        ]
+    });
+    out += &text_table(head.map(String::from).into(), rows.collect());
+    for g in &memory.guests {
+        if let Some(text) = &g.note {
+            out += &wrapped(&format!("{}: {}: {text}", printable(&g.name), g.state), 2);
+        }
+        for text in &g.findings {
+            out += &wrapped(text, 2);
+        }
+    }
     out
 }
 
@@ -67,7 +112,7 @@ fn state(v: &VmStatus) -> String {
     }
 }
 
-fn explained(v: &VmStatus, lately: &[Event]) -> String {
+fn of_vm(v: &VmStatus) -> String {
     let mut out = format!("VM       {} ({})\n", v.vm, or_unknown(&v.name));
     out += &format!("mode     {}", or_unknown(&v.mode));
     if let Some(own) = &v.own_mode {
@@ -87,6 +132,48 @@ fn explained(v: &VmStatus, lately: &[Event]) -> String {
     if let Some(why) = &v.why {
         out += &wrapped(&format!("wants    {}: {why}", or_unknown(&v.wants)), 9);
     }
+    out
+}
+
+fn of_guest(g: &GuestStatus) -> String {
+    let note = g.note.as_ref().map_or(String::new(), |text| format!(": {text}"));
+    let mut out = format!("memory   of process {} ({})\n", g.pid, printable(&g.name));
+    out += &format!("has      {} of {}", mib(g.size_bytes), mib(g.found_bytes));
+    if let Some(by) = &g.known_by {
+        out += &format!(
+            "; {} free and {} available in it, says its {by}",
+            mib(g.free_bytes),
+            mib(g.available_bytes)
+        );
+    }
+    out += &format!("\nrule     {}\n", printable(&g.rule));
+    out += &wrapped(&format!("daemon   {}{note}", g.state), 9);
+    let t = &g.totals;
+    out += &format!(
+        "did      {} orders, {} refused, {} ended early with everything given back\n",
+        t.takes, t.refused, t.ended
+    );
+    if let Some(why) = &g.why {
+        out += &wrapped(&format!("wants    {}: {why}", mib(g.wants_bytes)), 9);
+    }
+    let inside =
+        [("refaults", g.refaults), ("major faults", g.major_faults), ("us of waits for memory", g.waited_us)];
+    let inside: Vec<String> =
+        inside.iter().filter_map(|(name, n)| Some(format!("{} {name}", (*n)?))).collect();
+    if !inside.is_empty() {
+        out += &wrapped(&format!("inside   since its boot, by its reporter: {}", inside.join(", ")), 9);
+    }
+    g.findings.iter().for_each(|text| out += &wrapped(&format!("found    {text}"), 9));
+    out
+}
+
+fn explained(about: &Explanation) -> String {
+    let mut out = about.vm.as_ref().map_or(String::new(), of_vm);
+    if let Some(memory) = &about.memory {
+        out += if out.is_empty() { "" } else { "\n" };
+        out += &of_guest(memory);
+    }
+    let lately = &about.lately;
     if !lately.is_empty() {
         out += "\nLately, in seconds before the last event:\n";
     }
@@ -100,7 +187,7 @@ fn explained(v: &VmStatus, lately: &[Event]) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use bifold_daemon::Totals;
+    use bifold_daemon::{Event, GuestTotals, Totals};
 
     fn vm(id: &str, name: Option<&str>) -> VmStatus {
         VmStatus {
@@ -109,6 +196,88 @@ mod tests {
             state: "no rule".into(),
             ..VmStatus::default()
         }
+    }
+
+    fn about(vm: VmStatus, lately: Vec<Event>) -> Answer {
+        Answer::Explained(Box::new(Explanation { vm: Some(vm), memory: None, lately }))
+    }
+
+    /// A guest of which memory is taken, and one of which nothing is known.
+    fn memory() -> MemoryStatus {
+        const MIB: u64 = 1 << 20;
+        let text = |t: &str| Some(t.to_string());
+        let web = GuestStatus {
+            pid: 4242,
+            name: "web-1".into(),
+            vm: text("4242-13"),
+            rule: "web-*".into(),
+            state: "acts".into(),
+            note: text("512 MiB are taken"),
+            size_bytes: Some(1536 * MIB),
+            found_bytes: Some(2048 * MIB),
+            free_bytes: Some(700 * MIB),
+            available_bytes: Some(900 * MIB),
+            known_by: text("balloon"),
+            wants_bytes: Some(1530 * MIB),
+            why: text("700 MiB free in it"),
+            done: text("stayed"),
+            ordered_bytes: Some(1536 * MIB),
+            orders_in_hour: 2,
+            totals: GuestTotals { takes: 2, ..GuestTotals::default() },
+            refaults: Some(17),
+            waited_us: Some(900),
+            ..GuestStatus::default()
+        };
+        let silent = GuestStatus {
+            pid: 4300,
+            name: "d\u{1b}[2Jb".into(),
+            rule: "*".into(),
+            state: "not seen".into(),
+            note: text("its command line has no monitor"),
+            findings: vec!["d\\u{1b}[2Jb has no balloon: start QEMU with one".into()],
+            ..GuestStatus::default()
+        };
+        MemoryStatus {
+            policy: "mom".into(),
+            limit_bytes: Some(4096 * MIB),
+            size_bytes: 1536 * MIB,
+            guests: vec![web, silent],
+        }
+    }
+
+    #[test]
+    fn memory_has_a_table_and_an_explanation_of_its_own() {
+        let status = Status { version: "0.1.0".into(), memory: Some(memory()), ..Status::default() };
+        insta::assert_snapshot!(answer(&Answer::Status(status)), @r"
+        daemon 0, Bifold 0.1.0, up 0 s
+        no VM of KVM is running here
+
+        Memory, by policy mom: 1536 MiB of 4096 MiB
+                                            free                                 orders
+        VM            process      size    in it     wants   ordered    daemon  in hour
+        ───────────────────────────────────────────────────────────────────────────────
+        web-1            4242  1536 MiB  700 MiB  1530 MiB  1536 MiB      acts        2
+        d\u{1b}[2Jb      4300         -        -         -         -  not seen        0
+        web-1: acts: 512 MiB are taken
+        d\u{1b}[2Jb: not seen: its command line has no monitor
+        d\u{1b}[2Jb has no balloon: start QEMU with one
+        ");
+        let memory = memory().guests.swap_remove(0);
+        let event =
+            Event { time: 9.0, vm: None, text: "gives 512 MiB, to 1536 MiB (1230 MiB free in it)".into() };
+        let about = Explanation { vm: None, memory: Some(memory), lately: vec![event] };
+        insta::assert_snapshot!(answer(&Answer::Explained(Box::new(about))), @r"
+        memory   of process 4242 (web-1)
+        has      1536 MiB of 2048 MiB; 700 MiB free and 900 MiB available in it, says its balloon
+        rule     web-*
+        daemon   acts: 512 MiB are taken
+        did      2 orders, 0 refused, 0 ended early with everything given back
+        wants    1530 MiB: 700 MiB free in it
+        inside   since its boot, by its reporter: 17 refaults, 900 us of waits for memory
+
+        Lately, in seconds before the last event:
+             0.0 s  gives 512 MiB, to 1536 MiB (1230 MiB free in it)
+        ");
     }
 
     fn web() -> VmStatus {
@@ -174,7 +343,7 @@ mod tests {
         let says = "blocked: vCPU 1 is a hypervisor itself (EFER.SVME or CR4.VMXE)\n";
         let table = answer(&Answer::Status(Status { vms: vec![blocked.clone()], ..Status::default() }));
         assert!(table.ends_with(&format!("web-1: {says}")), "{table}");
-        let explained = answer(&Answer::Explained(Box::new(blocked), Vec::new()));
+        let explained = answer(&about(blocked, Vec::new()));
         assert!(explained.contains(&format!("daemon   {says}")), "{explained}");
     }
 
@@ -205,7 +374,7 @@ mod tests {
             ),
             event(1060.0, "is held in its mode for 60 s"),
         ];
-        insta::assert_snapshot!(answer(&Answer::Explained(Box::new(web()), lately)), @r"
+        insta::assert_snapshot!(answer(&about(web(), lately)), @r"
         VM       4242-13 (web-1)
         mode     shadow; found in nested mode
         rule     web-*
@@ -220,7 +389,7 @@ mod tests {
                     paging would cost 4 %)
              0.0 s  is held in its mode for 60 s
         ");
-        let unknown = answer(&Answer::Explained(Box::new(vm("99-5", None)), Vec::new()));
+        let unknown = answer(&about(vm("99-5", None), Vec::new()));
         assert!(
             unknown.starts_with("VM       99-5 (-)\nmode     -\nrule     -\npolicy   -\ndaemon   no rule\n"),
             "{unknown}"

@@ -38,7 +38,7 @@ pub fn text(config: &Config) -> String {
     let mut out = format!("reads each VM every {} s\n", config.interval_s);
     let never: Vec<&str> = config.never.iter().map(|p| p.text()).collect();
     if !never.is_empty() {
-        out += &wrapped(&format!("never switches {}", never.join(", ")), 2);
+        out += &wrapped(&format!("never touches {}", never.join(", ")), 2);
     }
     match &config.recording {
         Some(r) => {
@@ -62,15 +62,46 @@ pub fn text(config: &Config) -> String {
     let rows = config.rules.iter().map(|rule| {
         vec![
             rule.vms.text().escape_debug().to_string(),
-            rule.decides.name().to_string(),
-            format!("{} s", every_s(&rule.decides)),
-            if rule.act { "switches" } else { "observes" }.into(),
+            rule.policy().unwrap_or("-").to_string(),
+            rule.decides.as_ref().map_or("-".into(), |decides| format!("{} s", every_s(decides))),
+            match (&rule.decides, rule.act) {
+                (None, _) => "-",
+                (_, true) => "switches",
+                (_, false) => "observes",
+            }
+            .into(),
             format!("{} s", rule.limits.min_stay_s),
             rule.limits.most_switches_per_hour.to_string(),
             format!("{} s", rule.limits.blackout_s),
         ]
     });
-    out + "\n" + &text_table(head.map(String::from).into(), rows.collect())
+    out + "\n" + &text_table(head.map(String::from).into(), rows.collect()) + &memory(config)
+}
+
+/// What the configuration means for memory.
+fn memory(config: &Config) -> String {
+    let Some(share) = &config.memory else { return String::new() };
+    let mut out = format!(
+        "\ndivides {} by policy {} every {} s\n\n",
+        share.limit,
+        share.policy.name(),
+        share.interval_s
+    );
+    let head = ["\nVMs", "\ndoes", "\nleast", "\nmost", "least\nstay", "orders\nan hour"];
+    let bound = |bytes: Option<u64>, all: &str| bytes.map_or(all.into(), |b| format!("{} MiB", b >> 20));
+    let rows = config.rules.iter().filter_map(|rule| {
+        let memory = rule.memory.as_ref()?;
+        Some(vec![
+            rule.vms.text().escape_debug().to_string(),
+            if memory.act { "takes" } else { "observes" }.into(),
+            bound(memory.least, "a quarter"),
+            bound(memory.most, "all"),
+            format!("{} s", memory.limits.min_stay_s),
+            memory.limits.most_orders_per_hour.to_string(),
+        ])
+    });
+    out += &text_table(head.map(String::from).into(), rows.collect());
+    out
 }
 
 /// Seconds between two decisions.
@@ -117,7 +148,7 @@ mod tests {
         "#;
         insta::assert_snapshot!(text(toml), @r"
         reads each VM every 1 s
-        never switches db-*
+        never touches db-*
         records in /var/r, up to twice 1024 MiB
         answers http://127.0.0.1:9178/metrics
 
@@ -128,5 +159,38 @@ mod tests {
         *       experts      1 s  observes   10 s        60       1 s
         ");
         assert!(text("").ends_with("no policy decides\n"));
+        let toml = r#"
+            [memory]
+            limit = "60%"
+            policy = "mom"
+            [[vm]]
+            name = "web-*"
+            policy = "dsp"
+            [vm.memory]
+            act = true
+            least = "512M"
+            [[vm]]
+            name = "*"
+            [vm.memory]
+            most_orders_per_hour = 3
+        "#;
+        insta::assert_snapshot!(text(toml), @r"
+        reads each VM every 1 s
+        records nothing
+
+                                           least  switches
+        VMs     policy  decides      does   stay   an hour  blackout
+        ────────────────────────────────────────────────────────────
+        web-*      dsp      5 s  observes   10 s        60       1 s
+        *            -        -         -   10 s        60       1 s
+
+        divides 60 % of the host's memory by policy mom every 10 s
+
+                                           least   orders
+        VMs         does      least  most   stay  an hour
+        ─────────────────────────────────────────────────
+        web-*      takes    512 MiB   all   60 s       20
+        *       observes  a quarter   all   60 s        3
+        ");
     }
 }

@@ -7,15 +7,18 @@ mod check;
 pub use args::{DaemonArgs, STATE};
 
 use crate::console::{note, print};
+use crate::reclaim::GUARDIAN;
 use crate::status::Status;
 use crate::vms;
 use anyhow::Context as _;
 use args::CONFIG;
 use bifold_daemon::control::Control;
-use bifold_daemon::{Config, DaemonError, Homes, Service, Signals};
+use bifold_daemon::{Config, DaemonError, Homes, Place, Service, Signals};
 use bifold_host::Host;
+use bifold_host::held::Guardian;
 use bifold_live::Watch;
 use bifold_live::hardware::FileLimit;
+use bifold_live::order::folder;
 use rustix::fs::{Access, access};
 use std::fs::DirBuilder;
 use std::io;
@@ -41,7 +44,9 @@ pub fn run(args: &DaemonArgs) -> anyhow::Result<Status> {
     let homes = Homes::take(&args.state)?;
     let control = Control::listen(&args.state)?;
     let read = || configuration(args).map_err(|e| DaemonError::Refused(format!("{e:#}")));
-    let service = Service::start((watch, config, homes), &read, |text| note(true, text))?;
+    let guardian = Guardian::this_program(GUARDIAN)?;
+    let orders = folder().ok().map(|folder| Place { folder, guardian });
+    let service = Service::start((watch, config, homes, orders), &read, |text| note(true, text))?;
     let engine = service.engine();
     vms::notes(engine.watch(), no_pmu.as_ref(), &[]).iter().for_each(|text| note(true, text));
     if let Some(why) = engine.only_observes() {
@@ -49,7 +54,9 @@ pub fn run(args: &DaemonArgs) -> anyhow::Result<Status> {
     }
     let away = service.run(&control, &signals);
     if !away.is_empty() {
-        anyhow::bail!("not all VMs are back in their own modes; the next start tries again");
+        anyhow::bail!(
+            "not all VMs are back in their own modes, or have their memory back; the next start, and guardians of orders, try again"
+        );
     }
     Ok(Status::Done)
 }

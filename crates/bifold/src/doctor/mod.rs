@@ -21,7 +21,7 @@ use bifold_report::Format;
 use checks::all_checks;
 use clap::Args;
 use needs::{Finding, VERBS, Verb, Works, is_or_begins_with};
-use show::{json, table};
+use show::{LeftOrder, json, table};
 
 const EXAMPLES: &str = "\
 Examples:
@@ -40,7 +40,8 @@ Examples:
 /// in full, and 77 otherwise. Without VERB, the exit status is that of `bifold doctor compare`.
 ///
 /// Verbs that change KSM's settings restore them, even if they are killed. If the verb and its guardian were
-/// both killed, a journal is left: doctor reports it, and --restore restores the settings from it.
+/// both killed, a journal is left: doctor reports it, and --restore restores the settings from it. Of orders about guests' memory, doctor
+/// names the guests whose memory is not back: `bifold reclaim restore` gives it back.
 #[derive(Debug, Args)]
 #[command(after_help = EXAMPLES, after_long_help = status::below(EXAMPLES))]
 pub struct DoctorArgs {
@@ -79,13 +80,40 @@ pub fn run(args: &DoctorArgs) -> anyhow::Result<Status> {
         .filter(|c| asked.iter().any(|v| v.needs.contains(&c.name) || v.parts.iter().any(|p| p.0 == c.name)))
         .collect();
     let left = left_behind(&host, &Places::of_ksm());
+    let orders = orders(&host);
     let mut decides = findings.iter().filter(|f| !words.is_empty() || f.verb == "compare");
     let ok = decides.all(|f| f.works == Works::Yes);
     print(&match args.format {
-        Format::Json => json(ok, &findings, &needed, &left)?,
-        _ => table(&findings, &needed, &left),
+        Format::Json => json(ok, &findings, &needed, &left, &orders)?,
+        _ => table(&findings, &needed, &left, &orders),
     })?;
     Ok(if ok { Status::Done } else { Status::Unavailable })
+}
+
+/// What orders of `reclaim set` and the daemon have left that are not under way.
+#[cfg(feature = "host")]
+fn orders(host: &Host) -> Vec<LeftOrder> {
+    bifold_live::order::folder().map_or(Vec::new(), |folder| orders_in(host, &folder))
+}
+
+#[cfg(feature = "host")]
+fn orders_in(host: &Host, folder: &std::path::Path) -> Vec<LeftOrder> {
+    use bifold_host::held::left_behind;
+    use bifold_live::order::{WHAT, records};
+    let left = |entry| match entry {
+        Ok((places, record)) => {
+            let record: bifold_live::order::Record = record;
+            let held = matches!(left_behind(WHAT, &places, &host.proc), Ok(Some((_, true))));
+            (!held).then_some(LeftOrder::Of { pid: record.guest.0, name: record.name, kept: record.kept })
+        }
+        Err(e) => Some(LeftOrder::Unread(bifold_daemon::with_causes(&e))),
+    };
+    records(folder).into_iter().filter_map(left).collect()
+}
+
+#[cfg(not(feature = "host"))]
+fn orders(_: &Host) -> Vec<LeftOrder> {
+    Vec::new()
 }
 
 fn restore(host: &Host, places: &Places) -> anyhow::Result<Status> {

@@ -4,15 +4,53 @@
 use super::needs::{Finding, Works};
 use bifold_guest::doctor::Check;
 use bifold_host::ksm::{KsmError, Left};
+use bifold_host::printable;
 use bifold_report::wrapped;
 use serde_json::json;
 use std::fmt::Write as _;
+
+/// What an order about a guest's memory has left.
+#[derive(Debug, Clone, PartialEq, Eq)]
+#[cfg_attr(not(feature = "host"), allow(dead_code, reason = "orders are made by verbs that are left out"))]
+pub enum LeftOrder {
+    /// The guest's memory is not back: the order and its guardian were killed, or it was to stay.
+    Of {
+        /// The guest's process.
+        pid: u32,
+        /// Its name.
+        name: String,
+        /// Whether the user wanted that.
+        kept: bool,
+    },
+    /// A journal that cannot be read, and why.
+    Unread(String),
+}
+
+impl LeftOrder {
+    fn text(&self) -> String {
+        match self {
+            LeftOrder::Of { pid, name, kept } => {
+                let why = if *kept {
+                    "was kept by `reclaim set --keep`"
+                } else {
+                    "was left by an order that was killed"
+                };
+                let name = printable(name);
+                format!(
+                    "the size of VM {name} (process {pid}) {why}: `bifold reclaim restore {pid}` gives its memory back"
+                )
+            }
+            LeftOrder::Unread(why) => why.clone(),
+        }
+    }
+}
 
 pub fn json(
     ok: bool,
     findings: &[Finding],
     checks: &[&Check],
     left: &Result<Option<Left>, KsmError>,
+    orders: &[LeftOrder],
 ) -> anyhow::Result<String> {
     let left = match left {
         Ok(None) => json!(null),
@@ -41,11 +79,20 @@ pub fn json(
             "needed_by": c.needed_by,
         })).collect::<Vec<_>>(),
         "ksm_journal": left,
+        "reclaim_journals": orders.iter().map(|order| match order {
+            LeftOrder::Of { pid, name, kept } => json!({ "pid": pid, "vm": name, "kept": kept }),
+            LeftOrder::Unread(why) => json!({ "error": why }),
+        }).collect::<Vec<_>>(),
     });
     Ok(serde_json::to_string_pretty(&document)? + "\n")
 }
 
-pub fn table(findings: &[Finding], checks: &[&Check], left: &Result<Option<Left>, KsmError>) -> String {
+pub fn table(
+    findings: &[Finding],
+    checks: &[&Check],
+    left: &Result<Option<Left>, KsmError>,
+    orders: &[LeftOrder],
+) -> String {
     let mut out = String::new();
     let width = findings.iter().map(|f| f.verb.len()).max().unwrap_or(0);
     for f in findings {
@@ -93,6 +140,9 @@ pub fn table(findings: &[Finding], checks: &[&Check], left: &Result<Option<Left>
         Err(e) => {
             let _ = write!(out, "\n{}", wrapped(&e.to_string(), 0));
         }
+    }
+    for order in orders {
+        let _ = write!(out, "\n{}", wrapped(&order.text(), 0));
     }
     out
 }

@@ -80,9 +80,9 @@ fn verbs_are_told_with_what_they_lack_and_what_to_do() {
     let journal =
         Journal { pid: 4242, found: Settings::of(&[(Setting::Run, 0), (Setting::PagesToScan, 100)]) };
     let left = Ok(Some(Left { journal: journal.clone(), held: false }));
-    insta::assert_snapshot!("doctor_table", table(&findings, &checks, &left));
-    insta::assert_snapshot!("doctor_json", json(false, &findings[..1], &checks[..2], &left).unwrap());
-    let held = table(&findings, &checks, &Ok(Some(Left { journal, held: true })));
+    insta::assert_snapshot!("doctor_table", table(&findings, &checks, &left, &[]));
+    insta::assert_snapshot!("doctor_json", json(false, &findings[..1], &checks[..2], &left, &[]).unwrap());
+    let held = table(&findings, &checks, &Ok(Some(Left { journal, held: true })), &[]);
     assert!(held.contains("changed by process 4242 now") && !held.contains("--restore"), "{held}");
 }
 
@@ -94,7 +94,7 @@ fn ksm_is_told_with_what_to_do() {
     let not_root = ksm_check(Err(KsmError::NotRoot { path: "run".into() }));
     let none = ksm_check(Err(KsmError::NoKsm { path: "ksm".into() }));
     assert_eq!([there.ok, not_root.ok, none.ok], [true, false, false]);
-    insta::assert_snapshot!("doctor_ksm", table(&[], &[&there, &not_root, &none], &Ok(None)));
+    insta::assert_snapshot!("doctor_ksm", table(&[], &[&there, &not_root, &none], &Ok(None), &[]));
     assert_eq!(ksm_counters(Ksm::of(&tree.host())).detail, "12 pages shared");
 }
 
@@ -135,8 +135,42 @@ fn vms_that_cannot_be_switched_are_named_up_to_a_number() {
     tree.paging(102, "nested", "dma");
     let [kvm, switching] = kvm_checks(&tree.host());
     assert!(switching.ok, "the host can switch others");
-    insta::assert_snapshot!("doctor_vms", table(&[], &[&kvm, &switching], &Ok(None)));
+    insta::assert_snapshot!("doctor_vms", table(&[], &[&kvm, &switching], &Ok(None), &[]));
     assert_eq!(switching.detail.lines().count(), 12);
+}
+
+#[test]
+fn orders_that_left_a_guest_without_its_memory_are_named() {
+    let tree = Tree::new();
+    let values = |pid: u32, more: &str| {
+        format!(
+            "bifold-reclaim 1\npid 7\nguest {pid}\nstarted 1\nname we\u{1b}b\nmonitor unix /run/qmp\nway balloon\ndevice /b\n\
+             found 536870912\nleast 402653184\ndimms 0\n{more}end\n"
+        )
+    };
+    tree.write("reclaim/41-1.journal", &values(41, ""));
+    tree.write("reclaim/42-1.journal", &values(42, "kept yes\n"));
+    tree.write("reclaim/43-1.journal", "nonsense\n");
+    tree.write("reclaim/44-1.journal", &values(44, ""));
+    let folder = tree.host().sys.parent().unwrap().join("reclaim");
+    for pid in [41, 42, 43, 44] {
+        tree.write(&format!("reclaim/{pid}-1.lock"), "");
+    }
+    // An order is under way.
+    let places = Places { lock: folder.join("44-1.lock"), journal: folder.join("44-1.journal") };
+    let _held = bifold_host::held::lock("reclaim", &places).unwrap();
+    let left = orders_in(&tree.host(), &folder);
+    let text = table(&[], &[], &Ok(None), &left).replace('\n', " ");
+    for part in [
+        "the size of VM we\\u{1b}b (process 41) was left by an order that was killed: `bifold reclaim restore 41` gives",
+        "(process 42) was kept by `reclaim set --keep`",
+        "43-1.journal cannot be used",
+    ] {
+        assert!(text.contains(part), "{part}: {text}");
+    }
+    assert!(!text.contains("44"), "{text}");
+    let json = json(true, &[], &[], &Ok(None), &left).unwrap();
+    assert!(json.contains("\"kept\": true") && json.contains("\"pid\": 41"), "{json}");
 }
 
 #[test]

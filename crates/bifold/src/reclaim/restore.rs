@@ -80,6 +80,7 @@ pub fn run(args: &RestoreArgs) -> anyhow::Result<Status> {
                 }
             }
         });
+        held::remove_unused_lock(&places);
         match (restored, back) {
             // Without a name, what is not to be restored now is no failure.
             (Err(OrderError::Held(HeldError::Busy { .. })), _) if args.vm.is_none() => {

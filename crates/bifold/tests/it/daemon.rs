@@ -13,24 +13,24 @@ use std::time::{Duration, Instant};
 const PATIENCE: Duration = Duration::from_secs(60);
 
 /// A daemon that was started as systemd starts a unit of type notify.
-struct Daemon {
-    child: Child,
+pub struct Daemon {
+    pub child: Child,
     notices: UnixDatagram,
 }
 
 impl Daemon {
-    fn start(dir: &Path) -> Daemon {
+    pub fn start(dir: &Path) -> Daemon {
         let socket = dir.join("notify");
         let _ = std::fs::remove_file(&socket);
         let notices = UnixDatagram::bind(&socket).unwrap();
         notices.set_read_timeout(Some(PATIENCE)).unwrap();
         let mut c = command(["daemon", "--no-pmu", "--config", "c.toml", "--state", "state"]);
-        c.current_dir(dir).env("NOTIFY_SOCKET", &socket).stderr(Stdio::piped());
+        c.current_dir(dir).env("NOTIFY_SOCKET", &socket).env("XDG_RUNTIME_DIR", dir).stderr(Stdio::piped());
         Daemon { child: c.spawn().unwrap(), notices }
     }
 
     /// Waits for a notice that contains this text, and returns the notice.
-    fn waits_for(&self, text: &str) -> String {
+    pub fn waits_for(&self, text: &str) -> String {
         let start = Instant::now();
         while start.elapsed() < PATIENCE {
             let mut notice = [0; 1000];
@@ -47,13 +47,18 @@ impl Daemon {
         panic!("no {text}");
     }
 
-    fn signal(&self, signal: &str) {
+    /// Closes the socket of notices: a daemon waits at a full one, which systemd empties.
+    pub fn unheard(self) -> Daemon {
+        Daemon { notices: UnixDatagram::unbound().unwrap(), ..self }
+    }
+
+    pub fn signal(&self, signal: &str) {
         let sent = Command::new("kill").arg(signal).arg(self.child.id().to_string()).status().unwrap();
         assert!(sent.success());
     }
 
     /// Waits for the end. Returns status and log.
-    fn ends(mut self) -> (Option<i32>, String) {
+    pub fn ends(mut self) -> (Option<i32>, String) {
         let mut log = String::new();
         self.child.stderr.take().unwrap().read_to_string(&mut log).unwrap();
         (self.child.wait().unwrap().code(), log)

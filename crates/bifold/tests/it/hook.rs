@@ -69,8 +69,8 @@ fn a_domain_has_the_rule_of_its_metadata_from_its_start_to_its_end() {
         assert_eq!(host.parts(), ["libvirt-web-1.toml"]);
         let config = Config::read(&host.config()).unwrap();
         let rule = &config.rules[0];
-        assert_eq!((rule.vms.text(), rule.decides.name(), rule.act), ("web-1", "dsp", true));
-        let Decides::Policy(named) = &rule.decides else { panic!("{rule:?}") };
+        assert_eq!((rule.vms.text(), rule.policy(), rule.act), ("web-1", Some("dsp"), true));
+        let Some(Decides::Policy(named)) = &rule.decides else { panic!("{rule:?}") };
         assert_eq!(named.spec.interval_s(), 2.0);
         let limits = (rule.limits.min_stay_s, rule.limits.most_switches_per_hour, rule.limits.blackout_s);
         assert_eq!((limits, config.rules.len()), ((30.0, 20, 2.5), 2));
@@ -102,7 +102,7 @@ fn a_domain_may_ask_for_probes_in_place_of_a_policy() {
         "<b:vm xmlns:b='urn:bifold:vm:1' act='yes'><probe every_s='900' least_gain_percent='4.5'/></b:vm>";
     assert_eq!(host.calls("a", "prepare begin", &domain("a", vm)), "");
     let config = Config::read(&host.config()).unwrap();
-    let Decides::Probes(probing) = &config.rules[0].decides else { panic!("{:?}", config.rules) };
+    let Some(Decides::Probes(probing)) = &config.rules[0].decides else { panic!("{:?}", config.rules) };
     assert_eq!((probing.every_s, probing.least_gain_percent), (900.0, 4.5));
 }
 

@@ -1,263 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Orders about the sizes of guests, on processes that answer as QEMU does: this test program, run again under QEMU's
-//! name. Each has 512 MiB, uses 100, and follows orders at once.
+//! Orders about the sizes of guests, on processes that answer as QEMU does.
 
-use bifold_host::Host;
-use bifold_host::guest_memory::{Machine, Monitor, MonitorPlace};
-use rustix::process::{Pid, Signal, kill_process};
+use crate::reclaim_qemu::{MIB, Qemu, hears, lines_of, signal, text};
+use rustix::process::Signal;
 use serde_json::{Value, json};
-use std::io::{BufRead as _, BufReader, Write as _};
-use std::os::unix::net::UnixListener;
-use std::os::unix::process::CommandExt as _;
-use std::path::{Path, PathBuf};
-use std::process::{Child, Command, Output, Stdio};
-use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
-
-const SOCKET: &str = "BIFOLD_TEST_QMP_SOCKET";
-const MIB: u64 = 1 << 20;
-
-/// A guest that is made of answers.
-struct Qemu {
-    child: Child,
-    dir: tempfile::TempDir,
-    name: String,
-    started: u64,
-}
-
-impl Qemu {
-    fn start(name: &str) -> Qemu {
-        Qemu::with(name, |socket| ["-qmp".into(), format!("unix:{socket},server=on,wait=off")].into())
-    }
-
-    /// With these arguments for a monitor at the socket.
-    fn with(name: &str, monitor: impl Fn(&str) -> Vec<String>) -> Qemu {
-        let dir = tempfile::tempdir().unwrap();
-        let name = format!("{name}-{}", std::process::id());
-        let socket = dir.path().join("qmp");
-        let child = Command::new(std::env::current_exe().unwrap())
-            .arg0("qemu-system-x86_64")
-            .args(["--exact", "reclaim::a_process_that_answers_as_qemu", "--ignored", "--nocapture", "--"])
-            .args(["-name", &name])
-            .args(monitor(socket.to_str().unwrap()))
-            .env(SOCKET, &socket)
-            .stdin(Stdio::null())
-            .stdout(Stdio::null())
-            .stderr(Stdio::null())
-            .spawn()
-            .unwrap();
-        let started = Host::live().started(child.id()).unwrap();
-        let qemu = Qemu { child, dir, name, started };
-        assert!(until(|| socket.exists()), "the process does not listen");
-        qemu
-    }
-
-    fn monitor(&self) -> Monitor {
-        let place = MonitorPlace::Socket(self.dir.path().join("qmp"));
-        let end = Instant::now() + Duration::from_secs(20);
-        loop {
-            match place.open(&Host::live(), self.child.id()) {
-                Ok(monitor) => return monitor,
-                Err(e) if Instant::now() > end => panic!("{e}"),
-                Err(_) => std::thread::sleep(Duration::from_millis(20)),
-            }
-        }
-    }
-
-    /// Size in MiB, and seconds between two statistics.
-    fn state(&self) -> (u64, u64) {
-        let balloon = Machine::ask(&mut self.monitor()).unwrap().balloon.unwrap();
-        (balloon.actual.unwrap() / MIB, balloon.polling_s)
-    }
-
-    /// Changes what the process answers.
-    fn tell(&self, name: &str, value: impl Into<Value>) {
-        self.monitor().ask("x-set", json!({ name: value.into() })).unwrap();
-    }
-
-    fn order(&self, arguments: &[&str]) -> Command {
-        let mut command = self.bifold("set");
-        command.arg(&self.name).args(arguments);
-        command
-    }
-
-    fn bifold(&self, verb: &str) -> Command {
-        let mut command = Command::new("env");
-        // A shell that starts the tests in the background has SIGINT ignored in all of them.
-        command.arg("--default-signal=INT").arg(env!("CARGO_BIN_EXE_bifold")).args(["reclaim", verb]);
-        command.env("XDG_RUNTIME_DIR", self.dir.path()).stdin(Stdio::null());
-        command
-    }
-
-    /// The journal of the order about this guest.
-    fn journal(&self) -> PathBuf {
-        let root = rustix::process::geteuid().is_root();
-        let own = self.dir.path().join("bifold-reclaim");
-        let folder = if root { Path::new("/run/bifold/reclaim") } else { &own };
-        folder.join(format!("{}-{}.journal", self.child.id(), self.started))
-    }
-
-    fn is_as_found(&self) -> bool {
-        until(|| !self.journal().exists()) && self.state() == (512, 0)
-    }
-}
-
-impl Drop for Qemu {
-    fn drop(&mut self) {
-        let _ = std::fs::remove_file(self.journal().with_extension("lock"));
-        let _ = self.child.kill();
-        let _ = self.child.wait();
-    }
-}
-
-fn until(mut so: impl FnMut() -> bool) -> bool {
-    let begun = Instant::now();
-    while !so() {
-        if begun.elapsed() > Duration::from_secs(60) {
-            return false;
-        }
-        std::thread::sleep(Duration::from_millis(10));
-    }
-    true
-}
-
-fn text(output: &Output) -> String {
-    let text = [&output.stdout[..], &output.stderr].concat();
-    format!("{:?}\n{}", output.status.code(), String::from_utf8_lossy(&text))
-}
-
-fn signal(child: &Child, signal: Signal) {
-    kill_process(Pid::from_child(child), signal).unwrap();
-}
-
-/// The processes that this one has started.
-fn children(pid: u32) -> Vec<i32> {
-    let list = std::fs::read_to_string(format!("/proc/{pid}/task/{pid}/children")).unwrap_or_default();
-    list.split_whitespace().map(|pid| pid.parse().unwrap()).collect()
-}
-
-/// Waits until the process says a line with this word.
-fn hears(lines: &mut impl Iterator<Item = std::io::Result<String>>, word: &str) {
-    assert!(lines.any(|line| line.unwrap().contains(word)), "it does not say {word}");
-}
-
-#[test]
-#[ignore = "a part of other tests, which run it as a process of its own"]
-fn a_process_that_answers_as_qemu() {
-    let Some(path) = std::env::var_os(SOCKET) else { return };
-    let listener = UnixListener::bind(path).unwrap();
-    let mut state = State {
-        running: true,
-        polling: 0,
-        size: 512 * MIB,
-        target: 512 * MIB,
-        used: 100 * MIB,
-        deaf: false,
-        dimms: 0,
-        late: 0,
-        wait: 0,
-    };
-    for stream in listener.incoming() {
-        let Ok(mut stream) = stream else { continue };
-        let Ok(copy) = stream.try_clone() else { continue };
-        let _ = writeln!(stream, "{}", json!({ "QMP": { "version": {}, "capabilities": [] } }));
-        for line in BufReader::new(copy).lines() {
-            let Ok(order) = line.map_err(drop).and_then(|l| serde_json::from_str::<Value>(&l).map_err(drop))
-            else {
-                break;
-            };
-            let answer = state.answer(order["execute"].as_str().unwrap_or_default(), &order["arguments"]);
-            let line = answer.map_or_else(
-                || json!({ "error": { "class": "GenericError", "desc": "not here" } }),
-                |value| json!({ "return": value }),
-            );
-            if writeln!(stream, "{line}").is_err() {
-                break;
-            }
-        }
-    }
-}
-
-/// What the process answers from.
-struct State {
-    running: bool,
-    polling: u64,
-    size: u64,
-    target: u64,
-    used: u64,
-    /// Whether the guest follows no order.
-    deaf: bool,
-    /// Bytes of plugged DIMMs.
-    dimms: u64,
-    /// How often its size is asked for before it follows an order, and how often that still is.
-    late: u64,
-    wait: u64,
-}
-
-impl State {
-    fn answer(&mut self, command: &str, arguments: &Value) -> Option<Value> {
-        if !self.deaf && self.wait == 0 {
-            self.size = self.target;
-        }
-        let number = |name: &str| arguments[name].as_u64();
-        match command {
-            "query-status" => Some(
-                json!({ "running": self.running, "status": if self.running { "running" } else { "paused" } }),
-            ),
-            "query-memory-size-summary" => Some(json!({ "base-memory": 512 * MIB, "plugged-memory": 0 })),
-            "query-memory-devices" => {
-                Some(json!([{ "type": "dimm", "data": { "id": "d0", "size": self.dimms } }]))
-            }
-            "qom-list" => Some(json!([{ "name": "b0", "type": "child<virtio-balloon-pci>" }])),
-            "query-balloon" => {
-                self.wait = self.wait.saturating_sub(1);
-                Some(json!({ "actual": self.size }))
-            }
-            "balloon" => {
-                self.wait = self.late;
-                self.target = number("value")?.min(512 * MIB + self.dimms);
-                Some(json!({}))
-            }
-            "qom-get" => self.property(arguments["property"].as_str()?),
-            "qom-set" => {
-                self.polling = number("value")?;
-                Some(json!({}))
-            }
-            "qmp_capabilities" | "query-migrate" => Some(json!({})),
-            "x-set" => {
-                self.running = arguments["running"].as_bool().unwrap_or(self.running);
-                self.deaf = arguments["deaf"].as_bool().unwrap_or(self.deaf);
-                if let Some(mib) = number("dimms") {
-                    // QEMU's figure leaves out what the balloon holds, and that stays.
-                    self.target += mib * MIB - self.dimms;
-                    self.dimms = mib * MIB;
-                }
-                self.polling = number("polling").unwrap_or(self.polling);
-                self.late = number("late").unwrap_or(self.late);
-                self.used = number("used").map_or(self.used, |mib| mib * MIB);
-                Some(json!({}))
-            }
-            _ => None,
-        }
-    }
-
-    fn property(&self, name: &str) -> Option<Value> {
-        let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap().as_secs();
-        match name {
-            "deflate-on-oom" => Some(true.into()),
-            "guest-stats-polling-interval" => Some(self.polling.into()),
-            "guest-stats" if self.polling == 0 => Some(json!({ "stats": {}, "last-update": 0 })),
-            "guest-stats" => Some(json!({
-                "stats": {
-                    "stat-available-memory": self.size.saturating_sub(self.used),
-                    "stat-major-faults": 0,
-                    "stat-swap-in": u64::MAX,
-                },
-                "last-update": now,
-            })),
-            _ => None,
-        }
-    }
-}
+use std::io::{BufRead as _, BufReader};
+use std::path::Path;
+use std::process::Stdio;
 
 #[test]
 fn an_order_holds_its_size_for_its_time_and_gives_it_back() {
@@ -274,6 +23,7 @@ fn an_order_holds_its_size_for_its_time_and_gives_it_back() {
         assert!(text.contains(part), "{part}: {text}");
     }
     assert!(qemu.is_as_found());
+    assert!(!qemu.journal().with_extension("lock").exists(), "locks do not pile up");
 }
 
 #[test]
@@ -364,13 +114,6 @@ fn a_size_that_is_kept_stays_until_it_is_restored() {
     assert_eq!((qemu.journal().exists(), qemu.state()), (false, (300, 0)));
 }
 
-/// JSON lines on stdout.
-fn lines_of(output: &Output) -> Vec<Value> {
-    assert!(output.status.success(), "{}", text(output));
-    let stdout = std::str::from_utf8(&output.stdout).unwrap();
-    stdout.lines().map(|line| serde_json::from_str(line).unwrap()).collect()
-}
-
 #[test]
 fn watching_changes_nothing_unless_asked_and_then_sets_it_back() {
     let qemu = Qemu::start("watch");
@@ -455,71 +198,6 @@ fn libvirts_monitor_is_asked_through_virsh() {
     assert_eq!((&lines[0]["state"], &lines[0]["size_bytes"]), (&json!("paused"), &json!(1 << 20)));
 }
 
-/// How many kills the test makes, all at once: each has its own guest.
-fn kills() -> u64 {
-    std::env::var("BIFOLD_TEST_KILLS").ok().and_then(|n| n.parse().ok()).unwrap_or(12)
-}
-
-#[test]
-fn a_size_comes_back_when_its_order_is_killed_at_any_moment() {
-    let count = kills();
-    let threads = (0..count).map(|n| {
-        std::thread::spawn(move || {
-            let qemu = Qemu::start(&format!("kill{n}"));
-            let mut order = qemu.order(&["300"]).stdout(Stdio::null()).stderr(Stdio::null()).spawn().unwrap();
-            std::thread::sleep(Duration::from_millis(12_000 * n / count));
-            signal(&order, Signal::KILL);
-            order.wait().unwrap();
-            assert!(qemu.is_as_found(), "kill {n} of {count}: {:?}", qemu.state());
-        })
-    });
-    let threads: Vec<_> = threads.collect();
-    threads.into_iter().for_each(|t| t.join().unwrap());
-}
-
-#[test]
-fn when_order_and_guardian_are_killed_the_journal_stays_for_restore() {
-    let qemu = Qemu::start("both");
-    killed_with_its_guardian(&qemu);
-    assert_eq!((qemu.journal().exists(), qemu.state()), (true, (400, 1)));
-    assert!(qemu.bifold("restore").arg(&qemu.name).output().unwrap().status.success());
-    assert!(qemu.is_as_found());
-}
-
-#[test]
-fn a_long_interval_of_statistics_is_shortened_for_the_order() {
-    let qemu = Qemu::start("seldom");
-    qemu.tell("polling", 3600);
-    let start = || {
-        let mut order = qemu.order(&["448"]).stdout(Stdio::piped()).stderr(Stdio::null()).spawn().unwrap();
-        hears(&mut BufReader::new(order.stdout.take().unwrap()).lines(), "holds at 448 MiB");
-        assert_eq!(qemu.state(), (448, 1));
-        order
-    };
-    let mut order = start();
-    signal(&order, Signal::KILL);
-    order.wait().unwrap();
-    assert!(until(|| !qemu.journal().exists()));
-    assert_eq!(qemu.state(), (512, 3600));
-    // Another program's interval stays.
-    let mut order = start();
-    qemu.tell("polling", 2);
-    signal(&order, Signal::INT);
-    order.wait().unwrap();
-    assert_eq!(qemu.state(), (512, 2));
-}
-
-#[test]
-fn a_guest_that_has_ended_is_found_by_its_name() {
-    let mut qemu = Qemu::start("ended");
-    assert!(qemu.order(&["448", "--keep"]).output().unwrap().status.success());
-    qemu.child.kill().unwrap();
-    qemu.child.wait().unwrap();
-    let restored = text(&qemu.bifold("restore").arg(&qemu.name).output().unwrap());
-    assert!(restored.contains(&format!("VM {}: the guest has ended", qemu.name)), "{restored}");
-    assert!(!qemu.journal().exists());
-}
-
 #[test]
 fn what_a_balloon_holds_comes_back_though_a_dimm_was_plugged() {
     let qemu = Qemu::start("dimm");
@@ -539,118 +217,14 @@ fn what_a_balloon_holds_comes_back_though_a_dimm_was_plugged() {
 }
 
 #[test]
-fn a_size_comes_back_though_the_journals_folder_is_removed() {
-    let qemu = Qemu::start("logout");
-    let mut order = qemu.order(&["400"]).stdout(Stdio::piped()).stderr(Stdio::null()).spawn().unwrap();
-    hears(&mut BufReader::new(order.stdout.take().unwrap()).lines(), "holds at 400 MiB");
-    std::fs::remove_file(qemu.journal()).unwrap();
-    signal(&order, Signal::KILL);
-    order.wait().unwrap();
-    assert!(until(|| qemu.state() == (512, 0)), "{:?}", qemu.state());
-}
-
-#[test]
-fn a_guardian_does_not_take_another_orders_journal_for_its_own() {
-    let qemu = Qemu::start("foreign");
-    let mut order = qemu.order(&["400"]).stdout(Stdio::piped()).stderr(Stdio::null()).spawn().unwrap();
-    hears(&mut BufReader::new(order.stdout.take().unwrap()).lines(), "holds at 400 MiB");
-    let own = std::fs::read_to_string(qemu.journal()).unwrap();
-    let found = |mib: u64| format!("\nfound {}\n", mib * MIB);
-    let other =
-        own.replace(&format!("\npid {}\n", order.id()), "\npid 1\n").replace(&found(512), &found(400));
-    assert!(other.contains("\npid 1\n") && other.contains(&found(400)), "{own}");
-    std::fs::write(qemu.journal(), &other).unwrap();
-    let guardian = format!("/proc/{}/cmdline", children(order.id())[0]);
-    signal(&order, Signal::KILL);
-    order.wait().unwrap();
-    assert!(until(|| qemu.state() == (512, 0)), "{:?}", qemu.state());
-    // A zombie has no words.
-    assert!(until(|| std::fs::read(&guardian).unwrap_or_default().is_empty()));
-    assert_eq!(std::fs::read_to_string(qemu.journal()).unwrap(), other);
-    std::fs::remove_file(qemu.journal()).unwrap();
-}
-
-/// An order that holds 400 MiB and is killed with its guardian.
-fn killed_with_its_guardian(qemu: &Qemu) {
-    let mut order = qemu.order(&["400"]).stdout(Stdio::piped()).stderr(Stdio::null()).spawn().unwrap();
-    hears(&mut BufReader::new(order.stdout.take().unwrap()).lines(), "holds at 400 MiB");
-    // It must not see its guardian's end.
-    signal(&order, Signal::STOP);
-    for guardian in children(order.id()) {
-        kill_process(Pid::from_raw(guardian).unwrap(), Signal::KILL).unwrap();
-    }
-    signal(&order, Signal::KILL);
-    order.wait().unwrap();
-}
-
-#[test]
-fn an_order_whose_guardian_is_killed_gives_back_and_ends() {
-    let qemu = Qemu::start("alone");
-    let mut order = qemu.order(&["400"]).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
-    hears(&mut BufReader::new(order.stdout.take().unwrap()).lines(), "holds at 400 MiB");
-    for guardian in children(order.id()) {
-        kill_process(Pid::from_raw(guardian).unwrap(), Signal::KILL).unwrap();
-    }
-    let output = order.wait_with_output().unwrap();
-    assert!(text(&output).contains("runs no longer"), "{}", text(&output));
-    assert_eq!(output.status.code(), Some(1));
-    assert!(qemu.is_as_found());
-}
-
-#[test]
-fn a_guardian_that_cannot_give_back_says_so_and_ends_at_a_signal() {
-    let qemu = Qemu::start("stuck");
-    let mut order = qemu.order(&["400"]).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
-    hears(&mut BufReader::new(order.stdout.take().unwrap()).lines(), "holds at 400 MiB");
-    let guardian = Pid::from_raw(children(order.id())[0]).unwrap();
-    signal(&qemu.child, Signal::STOP);
-    signal(&order, Signal::KILL);
-    let mut lines = BufReader::new(order.stderr.take().unwrap()).lines();
-    order.wait().unwrap();
-    hears(&mut lines, &format!("process {} tries", guardian.as_raw_pid()));
-    kill_process(guardian, Signal::TERM).unwrap();
-    hears(&mut lines, "is not given back");
-    signal(&qemu.child, Signal::CONT);
-    assert_eq!((qemu.journal().exists(), qemu.state()), (true, (400, 1)));
-    let restored = qemu.bifold("restore").args([&qemu.name, "--force"]).output().unwrap();
-    assert!(restored.status.success() && qemu.is_as_found(), "{}", text(&restored));
-}
-
-#[test]
-fn an_order_that_stands_still_loses_its_guest() {
-    let qemu = Qemu::start("still");
-    let mut order = qemu.order(&["300"]).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
-    hears(&mut BufReader::new(order.stdout.take().unwrap()).lines(), "-> ");
-    signal(&order, Signal::STOP);
-    assert!(until(|| qemu.state() == (512, 0)), "{:?}", qemu.state());
-    // It orders nothing when it goes on.
-    signal(&order, Signal::CONT);
-    let output = order.wait_with_output().unwrap();
-    assert!(text(&output).contains("stands still during an order"), "{}", text(&output));
-    assert!(text(&output).contains("runs no longer"), "{}", text(&output));
-    assert_eq!(output.status.code(), Some(1));
-    assert!(qemu.is_as_found());
-}
-
-#[test]
-fn the_size_of_a_guest_on_its_way_is_not_taken_for_its_own() {
-    let qemu = Qemu::start("way");
-    killed_with_its_guardian(&qemu);
-    // The next order gives 512 MiB back, sees 400, and then 512.
-    qemu.tell("late", 1);
-    let moves = text(&qemu.order(&["350", "--for", "1"]).output().unwrap());
-    assert!(moves.contains("its size moves, from 400 to 512 MiB"), "{moves}");
-    assert!(qemu.is_as_found());
-    qemu.tell("late", 0);
-    killed_with_its_guardian(&qemu);
-    // A guest that does not follow: the next order's end still gives back what the first one found.
-    qemu.tell("deaf", true);
-    let mut order = qemu.order(&["350"]).stdout(Stdio::piped()).stderr(Stdio::null()).spawn().unwrap();
-    hears(&mut BufReader::new(order.stdout.take().unwrap()).lines(), "has 400 MiB");
-    signal(&order, Signal::INT);
-    order.wait().unwrap();
-    qemu.tell("deaf", false);
-    assert!(qemu.is_as_found());
+fn a_guest_that_has_ended_is_found_by_its_name() {
+    let mut qemu = Qemu::start("ended");
+    assert!(qemu.order(&["448", "--keep"]).output().unwrap().status.success());
+    qemu.child.kill().unwrap();
+    qemu.child.wait().unwrap();
+    let restored = text(&qemu.bifold("restore").arg(&qemu.name).output().unwrap());
+    assert!(restored.contains(&format!("VM {}: the guest has ended", qemu.name)), "{restored}");
+    assert!(!qemu.journal().exists());
 }
 
 #[test]

@@ -3,6 +3,7 @@
 //!
 //! No time is asserted: the guest is slow on a busy machine.
 
+use crate::daemon::Daemon;
 use bifold_guest::cpio::{Archive, Entry};
 use bifold_guest::kernel::{self, Kernel};
 use bifold_guest::vm::{GuestLine, GuestVm, GuestVmSpec, Initrd};
@@ -188,6 +189,32 @@ fn random_orders_on_loaded_guests_kill_nothing() {
         );
     };
     std::thread::scope(|scope| (0..3).for_each(|seed| _ = scope.spawn(move || one(seed))));
+}
+
+#[test]
+fn the_daemon_takes_what_is_free_in_a_real_guest_and_a_kill_gives_it_back() {
+    let dir = tempfile::tempdir().unwrap();
+    let name = format!("divides-real-{}", std::process::id());
+    let Some(mut guest) = start(dir.path(), &name, &[]) else { return };
+    guest.until("freed", |g| g.phase == "freed");
+    let config = format!(
+        "[memory]\nlimit = \"320M\"\npolicy = \"equal\"\ninterval_s = 1\nmin_stay_s = 0\n\
+         [[vm]]\nname = \"{name}\"\n[vm.memory]\nact = true\n"
+    );
+    std::fs::write(dir.path().join("c.toml"), config).unwrap();
+    let daemon = Daemon::start(dir.path()).unheard();
+    guest.until("smaller", |g| g.state().0 <= 321);
+    guest.works_on();
+    daemon.signal("-KILL");
+    daemon.ends();
+    guest.until("as it was after a kill", |g| g.state() == (512, 0));
+    let daemon = Daemon::start(dir.path()).unheard();
+    guest.until("smaller again", |g| g.state().0 < 500);
+    daemon.signal("-TERM");
+    let (status, log) = daemon.ends();
+    assert_eq!(status, Some(0), "{log}");
+    guest.until("as it was", |g| g.state() == (512, 0));
+    guest.works_on();
 }
 
 #[test]

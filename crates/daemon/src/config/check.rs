@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! Turns what is written into a configuration, and finds values out of range and contradictions.
 
-use super::{Config, Decides, Limits, Metrics, Pattern, Recording, Rule, file};
+use super::{Config, Decides, Limits, Metrics, Pattern, Recording, Rule, file, memory};
 use crate::probe::Probing;
 use bifold_live::Measured;
 use bifold_policy::{Estimator, Named, SpecError};
@@ -9,7 +9,7 @@ use bifold_trace::bounded;
 use std::path::Path;
 
 /// What is wrong, each with its key.
-type Wrong = Vec<String>;
+pub(super) type Wrong = Vec<String>;
 
 /// The configuration of a file in this folder.
 pub fn config(file: file::File, folder: &Path) -> Result<Config, Wrong> {
@@ -26,6 +26,8 @@ pub fn config(file: file::File, folder: &Path) -> Result<Config, Wrong> {
             wrong.push(format!("never[{place}] is empty: give a name, a pattern or a PID-FD"));
         }
     }
+    let has_memory = file.memory.is_some();
+    let share = file.memory.and_then(|given| memory::share(given, &mut wrong));
     let (mut rules, mut notes): (Vec<Rule>, Vec<String>) = (Vec::new(), Vec::new());
     for (place, vm) in file.vm.into_iter().enumerate() {
         let at = format!("vm[{place}] ({})", vm.name.escape_debug());
@@ -37,7 +39,13 @@ pub fn config(file: file::File, folder: &Path) -> Result<Config, Wrong> {
         if let Some(never) = file.never.iter().find(|never| covers(never, &vm.name)) {
             notes.push(format!("{at} is not used: never = [\"{}\"] comes first", never.escape_debug()));
         }
-        rules.extend(rule(vm, &at, &limits, estimator.as_ref(), folder, &mut wrong));
+        if vm.memory.is_some() && !has_memory {
+            wrong.push(format!("{at}: memory needs the table [memory] with a limit and a policy"));
+        }
+        rules.extend(rule(vm, &at, (&limits, share.as_ref()), estimator.as_ref(), folder, &mut wrong));
+    }
+    if has_memory && rules.iter().all(|r| r.memory.is_none()) {
+        notes.push("memory is not used: no rule has a table vm.memory".into());
     }
     let recording = file.recording.map(|r| recording(r, folder, &mut wrong));
     let metrics = metrics(file.metrics, folder, &mut wrong);
@@ -49,7 +57,7 @@ pub fn config(file: file::File, folder: &Path) -> Result<Config, Wrong> {
     match (estimator, wrong.is_empty()) {
         (Some(estimator), true) => {
             let never = file.never.iter().map(|text| Pattern::new(text)).collect();
-            Ok(Config { interval_s, never, rules, notes, recording, metrics, estimator })
+            Ok(Config { interval_s, never, rules, notes, recording, metrics, memory: share, estimator })
         }
         _ => Err(wrong),
     }
@@ -62,7 +70,7 @@ fn covers(earlier: &str, later: &str) -> bool {
         || earlier == "*"
 }
 
-fn within(value: f64, least: f64, most: f64, key: &str, wrong: &mut Wrong) {
+pub(super) fn within(value: f64, least: f64, most: f64, key: &str, wrong: &mut Wrong) {
     // NaN is in no range.
     if !(least..=most).contains(&value) {
         wrong.push(format!("{key} = {value} is not {least} to {most}"));
@@ -105,7 +113,7 @@ fn estimator(path: &Path) -> Result<Estimator, String> {
 fn rule(
     vm: file::Vm,
     at: &str,
-    general: &Limits,
+    (general, share): (&Limits, Option<&memory::ShareMemory>),
     estimator: Option<&Estimator>,
     folder: &Path,
     wrong: &mut Wrong,
@@ -123,16 +131,24 @@ fn rule(
         (Some(name), None) => {
             let named = policy(&vm, name, folder).map_err(|e| wrong.push(format!("{at}: {e}"))).ok()?;
             can_be_counted(&named, estimator, at, wrong);
-            Decides::Policy(named)
+            Some(Decides::Policy(named))
         }
-        (None, Some(probe)) => Decides::Probes(probing(&vm, probe, &limits, at, wrong)),
+        (None, Some(probe)) => Some(Decides::Probes(probing(&vm, probe, &limits, at, wrong))),
         (Some(_), Some(_)) => {
             wrong.push(format!("{at} has a policy and a table probe: remove one of them"));
             return None;
         }
+        (None, None) if vm.memory.is_some() => {
+            if vm.act {
+                wrong.push(format!(
+                    "{at}: act is for a policy or probes: for memory, write it into vm.memory"
+                ));
+            }
+            None
+        }
         (None, None) => {
             wrong.push(format!(
-                "{at} has neither a policy nor a table probe: `bifold policy list` shows policies"
+                "{at} has neither a policy nor a table probe or memory: `bifold policy list` shows policies"
             ));
             return None;
         }
@@ -140,7 +156,9 @@ fn rule(
     if vm.reporter.as_deref().is_some_and(|path| !path.starts_with('/')) {
         wrong.push(format!("{at}: reporter is no absolute path"));
     }
-    Some(Rule { vms: Pattern::new(&vm.name), decides, act: vm.act, limits, reporter: vm.reporter })
+    let vms = Pattern::new(&vm.name);
+    let of_memory = vm.memory.and_then(|given| memory::of_rule(given, share, at, wrong));
+    Some(Rule { vms, decides, act: vm.act, limits, reporter: vm.reporter, memory: of_memory })
 }
 
 fn policy(vm: &file::Vm, name: &str, folder: &Path) -> Result<Named, SpecError> {

@@ -8,7 +8,7 @@ use std::net::SocketAddr;
 use std::path::PathBuf;
 
 /// All tables, in the order of the documentation.
-pub const TABLES: &[Table] = &[TOP, LIMITS, RECORDING, METRICS, VM, PROBE];
+pub const TABLES: &[Table] = &[TOP, LIMITS, RECORDING, METRICS, MEMORY, VM, PROBE, VM_MEMORY];
 
 /// A configuration with the keys that most hosts need.
 pub const EXAMPLE: &str = include_str!("example.toml");
@@ -20,12 +20,13 @@ toml_table! {
             "Time between two readings of each VM, in seconds, 0.05 to 3600.";
         #[serde(default)]
         never: Vec<String> = "[]",
-            "VMs that are never switched: patterns as in `vm.name`. They come before all rules.";
+            "VMs that are never switched, and of which no memory is taken: patterns as in `vm.name`. They come before all rules.";
         estimator: Option<PathBuf> = "built in",
             "File with the coefficients that estimate the other mode's cost, as `bifold policy train estimator` writes it.";
         + #[serde(default)] limits: Limits;
         + recording: Option<Recording>;
         + #[serde(default)] metrics: Metrics;
+        + memory: Option<Memory>;
         + #[serde(default)] vm: Vec<Vm>;
     }
 }
@@ -68,7 +69,7 @@ toml_table! {
         name: String = "",
             "The VMs that the rule is for: a name, in which * stands for any characters and ? for one, or KVM's identifier PID-FD.";
         policy: Option<String> = "none",
-            "A policy of `bifold policy list`, or a TOML file with one. A rule needs either a policy or the table probe.";
+            "A policy of `bifold policy list`, or a TOML file with one. A rule needs a policy, the table probe, or the table memory.";
         #[serde(default)]
         parameters: toml::Table = "{}",
             "Parameters of the policy that differ from its own, as `bifold policy list` names them.";
@@ -84,6 +85,7 @@ toml_table! {
         reporter: Option<String> = "of the command line",
             "Unix socket of the VM's reporter, if the VMM's command line does not name it; {name} stands for the VM's name.";
         + probe: Option<Probe>;
+        + memory: Option<VmMemory>;
     }
 }
 
@@ -98,6 +100,41 @@ toml_table! {
             "Time of progress that is compared in either mode, in seconds, 1 to 3600; at least min_stay_s, and at most a quarter of every_s.";
         least_gain_percent: Option<f64> = "3",
             "Gain of progress for which the other mode is kept, in percent, 0 to 1000.";
+    }
+}
+
+toml_table! {
+    #[derive(Debug)]
+    Memory, MEMORY: "[memory]",
+    "How the memory of a host is divided among the VMs whose rules have the table `vm.memory`. Without this table, no VM's memory is \
+     looked at." {
+        limit: String = "",
+            "What these VMs may have together: a size such as 20G, or a part of the host's memory such as 60%.";
+        policy: String = "",
+            "equal, mom, proxmox or feedback. What a policy has to know of a guest is in the guide.";
+        interval_s: Option<f64> = "10",
+            "Time between two decisions, in seconds, 1 to 3600.";
+        min_stay_s: Option<f64> = "60",
+            "Least time between two orders that take memory of a VM, in seconds, 0 to 86400. Giving memory back is always allowed.";
+        most_orders_per_hour: Option<u64> = "20",
+            "Most orders that take memory of a VM in any hour, 1 to 3600.";
+    }
+}
+
+toml_table! {
+    #[derive(Debug)]
+    VmMemory, VM_MEMORY: "[vm.memory]", "The memory of the rule's VMs, which need a balloon. Needs the table `memory`." {
+        #[serde(default)]
+        act: bool = "false",
+            "Whether the daemon orders sizes. With false, the daemon only says what it would do.";
+        least: Option<String> = "a quarter of its memory",
+            "Least size of the VM. What it uses and a margin are never taken, whatever stands here.";
+        most: Option<String> = "all of its memory",
+            "Most size of the VM.";
+        min_stay_s: Option<f64> = "of memory",
+            "As in `memory`, for these VMs.";
+        most_orders_per_hour: Option<u64> = "of memory",
+            "As in `memory`, for these VMs.";
     }
 }
 

@@ -16,7 +16,7 @@
 //!     "bifold.toml".as_ref(),
 //! )?;
 //! let id = bifold_host::VmId { thread: 4242, fd: 13 };
-//! assert_eq!(config.rule(id, Some("web-1")).unwrap().decides.name(), "dsp");
+//! assert_eq!(config.rule(id, Some("web-1")).unwrap().policy(), Some("dsp"));
 //! assert!(config.rule(id, Some("db-1")).is_none());
 //! # Ok::<(), bifold_daemon::ConfigError>(())
 //! ```
@@ -24,9 +24,11 @@
 mod check;
 mod error;
 mod file;
+mod memory;
 
 pub use error::ConfigError;
 pub use file::{EXAMPLE, TABLES};
+pub use memory::{Most, OrderLimits, ShareMemory, VmMemory};
 
 use crate::probe::Probing;
 use bifold_host::VmId;
@@ -41,7 +43,7 @@ use wildmatch::WildMatch;
 pub struct Config {
     /// Nominal time between two readings of a VM, in seconds.
     pub interval_s: f64,
-    /// VMs that are never switched.
+    /// VMs that are never switched, and of which no memory is taken.
     pub never: Vec<Pattern>,
     /// The rules, in the order of the file: the first that fits a VM is the VM's.
     pub rules: Vec<Rule>,
@@ -51,6 +53,8 @@ pub struct Config {
     pub recording: Option<Recording>,
     /// Where metrics go.
     pub metrics: Metrics,
+    /// How the memory of VMs is divided.
+    pub memory: Option<ShareMemory>,
     /// Tells policies that need it what the other mode would cost.
     pub estimator: Estimator,
 }
@@ -60,14 +64,23 @@ pub struct Config {
 pub struct Rule {
     /// The VMs.
     pub vms: Pattern,
-    /// What decides.
-    pub decides: Decides,
+    /// What decides over the mode; `None` in a rule for memory alone.
+    pub decides: Option<Decides>,
     /// Whether the daemon switches the VMs; else it only says what it would do.
     pub act: bool,
     /// How often a VM may be switched.
     pub limits: Limits,
     /// The socket of the VM's reporter; `{name}` stands for the VM's name. Without it, the VMM's command line tells.
     pub reporter: Option<String>,
+    /// What the daemon does about the VMs' memory.
+    pub memory: Option<VmMemory>,
+}
+
+impl Rule {
+    /// The name of what decides over the mode.
+    pub fn policy(&self) -> Option<&str> {
+        self.decides.as_ref().map(Decides::name)
+    }
 }
 
 /// What decides over a VM.
@@ -145,8 +158,9 @@ impl Pattern {
     }
 
     /// Whether the pattern fits this VM. Only an identifier fits a VM without a visible name.
-    pub fn fits(&self, id: VmId, name: Option<&str>) -> bool {
-        self.id == Some(id) || name.is_some_and(|name| self.names.matches(name))
+    pub fn fits(&self, id: impl Into<Option<VmId>>, name: Option<&str>) -> bool {
+        let id = id.into();
+        (id.is_some() && self.id == id) || name.is_some_and(|name| self.names.matches(name))
     }
 }
 
@@ -215,8 +229,9 @@ impl Config {
         checked(parsed(text, path)?, path)
     }
 
-    /// The rule for a VM; `None` if no rule fits, or the VM is never to be switched.
-    pub fn rule(&self, id: VmId, name: Option<&str>) -> Option<&Rule> {
+    /// The rule for a VM; `None` if no rule fits, or the VM is never to be touched. A guest without KVM has no identifier.
+    pub fn rule(&self, id: impl Into<Option<VmId>>, name: Option<&str>) -> Option<&Rule> {
+        let id = id.into();
         if self.is_never(id, name) {
             return None;
         }
@@ -234,8 +249,9 @@ impl Config {
         }
     }
 
-    /// Whether the VM is never to be switched.
-    pub fn is_never(&self, id: VmId, name: Option<&str>) -> bool {
+    /// Whether the VM is never to be touched.
+    pub fn is_never(&self, id: impl Into<Option<VmId>>, name: Option<&str>) -> bool {
+        let id = id.into();
         self.never.iter().any(|pattern| pattern.fits(id, name))
     }
 }

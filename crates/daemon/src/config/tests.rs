@@ -49,7 +49,7 @@ fn values_out_of_range_and_contradictions_are_all_told() {
         (vm("").replace("dsp", "dps"), "no policy `dps`"),
         (vm("").replace("dsp", "none.toml"), "cannot read /etc/bifold/none.toml"),
         (vm("").replace("dsp", "bae"), "which no live host counts"),
-        ("[[vm]]\nname = \"x\"".into(), "vm[0] (x) has neither a policy nor a table probe"),
+        ("[[vm]]\nname = \"x\"".into(), "vm[0] (x) has neither a policy nor a table probe or memory"),
         (vm("probe = {}"), "has a policy and a table probe"),
         (probe("every_s = 1"), "probe.every_s = 1 is not 10"),
         (probe("length_s = 5"), "probe.length_s = 5 is shorter than min_stay_s = 10"),
@@ -86,7 +86,7 @@ fn the_first_rule_that_fits_is_the_vms_and_never_comes_before_all() {
     )
     .unwrap();
     let id = |thread| VmId { thread, fd: thread + 6 };
-    let rule = |thread, name| config.rule(id(thread), name).map(|r| (r.decides.name(), r.act));
+    let rule = |thread, name| config.rule(id(thread), name).map(|r| (r.policy().unwrap(), r.act));
     assert_eq!(rule(1, Some("web-1")), Some(("dsp", true)));
     assert_eq!(rule(1, Some("web-2")), Some(("experts", false)));
     assert_eq!(rule(1, Some("web-22")), None);
@@ -137,7 +137,7 @@ fn rules_of_parts_come_first_and_a_part_has_rules_alone() {
 #[test]
 fn the_example_is_a_configuration() {
     let config = parse(EXAMPLE).unwrap();
-    let rules: Vec<_> = config.rules.iter().map(|r| (r.vms.text(), r.decides.name(), r.act)).collect();
+    let rules: Vec<_> = config.rules.iter().map(|r| (r.vms.text(), r.policy().unwrap(), r.act)).collect();
     assert_eq!(rules, [("web-*", "rpms-dynamic", true), ("*", "dsp", false)]);
     assert_eq!((config.rules[0].limits.min_stay_s, config.never.len()), (30.0, 1));
 }

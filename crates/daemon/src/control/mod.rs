@@ -9,7 +9,7 @@ mod server;
 pub use client::ask;
 pub use server::Control;
 
-use crate::{Event, Status, VmStatus};
+use crate::{Explanation, Status};
 use serde::{Deserialize, Serialize};
 
 /// The socket's name in the daemon's folder.
@@ -58,8 +58,8 @@ pub enum Request {
 pub enum Answer {
     /// All VMs.
     Status(Status),
-    /// A VM, and what happened to it, oldest first.
-    Explained(Box<VmStatus>, Vec<Event>),
+    /// A VM, and what happened to it lately.
+    Explained(Box<Explanation>),
     /// What was done, in sentences.
     Done(Vec<String>),
     /// Why nothing was done.

@@ -9,24 +9,27 @@
 //! - for a policy, KVM is not asked for a switch that it would refuse ([`look`]). Giving a VM back is always tried.
 
 mod act;
+mod ask;
 mod done;
 mod look;
 mod vm;
 
 pub use vm::Event;
+pub(crate) use vm::Hold;
 
 use crate::config::Config;
 use crate::error::{DaemonError, with_causes};
 use crate::homes::{Homes, has_ended};
+use crate::memory::{Memory, Place, Said};
 use crate::pilot::{Choice, Verdict};
 use crate::record::{DecisionLine, Recorder};
 use crate::status::{SCHEMA, Status};
-use bifold_host::{HostError, Statistic, VmId, named, word_rank};
+use bifold_host::{Statistic, VmId};
 use bifold_live::{Interval, Measured, Observation, Row, Watch};
 use done::Done;
 use std::collections::BTreeMap;
 use std::time::Duration;
-use vm::{Hold, Vm};
+use vm::Vm;
 
 /// Time after which a request that KVM refused is tried again.
 const AGAIN: Duration = Duration::from_secs(10);
@@ -40,6 +43,7 @@ pub struct Engine {
     homes: Homes,
     recorder: Option<Recorder>,
     vms: BTreeMap<VmId, Vm>,
+    memory: Memory,
     /// What happened since [`Engine::events`] was asked.
     events: Vec<Event>,
     /// Time of the present interval: seconds since 1970, and since the start.
@@ -59,6 +63,8 @@ pub enum Source {
     Recording,
     /// The file of metrics.
     Metrics,
+    /// How memory is divided.
+    Memory,
 }
 
 impl Engine {
@@ -75,6 +81,7 @@ impl Engine {
             homes,
             recorder,
             vms: BTreeMap::new(),
+            memory: Memory::default(),
             events: Vec::new(),
             time: 0.0,
             up: Duration::ZERO,
@@ -84,6 +91,11 @@ impl Engine {
         };
         engine.name_reporters();
         Ok(engine)
+    }
+
+    /// Has orders about the memory of VMs made at this place. Without, their memory is not looked at.
+    pub fn order_at(&mut self, place: Place) {
+        self.memory.order_at(place);
     }
 
     /// Tells the watch which sockets of reporters the configuration names.
@@ -103,6 +115,7 @@ impl Engine {
         if (config.interval_s, &config.estimator) != (self.config.interval_s, &self.config.estimator) {
             self.vms.values_mut().for_each(Vm::forget_policy);
         }
+        self.memory.reload(&self.config, &config);
         self.config = config;
         self.vms.values_mut().for_each(Vm::forget_rule);
         self.name_reporters();
@@ -130,6 +143,7 @@ impl Engine {
         if self.intervals == 0 || !tick.gone.is_empty() {
             self.forget_ended();
         }
+        self.divide_memory();
         if let Some(written) = self.recorder.as_mut().map(Recorder::write) {
             let text = written
                 .err()
@@ -138,6 +152,21 @@ impl Engine {
         }
         self.intervals += 1;
         self.reading = clock().saturating_sub(start);
+    }
+
+    /// Lets the policy of the VMs' memory decide, if it is time to.
+    fn divide_memory(&mut self) {
+        let (said, lines) = self.memory.tick(self.watch.host(), &self.config, self.up, self.time);
+        if let Some(recorder) = &mut self.recorder {
+            lines.iter().for_each(|line| recorder.decision(line));
+        }
+        self.said(said);
+        self.trouble(Source::Memory, self.memory.trouble());
+    }
+
+    fn said(&mut self, said: impl IntoIterator<Item = Said>) {
+        let time = self.time;
+        self.events.extend(said.into_iter().map(|Said { vm, text }| Event { time, vm, text }));
     }
 
     fn came(&mut self, id: VmId) {
@@ -181,6 +210,9 @@ impl Engine {
         let seen = Observation::of(interval);
         if let Some(recorder) = &mut self.recorder {
             recorder.reading(&Row::observed(self.time, watched, interval, &seen));
+        }
+        if let Some(view) = watched.memory_inside() {
+            self.memory.report(watched.pid, self.up, view);
         }
         vm.count(&seen, interval.statistics.get(Statistic::Exits), interval.ran_ns(), interval.waited_ns());
         let choice = vm.interval(&seen);
@@ -241,91 +273,16 @@ impl Engine {
         }
     }
 
-    /// Holds a VM in its mode, for some seconds from `now` (the time since the start) or until [`Engine::release`].
-    ///
-    /// # Errors
-    /// If the word means no VM or several, or the seconds are no time.
-    pub fn hold(&mut self, word: &str, seconds: Option<f64>, now: Duration) -> Result<String, DaemonError> {
-        let id = self.meant(word)?;
-        let end = |s| Duration::try_from_secs_f64(s).ok().and_then(|length| now.checked_add(length));
-        let until = match seconds.map(|s| (s, end(s))) {
-            Some((s, None)) => {
-                return Err(DaemonError::Refused(format!("{s} s is no time for which a VM can be held")));
-            }
-            until => until.and_then(|(_, until)| until),
-        };
-        let Some(vm) = self.vms.get_mut(&id) else { return Err(nobody(word)) };
-        vm.hold = Some(Hold { until });
-        let text = match seconds {
-            Some(s) => format!("is held in its mode for {s} s"),
-            None => "is held in its mode until it is released".into(),
-        };
-        Ok(self.event(id, text))
-    }
-
-    /// Lets the policy decide again over a VM that was held.
-    ///
-    /// # Errors
-    /// If the word means no VM, or several.
-    pub fn release(&mut self, word: &str) -> Result<String, DaemonError> {
-        let id = self.meant(word)?;
-        let was = self.vms.get_mut(&id).and_then(|vm| {
-            vm.wants_home = false;
-            vm.hold.take()
-        });
-        let text = if was.is_some() { "is released" } else { "was not held" };
-        Ok(self.event(id, text.into()))
-    }
-
-    /// Gives a VM, or all VMs, back to their own modes and holds them there.
-    ///
-    /// # Errors
-    /// If the word means no VM or several, or KVM refuses.
-    pub fn undo(&mut self, word: Option<&str>) -> Result<Vec<String>, DaemonError> {
-        let ids = match word {
-            Some(word) => vec![self.meant(word)?],
-            None => self.vms.keys().copied().collect(),
-        };
-        let mut told = Vec::new();
-        let mut refused = Vec::new();
-        for id in ids {
-            if let Some(vm) = self.vms.get_mut(&id) {
-                vm.hold = Some(Hold { until: None });
-                vm.wants_home = true;
-            }
-            match self.give_back(id, "asked to undo") {
-                Ok(Some(text)) => told.push(text),
-                Ok(None) => told.push(self.event(id, "is in its own mode and held".into())),
-                Err(text) => refused.push(text),
-            }
-        }
-        if refused.is_empty() { Ok(told) } else { Err(DaemonError::Refused(refused.join("\n"))) }
-    }
-
-    /// Gives all VMs back. Returns what could not be given back: the journal keeps that for the next start.
+    /// Gives all VMs back, with their memory. Returns what could not be given back: journals keep that.
     pub fn end(&mut self) -> Vec<String> {
         let kept: Vec<VmId> = self.homes.vms();
-        kept.into_iter().filter_map(|id| self.give_back(id, "the daemon ends").err()).collect()
-    }
-
-    /// What happened to a VM lately, oldest first.
-    ///
-    /// # Errors
-    /// If the word means no VM, or several.
-    pub fn explain(&self, word: &str) -> Result<(crate::VmStatus, Vec<Event>), DaemonError> {
-        let id = self.meant(word)?;
-        let vm = self.vms.get(&id).ok_or_else(|| nobody(word))?;
-        Ok((self.status_of(id, vm), vm.lately.iter().cloned().collect()))
-    }
-
-    fn meant(&self, word: &str) -> Result<VmId, DaemonError> {
-        let found = named(&self.vms, |(id, vm)| word_rank(word, Some(**id), vm.pid, vm.name.as_deref()));
-        let ids: Vec<VmId> = found.iter().map(|(id, _)| **id).collect();
-        match ids[..] {
-            [id] => Ok(id),
-            [] => Err(nobody(word)),
-            _ => Err(DaemonError::Refused(HostError::SeveralVms { word: word.into(), ids }.to_string())),
-        }
+        let mut away: Vec<String> =
+            kept.into_iter().filter_map(|id| self.give_back(id, "the daemon ends").err()).collect();
+        let (said, left) = self.memory.end(self.time);
+        self.said(said);
+        self.said(left.iter().map(|text| Said { vm: None, text: text.clone() }));
+        away.extend(left);
+        away
     }
 
     /// What the daemon knows now.
@@ -341,6 +298,7 @@ impl Engine {
             trouble: Some(self.trouble.values().cloned().collect::<Vec<_>>().join("; "))
                 .filter(|t| !t.is_empty()),
             vms: self.vms.iter().map(|(id, vm)| self.status_of(*id, vm)).collect(),
+            memory: self.memory.status(&self.config, self.up),
         }
     }
 
@@ -400,13 +358,6 @@ impl Engine {
         self.events.push(Event { time: self.time, vm: Some(id.to_string()), text: text.clone() });
         text
     }
-}
-
-fn nobody(word: &str) -> DaemonError {
-    DaemonError::Refused(format!(
-        "the daemon sees no VM `{}`: `bifold ctl status` lists them",
-        word.escape_debug()
-    ))
 }
 
 #[cfg(test)]

@@ -218,8 +218,9 @@ fn held_vms_stay_and_undo_gives_back() {
         assert!(engine.hold("db", Some(never), Duration::ZERO).is_err(), "{never}");
     }
     assert!(engine.hold("none", None, Duration::ZERO).unwrap_err().to_string().contains("sees no VM `none`"));
-    let (vm, lately) = engine.explain("db").unwrap();
-    assert_eq!(vm.vm, "200-7");
+    let about = engine.explain("db").unwrap();
+    let lately = &about.lately;
+    assert_eq!((about.vm.unwrap().vm.as_str(), about.memory), ("200-7", None));
     assert!(lately.iter().any(|e| e.text.contains("asked to undo")), "{lately:?}");
 }
 
@@ -458,4 +459,46 @@ fn a_hold_that_ends_is_followed_by_a_look_before_kvm_is_asked() {
     world.run(&mut engine, 10);
     assert_eq!((world.refused[&WEB], world.modes()[0]), (0, "nested"));
     assert_eq!(engine.status().vms[0].state, "blocked");
+}
+
+#[test]
+fn what_a_reporter_says_of_its_guests_memory_arrives_and_words_mean_mode_and_memory() {
+    use std::io::Write as _;
+    let mut world = World::new();
+    std::fs::write(world.fake.host().proc.join("meminfo"), "MemTotal: 8388608 kB\n").unwrap();
+    let socket = world.folder.path().join("web.report");
+    let listener = std::os::unix::net::UnixListener::bind(&socket).unwrap();
+    let config = format!(
+        "[memory]\nlimit = \"50%\"\npolicy = \"feedback\"\ninterval_s = 2\n{}reporter = \"{}\"\n[vm.memory]\nact = true\n",
+        shadow("web", "act = true"),
+        socket.display()
+    );
+    let mut engine = world.engine(&config);
+    world.run(&mut engine, 1);
+    let (mut stream, _) = listener.accept().unwrap();
+    for n in 1..6u64 {
+        let memory =
+            format!("{{\"total_bytes\":2048,\"free_bytes\":1024,\"refaults\":{n},\"waited_us\":{}}}", 10 * n);
+        let line = format!("{{\"schema\":\"bifold.report/1\",\"page_faults\":1,\"memory\":{memory}}}\n");
+        stream.write_all(line.as_bytes()).unwrap();
+        world.run(&mut engine, 1);
+    }
+    let status = engine.status().memory.unwrap();
+    let web = &status.guests[0];
+    assert_eq!(
+        (status.guests.len(), web.vm.as_deref(), web.refaults, web.waited_us),
+        (1, Some("100-7"), Some(5), Some(50))
+    );
+    assert_eq!(status.policy, "feedback");
+    // One word means both.
+    let told = engine.hold("web", Some(5.0), Duration::from_secs(world.seconds)).unwrap();
+    assert!(told.contains("is held in its mode, and its memory as it is, for 5 s"), "{told}");
+    let about = engine.explain("100-7").unwrap();
+    assert_eq!((about.vm.unwrap().state.as_str(), about.memory.unwrap().pid), ("held", 100));
+    assert_eq!(engine.undo(Some("web")).unwrap().len(), 2);
+    assert!(engine.release("100").unwrap().contains("is released"));
+    engine.release("200").unwrap();
+    world.run(&mut engine, 61);
+    assert_eq!(engine.status().memory.unwrap().guests[0].refaults, None, "the report is old");
+    assert!(engine.end().is_empty());
 }

@@ -137,13 +137,14 @@ impl Vm {
         (self.named, self.never) = (true, never);
         self.acts = rule.is_some_and(|r| r.act);
         self.rule = rule.cloned();
-        self.policy = rule.map(|r| r.decides.name().to_string());
-        self.pilot = rule.map(|r| Pilot::new(r, config, away));
+        self.policy = rule.and_then(|r| r.policy()).map(String::from);
+        self.pilot = rule.and_then(|r| Pilot::new(r, config, away));
         (self.last, self.logged, self.intervals, self.told_missing) = (None, None, 0, false);
         Some(match (&self.policy, self.acts) {
             (Some(policy), true) => format!("is switched by policy {policy}"),
             (Some(policy), false) => format!("is observed with policy {policy}"),
             (None, _) if self.never => "is never to be switched".into(),
+            (None, _) if rule.is_some() => "has a rule for its memory alone".into(),
             (None, _) => "has no rule".into(),
         })
     }

@@ -29,7 +29,7 @@ use guardian::Standing;
 use rustix::fs::{FlockOperation, OFlags, flock};
 use std::fs::{File, OpenOptions};
 use std::io;
-use std::os::unix::fs::OpenOptionsExt as _;
+use std::os::unix::fs::{MetadataExt as _, OpenOptionsExt as _};
 use std::path::{Path, PathBuf};
 use std::thread::sleep;
 use std::time::{Duration, Instant};
@@ -37,7 +37,7 @@ use std::time::{Duration, Instant};
 /// Where a holder keeps its lock and its journal.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Places {
-    /// The lock's file, which is never removed.
+    /// The lock's file. It stays for the next holder, unless [`remove_unused_lock`] removes it.
     pub lock: PathBuf,
     /// The journal, which exists while settings are held.
     pub journal: PathBuf,
@@ -255,11 +255,13 @@ pub fn lock(what: &'static str, places: &Places) -> Result<File, HeldError> {
     let nofollow = OFlags::NOFOLLOW.bits() as i32;
     let mut open = OpenOptions::new();
     open.read(true).write(true).create(true).truncate(false).mode(0o600).custom_flags(nofollow);
-    let file = open.open(path).map_err(|e| HeldError::io(path, e))?;
+    let mut file = open.open(path).map_err(|e| HeldError::io(path, e))?;
     let start = Instant::now();
     loop {
         match flock(&file, FlockOperation::NonBlockingLockExclusive).map_err(io::Error::from) {
-            Ok(()) => return Ok(file),
+            Ok(()) if is_at(&file, path) => return Ok(file),
+            // It was removed before it was locked, and another holder may have the one that is there now.
+            Ok(()) => file = open.open(path).map_err(|e| HeldError::io(path, e))?,
             Err(e) if e.kind() == io::ErrorKind::WouldBlock => {
                 if start.elapsed() > PATIENCE {
                     let pid = Journal::read(&places.journal, what).ok().flatten().map(|j| j.pid);
@@ -269,6 +271,26 @@ pub fn lock(what: &'static str, places: &Places) -> Result<File, HeldError> {
             }
             Err(e) => return Err(HeldError::io(path, e)),
         }
+    }
+}
+
+/// Whether the path names this file, and no other one by now.
+fn is_at(file: &File, path: &Path) -> bool {
+    let there = std::fs::symlink_metadata(path);
+    file.metadata()
+        .and_then(|open| Ok((open, there?)))
+        .is_ok_and(|(a, b)| (a.dev(), a.ino()) == (b.dev(), b.ino()))
+}
+
+/// Removes the lock's file if no process holds it and there is no journal: for locks of which there would be ever more. Who has opened
+/// the file before finds after locking that it is gone, and makes another.
+pub fn remove_unused_lock(places: &Places) {
+    let nofollow = OFlags::NOFOLLOW.bits() as i32;
+    let opened = OpenOptions::new().read(true).write(true).custom_flags(nofollow).open(&places.lock);
+    let Ok(file) = opened else { return };
+    let locked = flock(&file, FlockOperation::NonBlockingLockExclusive).is_ok();
+    if locked && is_at(&file, &places.lock) && !places.journal.exists() {
+        let _ = std::fs::remove_file(&places.lock);
     }
 }
 

@@ -223,3 +223,34 @@ fn what_a_guardian_restores_is_not_kept() {
     assert!(matches!(held.keep(), Err(HeldError::NoGuardian { .. })));
     held.end_or_leave(|_| Ok::<_, HeldError>(())).unwrap();
 }
+
+#[test]
+fn a_lock_that_is_removed_before_it_is_taken_is_made_again() {
+    let tree = Tree::new();
+    let places = tree.places();
+    for _ in 0..20 {
+        let first = once_free(|| lock(WHAT, &places), Result::is_ok).unwrap();
+        let waits = std::thread::spawn({
+            let places = places.clone();
+            move || lock(WHAT, &places)
+        });
+        std::thread::sleep(Duration::from_millis(5));
+        // Held by this one.
+        remove_unused_lock(&places);
+        assert!(places.lock.exists());
+        // As a holder does that has ended.
+        fs::remove_file(&places.lock).unwrap();
+        drop(first);
+        let second = waits.join().unwrap().unwrap();
+        assert!(is_at(&second, &places.lock), "the lock is another one's file");
+        remove_unused_lock(&places);
+        assert!(places.lock.exists(), "it is held");
+        fs::write(&places.journal, "").unwrap();
+        drop(second);
+        remove_unused_lock(&places);
+        assert!(places.lock.exists(), "there is a journal");
+        fs::remove_file(&places.journal).unwrap();
+        once_free(|| remove_unused_lock(&places), |()| !places.lock.exists());
+        assert!(!places.lock.exists());
+    }
+}

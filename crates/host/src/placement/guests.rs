@@ -28,8 +28,8 @@ impl Host {
         let kvm: BTreeSet<u32> = self.kvm_processes().into_iter().map(|p| p.pid).collect();
         let ids = self.vm_ids().unwrap_or_default();
         let vms: Vec<(u32, VmId)> = ids.into_iter().map(|id| (self.process(id.thread).pid, id)).collect();
-        let named = self.guest_processes().into_iter().map(|g| g.pid);
-        let pids: BTreeSet<u32> = named.chain(kvm.iter().copied()).chain(vms.iter().map(|v| v.0)).collect();
+        let pids: BTreeSet<u32> =
+            self.guest_pids().into_iter().chain(kvm.iter().copied()).chain(vms.iter().map(|v| v.0)).collect();
         let guest = |pid: u32| {
             let vm = vms.iter().find(|v| v.0 == pid).map(|v| v.1);
             Some(LiveGuest {

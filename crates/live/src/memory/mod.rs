@@ -42,13 +42,23 @@ pub struct HostMemory {
 
 /// Reads the memory of a host and its guests.
 pub fn see(host: &Host) -> HostMemory {
-    let one = |guest: LiveGuest| {
-        let place = host.monitor_place(guest.pid);
-        let facts = facts(host, guest.pid, place.as_ref());
-        // The process may have ended meanwhile.
-        (host.started(guest.pid) == Some(guest.started)).then_some(GuestMemory { guest, facts })
-    };
-    let guests = host.live_guests().into_iter().filter_map(one).collect();
+    let guests = host.live_guests().into_iter().filter_map(|guest| of_guest(host, guest)).collect();
+    with(host, guests)
+}
+
+/// Reads the memory of a host and of one of its guests alone; `None` if that has ended.
+pub fn see_one(host: &Host, guest: &LiveGuest) -> Option<HostMemory> {
+    of_guest(host, guest.clone()).map(|guest| with(host, vec![guest]))
+}
+
+fn of_guest(host: &Host, guest: LiveGuest) -> Option<GuestMemory> {
+    let place = host.monitor_place(guest.pid);
+    let facts = facts(host, guest.pid, place.as_ref());
+    // The process may have ended meanwhile.
+    (host.started(guest.pid) == Some(guest.started)).then_some(GuestMemory { guest, facts })
+}
+
+fn with(host: &Host, guests: Vec<GuestMemory>) -> HostMemory {
     HostMemory {
         time_s: SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_secs(),
         memory: host.memory().unwrap_or_default(),

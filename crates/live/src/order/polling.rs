@@ -5,7 +5,7 @@ use super::refusal::POLLING;
 use super::running::{alone, make};
 use super::{OrderError, Record, WHAT, Way, facts, places};
 use bifold_host::guest_memory::Balloon;
-use bifold_host::held::{Guardian, Held, Journal};
+use bifold_host::held::{Guardian, Held, Journal, Places, remove_unused_lock};
 use bifold_host::placement::LiveGuest;
 use bifold_host::{Host, printable};
 use std::path::Path;
@@ -17,6 +17,7 @@ pub struct Polling {
     host: Host,
     held: Held,
     record: Record,
+    places: Places,
 }
 
 impl Polling {
@@ -62,7 +63,7 @@ impl Polling {
             Err(OrderError::Left { .. }) => return Ok(None),
             other => other?,
         };
-        let polling = Polling { host: host.clone(), held, record };
+        let polling = Polling { host: host.clone(), held, record, places };
         let asked = place.open(host, guest.pid).and_then(|mut m| Balloon::poll(&mut m, &path, POLLING));
         match asked {
             Ok(()) => Ok(Some(polling)),
@@ -78,6 +79,9 @@ impl Polling {
     /// # Errors
     /// If the monitor does not answer for a minute: the guardian tries on.
     pub fn end(mut self) -> Result<(), OrderError> {
-        self.held.end_or_leave(|beat| self.record.give_back(&self.host, false, beat).map(drop))
+        self.held.end_or_leave(|beat| self.record.give_back(&self.host, false, beat).map(drop))?;
+        drop(self.held);
+        remove_unused_lock(&self.places);
+        Ok(())
     }
 }

@@ -6,6 +6,7 @@ use bifold_host::guest_memory::{
     Balloon, Limit, Machine, MemoryGroup, MonitorPlace, NoMemoryGroup, ProcessMemory, Swap, VirtioMem,
 };
 use bifold_host::{Host, printable};
+use std::time::Duration;
 
 const MIB: u64 = 1 << 20;
 /// The pages of a balloon.
@@ -13,6 +14,8 @@ const PAGE: u64 = 4096;
 /// Locked memory below this part of the resident is that of libraries, such as the rings of io_uring.
 const LOCKED_PART: u64 = 4;
 
+/// Time limit of what the monitor is asked for, together.
+const LIMIT: Duration = Duration::from_secs(10);
 /// Seconds between two requests for statistics during an order.
 pub(super) const POLLING: u64 = 1;
 /// A longer interval is another program's for its charts: an order would judge the guest too late.
@@ -48,7 +51,7 @@ pub struct Facts {
 /// Reads the facts. Changes nothing.
 pub fn facts(host: &Host, pid: u32, place: Option<&MonitorPlace>) -> Facts {
     let ask = |place: &MonitorPlace| {
-        let mut monitor = place.open(host, pid)?;
+        let mut monitor = place.open_within(host, pid, LIMIT)?;
         Machine::ask(&mut monitor)
     };
     let machine = match place {
@@ -64,7 +67,7 @@ pub fn facts(host: &Host, pid: u32, place: Option<&MonitorPlace>) -> Facts {
         group: host.memory_group(pid),
         pid,
         swap: host.swap(),
-        hugetlb: host.guest_processes().iter().any(|g| g.pid == pid && g.hugetlb),
+        hugetlb: host.asks_for_hugetlb(pid),
     }
 }
 

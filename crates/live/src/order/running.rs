@@ -5,7 +5,7 @@ use super::record::{OF_ROOT, WHAT, of_another_user};
 use super::refusal::{Facts, POLLING, Refusal, facts, is_seldom, one, refusal, size_of};
 use super::{Act, Back, Goal, Hand, Look, OrderError, Record, Steer, Way, Why, places};
 use bifold_host::guest_memory::{Balloon, MonitorPlace};
-use bifold_host::held::{Guardian, Held, HeldError, Journal, Places, lock};
+use bifold_host::held::{Guardian, Held, HeldError, Journal, Places, lock, remove_unused_lock};
 use bifold_host::placement::LiveGuest;
 use bifold_host::{Host, printable};
 use std::fs::{DirBuilder, File};
@@ -77,6 +77,7 @@ pub struct Order {
     /// Whether the last order was not answered, and may be carried out yet.
     unanswered: bool,
     holding: Holding,
+    places: Places,
 }
 
 /// What keeps others away, and what has to be given back.
@@ -142,14 +143,29 @@ impl Order {
         let id = (guest.pid, guest.started);
         alone(host, folder, id)?;
         make(folder)?;
+        sweep(folder);
         let places = places(folder, id);
+        let order = Order::begin_at(host, &places, guardian, guest, wish)
+            .inspect_err(|_| remove_unused_lock(&places));
+        let (order, goal, size) = order?;
+        order.prepare(guest, goal, size, stop)
+    }
+
+    fn begin_at(
+        host: &Host,
+        places: &Places,
+        guardian: &Guardian,
+        guest: &LiveGuest,
+        wish: &Wish,
+    ) -> Result<(Order, Goal, Option<u64>), OrderError> {
+        let id = (guest.pid, guest.started);
         let place = host.monitor_place(guest.pid);
         let (holding, goal, size) = if wish.way == Way::Cgroup {
-            let lock = lock(WHAT, &places)?;
+            let lock = lock(WHAT, places)?;
             let (facts, goal) = goal(host, guest, place.as_ref(), wish)?;
             (Holding::Lock(lock), goal, size_of(&facts, wish.way))
         } else {
-            let (held, record, goal, size) = hold(host, &places, guardian, guest, place.as_ref(), wish)?;
+            let (held, record, goal, size) = hold(host, places, guardian, guest, place.as_ref(), wish)?;
             (Holding::Journal(Box::new((held, record))), goal, Some(size))
         };
         let hand = Hand::new(host.clone(), id, place, &goal);
@@ -162,8 +178,9 @@ impl Order {
             silent: None,
             unanswered: false,
             holding,
+            places: places.clone(),
         };
-        order.prepare(guest, goal, size, stop)
+        Ok((order, goal, size))
     }
 
     /// Requests statistics and makes sure that the order may take its first step. Gives everything back otherwise.
@@ -320,10 +337,14 @@ impl Order {
         if matches!(&self.holding, Holding::Journal(held) if held.1.kept) {
             return self.keep().map(|()| None);
         }
-        let Holding::Journal(held) = self.holding else { return Ok(Some(Back::Given)) };
-        let (mut held, record) = *held;
-        let (host, unanswered) = (self.host, self.unanswered);
+        let Order { host, unanswered, holding, places, .. } = self;
         let mut back = Back::Given;
+        let Holding::Journal(held) = holding else {
+            drop(holding);
+            remove_unused_lock(&places);
+            return Ok(Some(back));
+        };
+        let (mut held, record) = *held;
         held.end_or_leave(|beat| {
             if unanswered {
                 beat();
@@ -332,6 +353,8 @@ impl Order {
             back = record.give_back(&host, false, beat)?;
             Ok::<_, OrderError>(())
         })?;
+        drop(held);
+        remove_unused_lock(&places);
         Ok(Some(back))
     }
 
@@ -340,17 +363,22 @@ impl Order {
     /// # Errors
     /// If that cannot be written down: everything is given back then.
     pub fn keep(self) -> Result<(), OrderError> {
-        let Holding::Journal(held) = self.holding else { return Ok(()) };
+        let Order { host, holding, places, .. } = self;
+        let Holding::Journal(held) = holding else {
+            drop(holding);
+            remove_unused_lock(&places);
+            return Ok(());
+        };
         let (mut held, record) = *held;
         let mut keep = || {
-            record.end_polling(&self.host, &mut |since, _| since < SILENT && held.beat().is_ok())?;
+            record.end_polling(&host, &mut |since, _| since < SILENT && held.beat().is_ok())?;
             // A guardian that gives the memory back already has nothing kept.
             held.beat()?;
             held.note(WHAT, Record { polling: None, kept: true, ..record.clone() }.values())?;
             Ok(held.keep()?)
         };
         keep().or_else(|e| {
-            held.end_or_leave(|beat| record.give_back(&self.host, false, beat).map(drop))?;
+            held.end_or_leave(|beat| record.give_back(&host, false, beat).map(drop))?;
             Err(e)
         })
     }
@@ -455,6 +483,17 @@ pub(super) fn alone(host: &Host, folder: &Path, guest: (u32, u64)) -> Result<(),
     match of_another_user(host, folder, guest) {
         Some(path) => Err(OrderError::OfAnotherUser { pid: guest.0, path }),
         None => Ok(()),
+    }
+}
+
+/// Removes locks that orders left that were killed: their guardians hold them until they end.
+fn sweep(folder: &Path) {
+    let entries = std::fs::read_dir(folder).into_iter().flatten().flatten().map(|e| e.path());
+    for lock in entries.filter(|path| path.extension().is_some_and(|e| e == "lock")) {
+        let journal = lock.with_extension("journal");
+        if !journal.exists() {
+            remove_unused_lock(&Places { lock, journal });
+        }
     }
 }
 

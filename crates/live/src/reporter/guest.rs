@@ -71,7 +71,7 @@ mod tests {
 
     fn reading(page_faults: Option<u64>, progress: &[(&str, u64)]) -> GuestReading {
         let progress = progress.iter().map(|(name, n)| ((*name).to_owned(), *n)).collect();
-        let report = Report { uptime_ms: None, page_faults, progress };
+        let report = Report { page_faults, progress, ..Report::default() };
         GuestReading { epoch: 1, age: Duration::ZERO, report }
     }
 

@@ -16,4 +16,4 @@ mod tests;
 pub use connection::{Reporter, ReporterError};
 pub use guest::{GuestInterval, GuestReading};
 pub use port::socket;
-pub use report::{MOST_COUNT, MOST_NAMES, Report, Reports};
+pub use report::{MOST_COUNT, MOST_NAMES, MemoryView, Report, Reports};

@@ -26,6 +26,27 @@ pub struct Report {
     pub page_faults: Option<u64>,
     /// What the guest's work has done, by names that the work chose.
     pub progress: BTreeMap<String, u64>,
+    /// The guest's memory.
+    pub memory: MemoryView,
+}
+
+/// A guest's memory as its own kernel counts it. A figure that the guest does not tell, or that cannot be true, is `None`.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct MemoryView {
+    /// Bytes in all (`MemTotal`).
+    pub total: Option<u64>,
+    /// Bytes that programs can take without swapping (`MemAvailable`).
+    pub available: Option<u64>,
+    /// Bytes that are free (`MemFree`).
+    pub free: Option<u64>,
+    /// Faults since the boot that read from a disk (`pgmajfault`).
+    pub major_faults: Option<u64>,
+    /// Pages since the boot that came back soon after they were taken (`workingset_refault_*`).
+    pub refaults: Option<u64>,
+    /// Microseconds since the boot in which some task waited for memory (PSI).
+    pub waited_us: Option<u64>,
+    /// Microseconds since the boot in which all tasks waited for memory (PSI).
+    pub all_waited_us: Option<u64>,
 }
 
 /// Finds reports in a guest's bytes, and counts the lines that are not reports.
@@ -91,6 +112,8 @@ struct Line<'a> {
     page_faults: Value,
     #[serde(default)]
     progress: Value,
+    #[serde(default)]
+    memory: Value,
 }
 
 fn parse(line: &[u8]) -> Option<Report> {
@@ -99,7 +122,28 @@ fn parse(line: &[u8]) -> Option<Report> {
         Value::Object(all) => counts(&all),
         _ => BTreeMap::new(),
     };
-    Some(Report { uptime_ms: count(&line.uptime_ms), page_faults: count(&line.page_faults), progress })
+    Some(Report {
+        uptime_ms: count(&line.uptime_ms),
+        page_faults: count(&line.page_faults),
+        progress,
+        memory: memory(&line.memory),
+    })
+}
+
+fn memory(value: &Value) -> MemoryView {
+    let get = |name: &str| value.get(name).and_then(count);
+    let total = get("total_bytes");
+    // More than all of it is believed of no guest.
+    let part = |name: &str| get(name).filter(|bytes| total.is_some_and(|total| *bytes <= total));
+    MemoryView {
+        total,
+        available: part("available_bytes"),
+        free: part("free_bytes"),
+        major_faults: get("major_faults"),
+        refaults: get("refaults"),
+        waited_us: get("waited_us"),
+        all_waited_us: get("all_waited_us"),
+    }
 }
 
 fn counts(all: &Map<String, Value>) -> BTreeMap<String, u64> {
@@ -157,6 +201,30 @@ mod tests {
     }
 
     #[test]
+    fn memory_is_optional_and_no_part_is_larger_than_all() {
+        let with = |memory: &str| {
+            one(&LINE.replace("\"progress\"", &format!("\"memory\":{memory},\"progress\""))).memory
+        };
+        let all = r#"{"total_bytes":1000,"available_bytes":700,"free_bytes":1001,"major_faults":3,"refaults":-1,"waited_us":9}"#;
+        let known = MemoryView {
+            total: Some(1000),
+            available: Some(700),
+            major_faults: Some(3),
+            waited_us: Some(9),
+            ..MemoryView::default()
+        };
+        assert_eq!(with(all), known);
+        assert_eq!(
+            with(&all.replace("\"total_bytes\":1000,", "")).available,
+            None,
+            "no part of what is not known"
+        );
+        for none in ["[]", "7", "null", "{}"] {
+            assert_eq!(with(none), MemoryView::default(), "{none}");
+        }
+    }
+
+    #[test]
     fn names_are_checked_and_few() {
         let many: Vec<String> = (0..99).map(|n| format!("\"n{n}\":1")).collect();
         let with = |progress: &str| {
@@ -196,6 +264,7 @@ mod tests {
             for report in whole.0 {
                 prop_assert!(report.page_faults.is_none_or(|n| n <= MOST_COUNT));
                 prop_assert!(report.progress.len() <= MOST_NAMES);
+                prop_assert!(report.memory.free <= report.memory.total);
                 prop_assert!(report.progress.values().all(|n| *n <= MOST_COUNT));
             }
         }

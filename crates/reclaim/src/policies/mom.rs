@@ -25,6 +25,13 @@ pub(crate) struct Mom {
     seconds: f64,
 }
 
+impl Mom {
+    /// With guests that have been given these sizes.
+    pub fn from(sizes: &[u64]) -> Mom {
+        Mom { sizes: sizes.iter().map(|&size| size as f64).collect(), seconds: 0.0 }
+    }
+}
+
 impl Policy for Mom {
     fn decide(&mut self, now: Now, guests: &[View]) -> Vec<u64> {
         if self.sizes.is_empty() {

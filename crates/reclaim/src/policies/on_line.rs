@@ -2,6 +2,8 @@
 //! Policies that divide the memory of a host whose guests run.
 
 use super::PolicyName;
+use super::mom::Mom;
+use super::proxmox::Proxmox;
 use crate::replay::{Now, Policy, View};
 use std::fmt;
 
@@ -54,6 +56,26 @@ impl PolicyName {
     pub fn on_line(self, guests: usize) -> Option<OnLine> {
         let policy = self.policy(guests).filter(|_| PolicyName::ON_LINE.contains(&self))?;
         Some(OnLine { name: self, policy })
+    }
+
+    /// As [`on_line`](PolicyName::on_line), for guests that have been given these sizes already, in frames: the rules of MOM and Proxmox
+    /// change what they gave last.
+    ///
+    /// ```
+    /// use bifold_reclaim::{PolicyName, Seen};
+    ///
+    /// let guest = Seen { least: 100, most: 1000, size: 500, held: 400.0, in_use: 400.0, ..Seen::default() };
+    /// let mut mom = PolicyName::Mom.on_line_from(&[500]).unwrap();
+    /// assert_eq!(mom.decide(1000, 0.0, &[guest]), [500]);
+    /// ```
+    pub fn on_line_from(self, sizes: &[u64]) -> Option<OnLine> {
+        let mut on_line = self.on_line(sizes.len())?;
+        on_line.policy = match self {
+            PolicyName::Mom => Box::new(Mom::from(sizes)),
+            PolicyName::Proxmox => Box::new(Proxmox::from(sizes)),
+            _ => on_line.policy,
+        };
+        Some(on_line)
     }
 }
 

@@ -70,7 +70,7 @@ fn of_rule<'a>(vm: &'a RecordedVm, config: &Config) -> Option<Replayed<'a>> {
         });
         Replay { decided: decided.collect(), left_out: None }
     });
-    Some(Replayed { vm, policy: rule.decides.name().to_string(), replay })
+    Some(Replayed { vm, policy: rule.policy().unwrap_or_default().to_string(), replay })
 }
 
 /// A time in which both the VM's mode and the policy's wish stayed.

@@ -1,0 +1,451 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! What the daemon remembers of a guest's memory: its rule, what its policy wants, and how often memory was taken.
+
+use super::hand::{Control, Kind, Sight, Under, mib};
+use crate::config::VmMemory;
+use crate::engine::{Event, Hold};
+use crate::status::{GuestStatus, GuestTotals};
+use bifold_host::placement::LiveGuest;
+use bifold_host::printable;
+use bifold_live::reporter::MemoryView;
+use bifold_reclaim::{PolicyName, Seen};
+use std::collections::{BTreeSet, VecDeque};
+use std::fmt;
+use std::sync::Arc;
+use std::thread::JoinHandle;
+use std::time::Duration;
+
+const FRAME: u64 = 4096;
+const MIB: u64 = 1 << 20;
+const HOUR: Duration = Duration::from_secs(3600);
+/// Looks and reports that are older say nothing of now.
+const OLD: Duration = Duration::from_secs(60);
+/// The smallest part of its memory that is taken of a guest, and the largest such amount.
+const STEP_PART: u64 = 128;
+const STEP_MOST: u64 = 16 * MIB;
+/// The pause after an order that was refused or has ended early, which doubles as long as that goes on, and its longest.
+const PAUSE: Duration = Duration::from_secs(30);
+const LONGEST: Duration = Duration::from_secs(1800);
+/// Number of events that are kept for `explain`.
+const KEPT: usize = 50;
+
+/// What the daemon does after a decision.
+#[derive(Debug, Clone, PartialEq)]
+pub enum Done {
+    /// The guest has what the policy wants, or nearly.
+    Stayed,
+    /// Memory is ordered.
+    Takes,
+    /// A part of what was taken is given back.
+    Gives,
+    /// The rule only observes.
+    WouldTake,
+    /// A user holds the guest.
+    Held,
+    /// The last order that took memory is too near.
+    TooEarly(Duration),
+    /// There were so many orders in the last hour.
+    TooMany(usize),
+    /// Any other reason.
+    NotTaken(String),
+}
+
+impl Done {
+    /// The word in recordings.
+    pub fn word(&self) -> &'static str {
+        match self {
+            Done::Stayed => "stayed",
+            Done::Takes => "takes",
+            Done::Gives => "gives",
+            Done::WouldTake => "would-take",
+            Done::Held => "held",
+            Done::TooEarly(_) => "too-early",
+            Done::TooMany(_) => "too-many",
+            Done::NotTaken(_) => "not-taken",
+        }
+    }
+
+    /// Whether the log has this outcome already if it has the one before. Orders are new each time.
+    fn is_like(&self, before: &Done) -> bool {
+        match (self, before) {
+            (Done::Takes | Done::Gives, _) => false,
+            (Done::NotTaken(a), Done::NotTaken(b)) => a == b,
+            _ => self.word() == before.word(),
+        }
+    }
+}
+
+impl fmt::Display for Done {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Done::TooEarly(left) => write!(f, "not yet, for {:.0} s", left.as_secs_f64().ceil()),
+            Done::TooMany(orders) => write!(f, "not yet, after {orders} orders in the last hour"),
+            Done::NotTaken(why) => write!(f, "not taken: {why}"),
+            other => f.write_str(other.word()),
+        }
+    }
+}
+
+/// What the policy wants of a guest.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Wish {
+    /// The size in bytes.
+    pub size: u64,
+    /// Why, in words.
+    pub why: String,
+}
+
+/// What is known of a guest's free memory.
+#[derive(Debug, Clone, Copy, PartialEq)]
+struct Inside {
+    free: Option<u64>,
+    available: Option<u64>,
+    from: &'static str,
+}
+
+/// A guest with a rule about its memory.
+pub struct Guest {
+    pub live: LiveGuest,
+    pub pattern: String,
+    pub rule: VmMemory,
+    pub control: Arc<Control>,
+    pub thread: Option<JoinHandle<()>>,
+    pub hold: Option<Hold>,
+    /// Whether a user had everything given back: nothing is done until the release.
+    pub undone: bool,
+    /// Why no order is made any more: another program orders sizes.
+    another: Option<String>,
+    /// When memory was taken, in the last hour.
+    takes: VecDeque<Duration>,
+    /// The length of the next pause, and until when this one lasts and why.
+    pause: Duration,
+    paused: Option<(Duration, String)>,
+    /// The last report from inside, and when it came; the one at the last decision.
+    reported: Option<(Duration, MemoryView)>,
+    decided: Option<MemoryView>,
+    wish: Option<Wish>,
+    done: Option<Done>,
+    /// Why the policy leaves the guest out.
+    missing: Option<String>,
+    logged: Option<Done>,
+    /// The findings that the log has.
+    found: BTreeSet<&'static str>,
+    pub lately: VecDeque<Event>,
+    totals: GuestTotals,
+}
+
+impl Guest {
+    pub fn new(live: LiveGuest, pattern: String, rule: VmMemory) -> Guest {
+        Guest {
+            live,
+            pattern,
+            rule,
+            control: Arc::default(),
+            thread: None,
+            hold: None,
+            undone: false,
+            another: None,
+            takes: VecDeque::new(),
+            pause: PAUSE,
+            paused: None,
+            reported: None,
+            decided: None,
+            wish: None,
+            done: None,
+            missing: None,
+            logged: None,
+            found: BTreeSet::new(),
+            lately: VecDeque::new(),
+            totals: GuestTotals::default(),
+        }
+    }
+
+    /// The guest in words, with control characters escaped.
+    pub fn who(&self) -> String {
+        format!("VM {} (process {})", printable(&self.live.name), self.live.pid)
+    }
+
+    /// Takes a rule that differs. What the guest has learnt stays.
+    pub fn take_rule(&mut self, pattern: &str, rule: &VmMemory) {
+        (self.pattern, self.rule) = (pattern.into(), rule.clone());
+        self.forget();
+    }
+
+    /// Lets a guest that no order was possible for be tried again, as the configuration was read again.
+    pub fn forget(&mut self) {
+        (self.another, self.paused, self.pause, self.logged) = (None, None, PAUSE, None);
+    }
+
+    /// The memory that the guest has without the daemon's orders.
+    fn all(&self, sight: &Sight) -> u64 {
+        self.control.under().map_or(sight.size, |under| under.found.max(sight.size))
+    }
+
+    fn is_held(&self, up: Duration) -> bool {
+        self.hold.is_some_and(|h| h.until.is_none_or(|until| until > up))
+    }
+
+    /// What is known of the guest's free memory: by its balloon if its statistics are of the last seconds, else by its reporter, if
+    /// that is newer.
+    fn inside(&self, sight: &Sight, up: Duration, every: Duration) -> Option<Inside> {
+        let age = sight.at.elapsed().saturating_add(Duration::from_secs(sight.age_s));
+        let balloon = (sight.statistics.free.is_some() && age <= OLD).then_some((
+            age,
+            Inside { free: sight.statistics.free, available: sight.statistics.available, from: "balloon" },
+        ));
+        let reporter = self.reported.as_ref().and_then(|(at, view)| {
+            let age = up.saturating_sub(*at);
+            let inside = Inside { free: view.free, available: view.available, from: "reporter" };
+            (age <= OLD && view.free.is_some()).then_some((age, inside))
+        });
+        match (balloon, reporter) {
+            (Some((age, _)), Some((newer, inside))) if age > every * 2 && newer < age => Some(inside),
+            (Some((_, inside)), _) | (None, Some((_, inside))) => Some(inside),
+            (None, None) => None,
+        }
+    }
+
+    /// Takes a report from inside the guest.
+    pub fn report(&mut self, up: Duration, view: MemoryView) {
+        self.reported = Some((up, view));
+    }
+
+    /// What the policy is to see of the guest, and the reason that fits it, in words; a guest whose state is not known keeps its size.
+    /// `None` if the guest was never seen.
+    pub fn seen(
+        &mut self,
+        policy: PolicyName,
+        up: Duration,
+        (seconds, every): (f64, Duration),
+    ) -> Option<(Seen, String)> {
+        let (sight, silent) = self.control.sight();
+        let sight = sight?;
+        let old = sight.at.elapsed() > OLD;
+        let (all, size) = (self.all(&sight), sight.size);
+        let most = self.rule.most.unwrap_or(u64::MAX).min(all);
+        let least = self.rule.least.unwrap_or(all / 4).min(most);
+        let inside = self.inside(&sight, up, every);
+        let free = inside.and_then(|i| i.free);
+        let waited =
+            self.reported.as_ref().filter(|(at, _)| up.saturating_sub(*at) <= OLD).and_then(|(_, now)| {
+                let us = now.waited_us?.checked_sub(self.decided.as_ref()?.waited_us?)?;
+                (seconds > 0.0).then(|| (us as f64 / 1e6 / seconds).min(1.0))
+            });
+        self.decided = self.reported.as_ref().map(|(_, view)| *view);
+        self.missing = match policy {
+            _ if old || silent.is_some() => Some(silent.unwrap_or_else(|| "it was not seen for a minute".into())),
+            PolicyName::Mom | PolicyName::Proxmox if free.is_none() => Some(format!(
+                "policy {} needs the free memory in it: its balloon sends no statistics, and no reporter tells",
+                policy.name()
+            )),
+            PolicyName::Feedback if waited.is_none() => Some(
+                "policy feedback needs its waits for memory: bifold-reporter has to run in it, on a kernel with PSI".into(),
+            ),
+            _ => None,
+        };
+        let in_frames = |bytes: u64| bytes / FRAME;
+        // A guest that is not known keeps what it has been given.
+        let fixed = self.control.wanted().unwrap_or(all);
+        let (least, most) = if self.missing.is_some() { (fixed, fixed) } else { (least, most) };
+        let seen = Seen {
+            least: in_frames(least),
+            most: in_frames(most),
+            size: in_frames(size),
+            held: sight.resident.unwrap_or(size).min(all) as f64 / FRAME as f64,
+            in_use: in_frames(size.saturating_sub(free.unwrap_or(0))) as f64,
+            pressure: waited.unwrap_or(0.0),
+            touched: None,
+        };
+        let why = match policy {
+            PolicyName::Feedback => {
+                format!("it waited for memory {:.2} % of the time", 100.0 * seen.pressure)
+            }
+            PolicyName::Equal => "its part of the limit".into(),
+            _ => format!("{} MiB free in it", free.map_or(0, mib)),
+        };
+        Some((seen, why))
+    }
+
+    /// Carries a wish of the policy out, as far as the rule and its limits allow. Returns the log's line if it is news, and the
+    /// size, the wish and what was done for the recording.
+    pub fn decide(&mut self, wish: Wish, up: Duration) -> (Option<String>, u64, Done) {
+        let Some(sight) = self.control.sight().0 else { return (None, 0, Done::Stayed) };
+        let all = self.all(&sight);
+        let now = self.control.wanted().unwrap_or(all).min(all);
+        let size = wish.size.min(all);
+        let step = (all / STEP_PART).clamp(MIB, STEP_MOST);
+        let (done, by) = if self.missing.is_some() {
+            (Done::Stayed, 0)
+        } else if size > now.saturating_add(MIB) {
+            let give = if self.is_held(up) { Done::Held } else { Done::Gives };
+            (give, size - now)
+        } else if size.saturating_add(step) <= now {
+            (self.may_take(&sight, up).map_or(Done::Takes, |why_not| why_not), now - size)
+        } else {
+            (Done::Stayed, 0)
+        };
+        match done {
+            Done::Gives => {
+                // An order that is to have all of the memory has to end.
+                self.control.want((size.saturating_add(MIB) < all).then_some(size));
+                self.totals.gives += 1;
+            }
+            Done::Takes => {
+                self.control.want(Some(size));
+                self.takes.push_back(up);
+                self.totals.takes += 1;
+            }
+            _ => {}
+        }
+        let verb = match &done {
+            Done::Stayed => "stays".to_owned(),
+            Done::Takes => format!("gives {} MiB, to {} MiB", mib(by), mib(size)),
+            Done::Gives => format!("gets {} MiB back, to {} MiB", mib(by), mib(size)),
+            Done::WouldTake => format!("would give {} MiB, to {} MiB", mib(by), mib(size)),
+            other => format!("is to have {} MiB instead of {} MiB, {other}", mib(size), mib(now)),
+        };
+        let text = format!("{verb} ({})", wish.why);
+        let news = done != Done::Stayed && self.logged.as_ref().is_none_or(|before| !done.is_like(before));
+        self.logged = Some(done.clone());
+        (self.wish, self.done) = (Some(wish), Some(done.clone()));
+        (news.then_some(text), now, done)
+    }
+
+    /// Why no memory may be taken of the guest now.
+    fn may_take(&mut self, sight: &Sight, up: Duration) -> Option<Done> {
+        if self.hold.is_some_and(|h| h.until.is_some_and(|until| until <= up)) {
+            self.hold = None;
+        }
+        if self.paused.as_ref().is_some_and(|(until, _)| *until <= up) {
+            self.paused = None;
+        }
+        while self.takes.front().is_some_and(|at| up.saturating_sub(*at) > HOUR) {
+            self.takes.pop_front();
+        }
+        let stay = Duration::from_secs_f64(self.rule.limits.min_stay_s);
+        let stayed = self.takes.back().map_or(Duration::MAX, |at| up.saturating_sub(*at));
+        match (&self.another, &self.paused) {
+            _ if !self.rule.act => Some(match &sight.refused {
+                Some(why) => Done::NotTaken(why.clone()),
+                None => Done::WouldTake,
+            }),
+            _ if self.hold.is_some() => Some(Done::Held),
+            (Some(why), _) => Some(Done::NotTaken(why.clone())),
+            // An order that is under way was accepted.
+            _ if sight.refused.is_some() && self.control.under().is_none() => {
+                Some(Done::NotTaken(sight.refused.clone().unwrap_or_default()))
+            }
+            (_, Some((_, why))) => Some(Done::NotTaken(why.clone())),
+            _ if stayed < stay => Some(Done::TooEarly(stay - stayed)),
+            _ if self.takes.len() as u64 >= self.rule.limits.most_orders_per_hour => {
+                Some(Done::TooMany(self.takes.len()))
+            }
+            _ => None,
+        }
+    }
+
+    /// Takes the news of the guest's thread, and its findings. Returns what the log is to have.
+    pub fn news(&mut self, up: Duration) -> Vec<String> {
+        let mut said = Vec::new();
+        for news in self.control.news() {
+            match news.kind {
+                Kind::Note => {}
+                Kind::Holds => (self.pause, self.totals.held) = (PAUSE, self.totals.held + 1),
+                Kind::Refused | Kind::Ended | Kind::Lost => {
+                    let refused = news.kind == Kind::Refused;
+                    self.totals.refused += u64::from(refused);
+                    self.totals.ended += u64::from(!refused);
+                    let why = format!("{}; the next order comes in {} s", news.text, self.pause.as_secs());
+                    self.paused = Some((up.saturating_add(self.pause), why));
+                    self.pause = (2 * self.pause).min(LONGEST);
+                }
+                Kind::Another => {
+                    self.totals.ended += 1;
+                    self.another = Some(format!(
+                        "{}: no order follows until the configuration is read again",
+                        news.text
+                    ));
+                }
+            }
+            let refused = news.kind == Kind::Refused;
+            said.push(if refused { format!("gets no order: {}", news.text) } else { news.text });
+        }
+        for finding in self.findings() {
+            if self.found.insert(finding.rule) {
+                said.push(format!("has a finding: {}: {}", finding.what, finding.how));
+            }
+        }
+        said
+    }
+
+    fn findings(&self) -> Vec<bifold_live::memory::rules::Finding> {
+        let mut all = self.control.findings();
+        // That is what the daemon decides itself.
+        all.retain(|f| !(self.rule.act && f.rule == "could-give"));
+        all
+    }
+
+    pub fn remember(&mut self, time: f64, text: String) {
+        if self.lately.len() == KEPT {
+            self.lately.pop_front();
+        }
+        self.lately.push_back(Event { time, vm: None, text });
+    }
+
+    pub fn status(&self, up: Duration, every: Duration) -> GuestStatus {
+        let (sight, silent) = self.control.sight();
+        let under = self.control.under();
+        let inside = sight.as_ref().and_then(|s| self.inside(s, up, every));
+        let refused = || sight.as_ref().and_then(|s| s.refused.clone());
+        let held = self.hold.filter(|h| h.until.is_none_or(|until| until > up));
+        let (state, note) = match (held, &self.another, &self.paused) {
+            _ if silent.is_some() || sight.is_none() => ("not seen", silent.clone()),
+            _ if !self.rule.act => ("observes", refused().or(self.missing.clone())),
+            (Some(hold), ..) => {
+                let left = hold.until.map(|until| format!("{:.0} s more", (until - up).as_secs_f64()));
+                ("held", Some(left.unwrap_or("until released".into())))
+            }
+            (_, Some(why), _) => ("cannot", Some(why.clone())),
+            _ if under.is_none() && refused().is_some() => ("blocked", refused()),
+            (.., Some((until, why))) if *until > up => ("blocked", Some(why.clone())),
+            _ => ("acts", self.missing.clone().or_else(|| under.and_then(of_order))),
+        };
+        let report =
+            self.reported.as_ref().filter(|(at, _)| up.saturating_sub(*at) <= OLD).map(|(_, view)| view);
+        GuestStatus {
+            pid: self.live.pid,
+            name: self.live.name.clone(),
+            vm: self.live.vm.map(|id| id.to_string()),
+            rule: self.pattern.clone(),
+            state: state.into(),
+            note,
+            size_bytes: under.map(|u| u.size).or(sight.as_ref().map(|s| s.size)),
+            found_bytes: sight.as_ref().map(|s| self.all(s)),
+            resident_bytes: sight.as_ref().and_then(|s| s.resident),
+            free_bytes: inside.and_then(|i| i.free),
+            available_bytes: inside.and_then(|i| i.available),
+            known_by: inside.map(|i| i.from.to_owned()),
+            refaults: report.and_then(|r| r.refaults),
+            major_faults: report.and_then(|r| r.major_faults),
+            waited_us: report.and_then(|r| r.waited_us),
+            wants_bytes: self.wish.as_ref().map(|w| w.size),
+            why: self.wish.as_ref().map(|w| w.why.clone()),
+            done: self.done.as_ref().map(|d| d.word().to_owned()),
+            ordered_bytes: self.control.wanted(),
+            orders_in_hour: self.takes.iter().filter(|at| up.saturating_sub(**at) <= HOUR).count() as u64,
+            findings: self.findings().into_iter().map(|f| format!("{}: {}", f.what, f.how)).collect(),
+            totals: self.totals,
+        }
+    }
+}
+
+/// What an order does that is under way.
+fn of_order(under: Under) -> Option<String> {
+    let taken = under.found.saturating_sub(under.size);
+    Some(match under.holds {
+        None if taken < MIB => "an order begins".into(),
+        None => format!("{} MiB are taken so far", mib(taken)),
+        Some(true) => format!("{} MiB are taken", mib(taken)),
+        Some(false) => format!("{} MiB are taken, down to its least size", mib(taken)),
+    })
+}

@@ -1,0 +1,397 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! Divides the memory of a host among guests, by a policy that sees what the host sees of them.
+//!
+//! What holds at every moment:
+//!
+//! - a guest that no rule with the table `memory` fits is not looked at, and its monitor is left alone;
+//! - memory is taken only of guests whose rule says `act`, which no user holds, and as often as the limits allow; giving back is always
+//!   allowed;
+//! - sizes are ordered by [`bifold_live::order::Order`] alone: with its floor, its reasons to give everything back, its journal and its
+//!   guardian, which gives the memory back if the daemon is killed;
+//! - what a guest's monitor does holds up the guest's own thread ([`hand`]) and nothing else.
+
+mod guest;
+mod hand;
+#[cfg(test)]
+mod tests;
+
+pub use hand::Place;
+
+use crate::config::{Config, VmMemory};
+use crate::engine::{Event, Hold};
+use crate::error::DaemonError;
+use crate::record::MemoryLine;
+use crate::status::{GuestStatus, MemoryStatus};
+use bifold_host::placement::LiveGuest;
+use bifold_host::{Host, named, word_rank};
+use bifold_live::order::OrderError;
+use bifold_live::reporter::MemoryView;
+use bifold_reclaim::OnLine;
+use guest::{Guest, Wish};
+use hand::{Hand, mib};
+use std::collections::BTreeMap;
+use std::thread::{JoinHandle, sleep};
+use std::time::{Duration, Instant};
+
+const FRAME: u64 = 4096;
+/// How long the daemon's end waits for the memory of all guests. An order tries a silent monitor for a minute, and its guardian after
+/// that.
+const END: Duration = Duration::from_secs(90);
+
+/// A process, and when it started.
+type Id = (u32, u64);
+
+/// The memory of a host's guests.
+#[derive(Default)]
+pub struct Memory {
+    /// What orders need; without, no guest is looked at.
+    place: Option<Place>,
+    guests: BTreeMap<Id, Guest>,
+    /// Guests without a rule, whose threads give everything back and end.
+    ending: Vec<Guest>,
+    policy: Option<(OnLine, Vec<Id>)>,
+    /// The time of the last decision, and of the next.
+    last: Option<Duration>,
+    next: Duration,
+    limit: Option<u64>,
+    trouble: Option<String>,
+    /// Why a guest has no thread.
+    no_thread: Option<String>,
+}
+
+/// Something to log about a guest.
+pub struct Said {
+    /// KVM's identifier, if it has one.
+    pub vm: Option<String>,
+    /// What happened, in a sentence that begins with the guest.
+    pub text: String,
+}
+
+impl Memory {
+    /// Has orders made at this place.
+    pub fn order_at(&mut self, place: Place) {
+        self.place = Some(place);
+    }
+
+    /// Takes another configuration with the next tick.
+    pub fn reload(&mut self, before: &Config, now: &Config) {
+        if before.memory.as_ref().map(|m| m.policy) != now.memory.as_ref().map(|m| m.policy) {
+            self.policy = None;
+        }
+        self.guests.values_mut().for_each(Guest::forget);
+        self.next = Duration::ZERO;
+    }
+
+    /// Looks for guests, and lets the policy decide if it is time to. Returns what is to be logged and recorded.
+    pub fn tick(
+        &mut self,
+        host: &Host,
+        config: &Config,
+        up: Duration,
+        time: f64,
+    ) -> (Vec<Said>, Vec<MemoryLine>) {
+        let (mut said, mut lines) = (Vec::new(), Vec::new());
+        if config.memory.is_none() && self.guests.is_empty() && self.ending.is_empty() {
+            return (said, lines);
+        }
+        let over: Vec<bool> = self.ending.iter().map(is_over).collect();
+        for guest in self.guests.values_mut().chain(&mut self.ending) {
+            for text in guest.news(up) {
+                tell(guest, time, text, &mut said);
+            }
+        }
+        // Those that were over before their news were heard.
+        let mut over = over.into_iter();
+        self.ending.retain(|_| !over.next().unwrap_or(true));
+        if up >= self.next {
+            self.next = up + every(config);
+            self.find(host, config, time, &mut said);
+            self.decide(host, config, (up, time), &mut said, &mut lines);
+        }
+        (said, lines)
+    }
+
+    /// Finds guests that have come, have ended, or whose rule is another.
+    fn find(&mut self, host: &Host, config: &Config, time: f64, said: &mut Vec<Said>) {
+        self.no_thread = None;
+        let present: BTreeMap<Id, LiveGuest> =
+            host.live_guests().into_iter().map(|g| ((g.pid, g.started), g)).collect();
+        let gone: Vec<Id> = self.guests.keys().filter(|id| !present.contains_key(id)).copied().collect();
+        // A host that cannot be read for a moment tells nothing.
+        for id in gone.into_iter().filter(|id| matches!(host.lives(id.0, id.1), Ok(false))) {
+            self.drop(id, "has ended", time, said);
+        }
+        // A thread that has ended before its guest leaves its work to another.
+        self.guests.retain(|_, guest| guest.thread.is_none() || !is_over(guest));
+        for (id, live) in present {
+            let rule = config.memory.as_ref().and_then(|_| {
+                let rule = config.rule(live.vm, Some(&live.name))?;
+                Some((rule.vms.text().to_owned(), rule.memory.clone()?))
+            });
+            match (rule, self.guests.get_mut(&id)) {
+                (None, None) => {}
+                (None, Some(_)) => self.drop(id, "no rule about its memory fits any more", time, said),
+                (Some((pattern, rule)), Some(guest)) => {
+                    guest.live = live;
+                    if (&guest.pattern, &guest.rule) != (&pattern, &rule) {
+                        guest.take_rule(&pattern, &rule);
+                        tell(guest, time, of_rule(&rule), said);
+                    }
+                    set(guest, every(config));
+                }
+                (Some((pattern, rule)), None) => self.came(host, config, live, (pattern, rule), time, said),
+            }
+        }
+    }
+
+    fn came(
+        &mut self,
+        host: &Host,
+        config: &Config,
+        live: LiveGuest,
+        (pattern, rule): (String, VmMemory),
+        time: f64,
+        said: &mut Vec<Said>,
+    ) {
+        let mut guest = Guest::new(live, pattern, rule);
+        set(&guest, every(config));
+        if let Some(place) = &self.place {
+            let live = guest.live.clone();
+            let hand = Hand::new(guest.control.clone(), place.clone(), host.clone(), live);
+            let name = format!("memory-{}", guest.live.pid);
+            match std::thread::Builder::new().name(name).spawn(move || hand.run()) {
+                Ok(thread) => guest.thread = Some(thread),
+                // Tried again with the next decision.
+                Err(e) => {
+                    self.no_thread = Some(format!("no thread can be started for the memory of a VM: {e}"));
+                    return;
+                }
+            }
+        }
+        let text = of_rule(&guest.rule);
+        tell(&mut guest, time, text, said);
+        self.guests.insert((guest.live.pid, guest.live.started), guest);
+    }
+
+    fn drop(&mut self, id: Id, why: &str, time: f64, said: &mut Vec<Said>) {
+        let Some(mut guest) = self.guests.remove(&id) else { return };
+        guest.control.end();
+        tell(&mut guest, time, why.into(), said);
+        self.ending.push(guest);
+    }
+
+    /// Lets the policy decide over all guests that were seen.
+    fn decide(
+        &mut self,
+        host: &Host,
+        config: &Config,
+        (up, time): (Duration, f64),
+        said: &mut Vec<Said>,
+        lines: &mut Vec<MemoryLine>,
+    ) {
+        let Some(share) = &config.memory else { return };
+        if self.place.is_none() && !cfg!(test) {
+            self.trouble = Some(format!("no VM's memory is looked at: {}", OrderError::NoFolder));
+            return;
+        }
+        let Some(total) = host.memory().ok().and_then(|m| m.total) else {
+            self.trouble = Some("the host's memory cannot be read: no memory is divided".into());
+            return;
+        };
+        self.trouble = None;
+        let limit = share.limit.bytes(total);
+        self.limit = Some(limit);
+        let seconds = self.last.replace(up).map_or(0.0, |last| up.saturating_sub(last).as_secs_f64());
+        let every = every(config);
+        let seen: Vec<_> = self
+            .guests
+            .iter_mut()
+            .filter_map(|(id, guest)| Some((*id, guest.seen(share.policy, up, (seconds, every))?)))
+            .collect();
+        let ids: Vec<Id> = seen.iter().map(|(id, _)| *id).collect();
+        let views: Vec<_> = seen.iter().map(|(_, (view, _))| *view).collect();
+        let least: u64 = views.iter().map(|view| view.least * FRAME).sum();
+        if least > limit {
+            self.trouble = Some(format!(
+                "VMs keep at least {} MiB together, more than the limit of {} MiB",
+                mib(least),
+                mib(limit)
+            ));
+        }
+        if seen.is_empty() {
+            return;
+        }
+        if self.policy.as_ref().is_none_or(|(_, known)| *known != ids) {
+            // What each has been given: a policy changes that.
+            let given = |(id, view): (&Id, &bifold_reclaim::Seen)| {
+                let wanted = self.guests.get(id).and_then(|g| g.control.wanted());
+                wanted.map_or(view.most.max(view.size), |bytes| bytes / FRAME)
+            };
+            let sizes: Vec<u64> = ids.iter().zip(&views).map(given).collect();
+            self.policy = share.policy.on_line_from(&sizes).map(|policy| (policy, ids.clone()));
+        }
+        let Some((policy, _)) = &mut self.policy else { return };
+        let sizes = policy.decide(limit / FRAME, seconds, &views);
+        for ((id, (_, why)), size) in seen.into_iter().zip(sizes) {
+            let Some(guest) = self.guests.get_mut(&id) else { continue };
+            let wish = Wish { size: size * FRAME, why };
+            let (news, now, done) = guest.decide(wish.clone(), up);
+            lines.push(MemoryLine {
+                schema: MemoryLine::schema(),
+                time,
+                pid: id.0,
+                vm: guest.live.vm.map(|vm| vm.to_string()),
+                name: guest.live.name.clone(),
+                policy: share.policy.name().into(),
+                now_bytes: now,
+                wants_bytes: wish.size,
+                done: done.word().into(),
+                note: Some(done.to_string()).filter(|text| text != done.word()),
+                why: wish.why,
+            });
+            if let Some(text) = news {
+                tell(guest, time, text, said);
+            }
+        }
+    }
+
+    /// Takes a report from inside the guest of a process.
+    pub fn report(&mut self, pid: u32, up: Duration, view: &MemoryView) {
+        let guest = self.guests.values_mut().find(|g| g.live.pid == pid);
+        guest.into_iter().for_each(|guest| guest.report(up, *view));
+    }
+
+    /// The guests that a word means.
+    fn meant(&self, word: &str) -> Vec<Id> {
+        let rank = |(_, g): &(&Id, &Guest)| word_rank(word, g.live.vm, g.live.pid, Some(&g.live.name));
+        named(&self.guests, |entry| rank(&(entry.0, entry.1))).into_iter().map(|(id, _)| *id).collect()
+    }
+
+    /// The guest that a word means; `None` if it means none.
+    ///
+    /// # Errors
+    /// If it means several.
+    pub fn one(&self, word: &str) -> Result<Option<Id>, DaemonError> {
+        match self.meant(word)[..] {
+            [] => Ok(None),
+            [id] => Ok(Some(id)),
+            ref many => {
+                let pids: Vec<String> = many.iter().map(|id| id.0.to_string()).collect();
+                let word = word.escape_debug();
+                Err(DaemonError::Refused(format!(
+                    "`{word}` means several VMs: give one of the process ids {}",
+                    pids.join(", ")
+                )))
+            }
+        }
+    }
+
+    /// Leaves a guest's size as it is, except where its order gives everything back.
+    pub fn hold(&mut self, id: Id, hold: Hold) {
+        self.guests.entry(id).and_modify(|guest| guest.hold = Some(hold));
+    }
+
+    /// Lets the policy decide again, with the next decision.
+    pub fn release(&mut self, id: Id) -> bool {
+        self.guests.get_mut(&id).is_some_and(|guest| {
+            guest.forget();
+            guest.undone = false;
+            guest.hold.take().is_some()
+        })
+    }
+
+    /// Gives everything back and holds the guest so: others may order sizes. Returns what that means.
+    pub fn undo(&mut self, id: Id) -> Option<&'static str> {
+        let guest = self.guests.get_mut(&id)?;
+        guest.hold = Some(Hold { until: None });
+        let had = guest.control.wanted().is_some() || guest.control.under().is_some();
+        guest.undone = true;
+        guest.control.rest();
+        Some(if had { "gets its memory back and is held" } else { "has all of its memory and is held" })
+    }
+
+    /// All guests that are known.
+    pub fn all(&self) -> Vec<Id> {
+        self.guests.keys().copied().collect()
+    }
+
+    /// Notes something that a user asked for. Returns the log's line.
+    pub fn note(&mut self, id: Id, time: f64, text: &str) -> Option<Said> {
+        let mut said = Vec::new();
+        tell(self.guests.get_mut(&id)?, time, text.into(), &mut said);
+        said.pop()
+    }
+
+    /// What is known of a guest, and what happened to it lately.
+    pub fn explain(&self, id: Id, config: &Config, up: Duration) -> Option<(GuestStatus, Vec<Event>)> {
+        let guest = self.guests.get(&id)?;
+        Some((guest.status(up, every(config)), guest.lately.iter().cloned().collect()))
+    }
+
+    /// What is known of all guests; `None` without a configuration of memory.
+    pub fn status(&self, config: &Config, up: Duration) -> Option<MemoryStatus> {
+        let share = config.memory.as_ref()?;
+        let guests: Vec<GuestStatus> = self.guests.values().map(|g| g.status(up, every(config))).collect();
+        Some(MemoryStatus {
+            policy: share.policy.name().into(),
+            limit_bytes: self.limit,
+            size_bytes: guests.iter().filter_map(|g| g.size_bytes).sum(),
+            guests,
+        })
+    }
+
+    /// What is wrong.
+    pub fn trouble(&self) -> Option<String> {
+        self.trouble.clone().or_else(|| self.no_thread.clone())
+    }
+
+    /// Gives everything back, and waits for that. Returns what is to be logged, and the guests whose memory is not back: their orders'
+    /// guardians go on, and their journals stay until they succeed.
+    pub fn end(&mut self, time: f64) -> (Vec<Said>, Vec<String>) {
+        let (mut said, mut left) = (Vec::new(), Vec::new());
+        let mut guests: Vec<Guest> = std::mem::take(&mut self.guests).into_values().collect();
+        guests.append(&mut self.ending);
+        guests.iter().for_each(|guest| guest.control.end());
+        let begun = Instant::now();
+        while !guests.iter().all(is_over) && begun.elapsed() < END {
+            sleep(Duration::from_millis(20));
+        }
+        for guest in &mut guests {
+            let mut failed = !is_over(guest);
+            for news in guest.control.news() {
+                failed |= news.kind == hand::Kind::Lost;
+                tell(guest, time, news.text, &mut said);
+            }
+            left.extend(failed.then(|| format!("{} has not got its memory back", guest.who())));
+        }
+        (said, left)
+    }
+}
+
+/// Whether the guest's thread has ended, or never was.
+fn is_over(guest: &Guest) -> bool {
+    guest.thread.as_ref().is_none_or(JoinHandle::is_finished)
+}
+
+fn every(config: &Config) -> Duration {
+    Duration::from_secs_f64(config.memory.as_ref().map_or(10.0, |m| m.interval_s))
+}
+
+/// Lets a guest's thread know what the rule allows.
+fn set(guest: &Guest, every: Duration) {
+    let acts = guest.rule.act && !guest.undone;
+    guest.control.set(acts, every);
+    if !acts {
+        guest.control.rest();
+    }
+}
+
+fn of_rule(rule: &VmMemory) -> String {
+    if rule.act { "has a rule that takes its memory" } else { "has a rule that observes its memory" }.into()
+}
+
+fn tell(guest: &mut Guest, time: f64, text: String, said: &mut Vec<Said>) {
+    let vm = guest.live.vm.map(|id| id.to_string());
+    said.push(Said { vm, text: format!("{} {text}", guest.who()) });
+    guest.remember(time, text);
+}

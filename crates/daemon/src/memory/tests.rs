@@ -1,0 +1,397 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! Decisions over the memory of guests of a host that is made of files. What their threads see is given; orders are what the daemon
+//! wants of the threads.
+
+use super::hand::{Kind, Sight, Under};
+use super::*;
+use crate::fake_host::FakeHost;
+use bifold_host::VmId;
+use bifold_host::guest_memory::GuestStatistics;
+use rand::{Rng as _, SeedableRng as _};
+use rand_pcg::Pcg64;
+use std::path::Path;
+
+const GIB: u64 = 1 << 30;
+const MIB: u64 = 1 << 20;
+const WEB: VmId = VmId { thread: 100, fd: 7 };
+const DB: VmId = VmId { thread: 200, fd: 7 };
+
+struct Fake {
+    host: FakeHost,
+    memory: Memory,
+    config: Config,
+    up: u64,
+    lines: Vec<MemoryLine>,
+}
+
+impl Fake {
+    /// A host of 8 GiB with the guests web and db, of 2 GiB each.
+    fn new(config: &str) -> Fake {
+        let host = FakeHost::new();
+        host.vm(WEB, "web");
+        host.vm(DB, "db");
+        std::fs::write(host.host().proc.join("meminfo"), "MemTotal: 8388608 kB\nMemAvailable: 8000000 kB\n")
+            .unwrap();
+        let mut fake =
+            Fake { host, memory: Memory::default(), config: parse(config), up: 0, lines: Vec::new() };
+        fake.tick(0);
+        for id in fake.memory.all() {
+            fake.sees(id.0, 2 * GIB, GIB);
+        }
+        fake
+    }
+
+    /// So many seconds pass. Returns what is logged.
+    fn tick(&mut self, seconds: u64) -> String {
+        self.up += seconds;
+        let up = Duration::from_secs(self.up);
+        let (said, lines) = self.memory.tick(&self.host.host(), &self.config, up, self.up as f64);
+        self.lines = lines;
+        said.iter().map(|said| format!("{}\n", said.text)).collect()
+    }
+
+    fn reload(&mut self, config: &str) {
+        let config = parse(config);
+        self.memory.reload(&self.config, &config);
+        self.config = config;
+    }
+
+    fn guest(&mut self, pid: u32) -> &mut Guest {
+        self.memory.guests.get_mut(&(pid, 4711)).unwrap()
+    }
+
+    fn wanted(&mut self, pid: u32) -> Option<u64> {
+        self.guest(pid).control.wanted().map(|bytes| bytes / MIB)
+    }
+
+    /// The thread has looked: the guest has this size, and so much is free in it.
+    fn sees(&mut self, pid: u32, size: u64, free: u64) {
+        let statistics =
+            GuestStatistics { free: Some(free), available: Some(free), ..GuestStatistics::default() };
+        self.shows(pid, size, statistics, Instant::now());
+    }
+
+    fn shows(&mut self, pid: u32, size: u64, statistics: GuestStatistics, at: Instant) {
+        let control = &self.guest(pid).control;
+        let under = control.wanted().map(|_| Under { found: 2 * GIB, size, holds: Some(true) });
+        let sight =
+            Sight { at, size, polling_s: 1, statistics, age_s: 0, resident: Some(size), refused: None };
+        control.pretend(sight, under);
+    }
+
+    fn state(&self, pid: u32) -> (String, Option<String>) {
+        let status = self.memory.status(&self.config, Duration::from_secs(self.up)).unwrap();
+        let guest = status.guests.into_iter().find(|g| g.pid == pid).unwrap();
+        (guest.state, guest.note)
+    }
+}
+
+fn parse(text: &str) -> Config {
+    Config::parse(text, Path::new("/etc/bifold/bifold.toml")).unwrap()
+}
+
+fn config(policy: &str, limit: &str, rule: &str) -> String {
+    format!(
+        "[memory]\nlimit = \"{limit}\"\npolicy = \"{policy}\"\nmin_stay_s = 25\nmost_orders_per_hour = 3\n\
+         [[vm]]\nname = \"*\"\n[vm.memory]\n{rule}\n"
+    )
+}
+
+#[test]
+fn without_act_the_daemon_only_says_what_it_would_do() {
+    let mut fake = Fake::new(&config("equal", "3G", ""));
+    let said = fake.tick(10);
+    assert!(
+        said.contains("VM web (process 100) would give 512 MiB, to 1536 MiB (its part of the limit)"),
+        "{said}"
+    );
+    assert_eq!((fake.wanted(100), fake.wanted(200)), (None, None));
+    assert_eq!(fake.lines.iter().map(|l| l.done.as_str()).collect::<Vec<_>>(), ["would-take", "would-take"]);
+    assert_eq!((fake.lines[0].now_bytes, fake.lines[0].wants_bytes), (2 * GIB, 1536 * MIB));
+    assert_eq!(fake.tick(10), "", "no news");
+    assert_eq!(fake.state(100).0, "observes");
+    assert!(fake.memory.undo((100, 4711)).unwrap().contains("has all of its memory"));
+}
+
+#[test]
+fn vms_without_a_rule_about_memory_are_left_alone() {
+    let rules = config("equal", "50%", "act = true").replace("\"*\"", "\"web\"");
+    let mut fake = Fake::new(&rules);
+    assert_eq!(fake.memory.all(), [(100, 4711)]);
+    fake.reload(&format!("never = [\"web\"]\n{rules}"));
+    let said = fake.tick(1);
+    assert!(said.contains("no rule about its memory fits any more"), "{said}");
+    assert!(fake.memory.all().is_empty());
+    fake.reload(&rules);
+    assert!(fake.tick(1).contains("takes its memory"));
+    fake.host.vm(WEB, "other");
+    assert!(fake.tick(10).contains("no rule"), "it was renamed");
+    fake.reload("");
+    fake.tick(10);
+    assert!(fake.memory.status(&fake.config, Duration::ZERO).is_none());
+}
+
+#[test]
+fn memory_is_taken_as_often_as_the_limits_allow_and_given_at_once() {
+    let mut fake = Fake::new(&config("equal", "3G", "act = true"));
+    let said = fake.tick(10);
+    assert!(said.contains("VM db (process 200) gives 512 MiB, to 1536 MiB"), "{said}");
+    assert_eq!(fake.wanted(100), Some(1536));
+    fake.sees(100, 1536 * MIB, GIB);
+    // A smaller limit, soon after.
+    fake.reload(&config("equal", "2G", "act = true"));
+    let said = fake.tick(10);
+    assert!(said.contains("is to have 1024 MiB instead of 1536 MiB, not yet, for 15 s"), "{said}");
+    assert_eq!(fake.wanted(100), Some(1536));
+    // The first decision after 25 s.
+    fake.tick(20);
+    assert_eq!(fake.wanted(100), Some(1024));
+    fake.reload(&config("equal", "2400M", "act = true"));
+    fake.tick(1);
+    assert_eq!(fake.wanted(100), Some(1200), "a part comes back at once");
+    fake.reload(&config("equal", "2G", "act = true"));
+    fake.tick(30);
+    assert_eq!(fake.wanted(100), Some(1024));
+    fake.reload(&config("equal", "1800M", "act = true"));
+    let said = fake.tick(30);
+    assert!(said.contains("not yet, after 3 orders in the last hour"), "{said}");
+    fake.reload(&config("equal", "8G", "act = true"));
+    fake.tick(1);
+    assert_eq!(fake.wanted(100), None, "all of it comes back");
+    // An hour later.
+    fake.reload(&config("equal", "1800M", "act = true"));
+    fake.sees(100, 2 * GIB, GIB);
+    fake.tick(3600);
+    assert_eq!(fake.wanted(100), Some(900));
+}
+
+#[test]
+fn a_rule_that_only_observes_from_now_on_gives_everything_back() {
+    let mut fake = Fake::new(&config("equal", "3G", "act = true"));
+    fake.tick(10);
+    assert_eq!(fake.wanted(100), Some(1536));
+    fake.reload(&config("equal", "3G", "act = false"));
+    let said = fake.tick(1);
+    assert!(said.contains("observes its memory"), "{said}");
+    assert_eq!(fake.wanted(100), None);
+}
+
+#[test]
+fn pauses_double_after_orders_that_fail_and_another_controller_ends_them() {
+    let mut fake =
+        Fake::new(&config("equal", "3G", "act = true\nmin_stay_s = 0\nmost_orders_per_hour = 1000"));
+    let mut pauses = Vec::new();
+    let mut last = 0;
+    for _ in 0..60 {
+        fake.tick(10);
+        if fake.wanted(100).is_some() {
+            pauses.push(fake.up - last);
+            last = fake.up;
+            fake.guest(100).control.tell(Kind::Ended, "the order ends: 200 faults a second");
+            fake.sees(100, 2 * GIB, GIB);
+        }
+        fake.sees(200, 2 * GIB, GIB);
+    }
+    assert_eq!(pauses, [10, 40, 70, 130, 250]);
+    let (state, note) = fake.state(100);
+    assert!(
+        state == "blocked" && note.unwrap().contains("200 faults a second; the next order comes in 480 s")
+    );
+    // What was held ends the doubling; reading the configuration again ends the pause.
+    fake.guest(100).control.tell(Kind::Holds, "holds 1536 MiB");
+    fake.reload(&config("equal", "3G", "act = true\nmin_stay_s = 0\nmost_orders_per_hour = 1000"));
+    fake.tick(1);
+    assert_eq!(fake.wanted(100), Some(1536));
+    fake.guest(100).control.tell(Kind::Another, "its size is 700 MiB, which this order did not ask for");
+    fake.sees(100, 2 * GIB, GIB);
+    let said = fake.tick(3600);
+    assert!(said.contains("not taken: its size is 700 MiB"), "{said}");
+    assert_eq!((fake.wanted(100), fake.state(100).0.as_str()), (None, "cannot"));
+    assert!(!fake.memory.release((100, 4711)), "it was not held, but may be tried again");
+    fake.tick(10);
+    assert_eq!(fake.wanted(100), Some(1536));
+}
+
+#[test]
+fn a_held_vm_keeps_what_it_has() {
+    let mut fake = Fake::new(&config("equal", "3G", "act = true"));
+    fake.memory.hold((100, 4711), Hold { until: Some(Duration::from_secs(15)) });
+    fake.tick(10);
+    assert_eq!((fake.wanted(100), fake.wanted(200)), (None, Some(1536)));
+    assert_eq!(fake.state(100).0, "held");
+    fake.tick(10);
+    assert_eq!(fake.wanted(100), Some(1536), "the hold is over");
+    fake.memory.hold((100, 4711), Hold { until: None });
+    fake.sees(100, 1536 * MIB, GIB);
+    fake.reload(&config("equal", "8G", "act = true"));
+    fake.tick(1);
+    assert_eq!(fake.wanted(100), Some(1536), "nor is anything given");
+    assert!(fake.memory.undo((100, 4711)).unwrap().contains("gets its memory back"));
+    assert_eq!(fake.wanted(100), None);
+    fake.sees(100, 2 * GIB, GIB);
+    fake.reload(&config("equal", "3G", "act = true"));
+    fake.tick(100);
+    assert_eq!((fake.wanted(100), fake.state(100).0.as_str()), (None, "held"));
+    assert!(fake.memory.release((100, 4711)));
+}
+
+#[test]
+fn what_cannot_be_taken_or_is_not_known_stays() {
+    let mut fake = Fake::new(&config("mom", "2G", "act = true"));
+    fake.shows(100, 2 * GIB, GuestStatistics::default(), Instant::now());
+    let long_ago = Instant::now().checked_sub(Duration::from_secs(61));
+    if let Some(at) = long_ago {
+        let statistics = GuestStatistics { free: Some(GIB), ..GuestStatistics::default() };
+        fake.shows(200, 2 * GIB, statistics, at);
+    }
+    fake.tick(10);
+    fake.tick(10);
+    assert_eq!(fake.wanted(100), None);
+    let note = fake.state(100).1.unwrap();
+    assert!(note.contains("policy mom needs the free memory in it"), "{note}");
+    if long_ago.is_some() {
+        assert!(fake.state(200).1.unwrap().contains("not seen for a minute"));
+    }
+    // A reporter tells, and its free memory goes in steps of 5 %.
+    let view = MemoryView { free: Some(GIB), ..MemoryView::default() };
+    fake.memory.report(100, Duration::from_secs(fake.up + 5), &view);
+    fake.tick(10);
+    let status = fake.memory.status(&fake.config, Duration::from_secs(fake.up)).unwrap();
+    assert_eq!(status.guests[0].known_by.as_deref(), Some("reporter"));
+    assert_eq!(fake.wanted(100), Some(2048 * 95 / 100));
+    let (sight, _) = fake.guest(200).control.sight();
+    let refused = Sight { at: Instant::now(), refused: Some("it has no balloon".into()), ..sight.unwrap() };
+    fake.guest(200).control.pretend(refused, None);
+    fake.tick(10);
+    assert_eq!(
+        (fake.wanted(200), fake.state(200)),
+        (None, ("blocked".into(), Some("it has no balloon".into())))
+    );
+}
+
+#[test]
+fn feedback_sees_the_waits_that_a_reporter_tells() {
+    let mut fake = Fake::new(&config("feedback", "8G", "act = true\nmin_stay_s = 0"));
+    fake.tick(10);
+    assert!(fake.state(100).1.unwrap().contains("bifold-reporter has to run in it"));
+    let report = |fake: &mut Fake, waited_us| {
+        let view = MemoryView { waited_us: Some(waited_us), ..MemoryView::default() };
+        fake.memory.report(100, Duration::from_secs(fake.up), &view);
+        fake.tick(10)
+    };
+    report(&mut fake, 5_000_000);
+    assert_eq!(fake.wanted(100), None, "a first report is no difference");
+    let said = report(&mut fake, 5_000_000);
+    assert!(said.contains("it waited for memory 0.00 % of the time"), "{said}");
+    let less = fake.wanted(100).unwrap();
+    assert!((2000..2048).contains(&less), "{less}");
+    fake.sees(100, less * MIB, GIB);
+    // A third of the time.
+    report(&mut fake, 8_300_000);
+    assert_eq!(fake.wanted(100), None);
+    assert_eq!(fake.wanted(200), None, "it has no reporter");
+}
+
+#[test]
+fn a_policy_goes_on_from_what_was_given_when_a_guest_comes() {
+    let mut fake = Fake::new(&config("mom", "3G", "act = true\nmin_stay_s = 0"));
+    (0..4).for_each(|_| _ = fake.tick(10));
+    let before = fake.wanted(100).unwrap();
+    assert!(before < 1800, "{before}");
+    let third = VmId { thread: 300, fd: 7 };
+    fake.host.vm(third, "third");
+    fake.tick(10);
+    fake.sees(300, 2 * GIB, GIB);
+    fake.tick(10);
+    let after = fake.wanted(100).unwrap();
+    assert!(after <= before && after > before * 85 / 100, "{before} {after}");
+    fake.host.end(third);
+    let said = fake.tick(10);
+    assert!(said.contains("VM third (process 300) has ended"), "{said}");
+    assert!(fake.wanted(100).unwrap() <= after);
+}
+
+#[test]
+fn least_sizes_above_the_limit_are_told() {
+    let mut fake = Fake::new(&config("equal", "1G", "act = true\nleast = \"1G\""));
+    fake.tick(10);
+    assert!(
+        fake.memory
+            .trouble()
+            .unwrap()
+            .contains("at least 2048 MiB together, more than the limit of 1024 MiB")
+    );
+    assert_eq!(fake.wanted(100), Some(1024));
+    std::fs::write(fake.host.host().proc.join("meminfo"), "").unwrap();
+    fake.tick(10);
+    assert!(fake.memory.trouble().unwrap().contains("the host's memory cannot be read"));
+}
+
+#[test]
+fn a_day_without_an_order_that_the_rules_forbid() {
+    const POLICIES: [&str; 4] = ["equal", "mom", "proxmox", "feedback"];
+    let mut random = Pcg64::seed_from_u64(23);
+    let rules = |policy: &str, limit_gib: u64, db_acts: bool| {
+        format!(
+            "[memory]\nlimit = \"{limit_gib}G\"\npolicy = \"{policy}\"\nmin_stay_s = 40\nmost_orders_per_hour = 6\n\
+             [[vm]]\nname = \"web\"\n[vm.memory]\nact = true\nleast = \"700M\"\n\
+             [[vm]]\nname = \"db\"\n[vm.memory]\nact = {db_acts}\nmost = \"1800M\"\n"
+        )
+    };
+    let (mut policy, mut limit, mut db_acts) = ("mom", 3, false);
+    let mut fake = Fake::new(&rules(policy, limit, db_acts));
+    let (mut takes, mut held_until, mut forbidden) = (Vec::new(), 0, false);
+    let (mut waited, mut orders) = (0, 0);
+    while fake.up < 86_400 {
+        for pid in [100, 200] {
+            let before = fake.wanted(pid).map_or(2 * GIB, |mib| mib * MIB);
+            // The guest follows in part, uses what it likes, and its thread tells what it likes.
+            let size = random.random_range(before..=2 * GIB);
+            fake.sees(pid, size, random.random_range(0..=size));
+            if random.random_ratio(1, 200) {
+                let kind = [Kind::Ended, Kind::Refused, Kind::Lost][random.random_range(0..3)];
+                fake.guest(pid).control.tell(kind, "the order ends");
+            }
+            waited += random.random_range(0..300_000);
+            let view = MemoryView { free: Some(size / 2), waited_us: Some(waited), ..MemoryView::default() };
+            fake.memory.report(pid, Duration::from_secs(fake.up), &view);
+        }
+        if random.random_ratio(1, 300) {
+            (policy, limit) = (POLICIES[random.random_range(0..4)], random.random_range(1..5));
+            db_acts = random.random();
+            fake.reload(&rules(policy, limit, db_acts));
+        }
+        if random.random_ratio(1, 300) {
+            fake.memory.hold((100, 4711), Hold { until: Some(Duration::from_secs(fake.up + 500)) });
+            held_until = fake.up + 500;
+        }
+        if random.random_ratio(1, 500) {
+            fake.guest(200).control.tell(Kind::Another, "another program has set 100 MiB");
+            forbidden = true;
+        }
+        if random.random_ratio(1, 100) {
+            fake.memory.release((200, 4711));
+            forbidden = false;
+        }
+        let before = [100, 200].map(|pid| fake.wanted(pid));
+        let reloaded = fake.memory.next == Duration::ZERO;
+        fake.tick(10);
+        for (n, pid) in [100, 200].into_iter().enumerate() {
+            let (was, now) = (before[n].unwrap_or(2048), fake.wanted(pid).unwrap_or(2048));
+            let least = if pid == 100 { 700 } else { 512 };
+            assert!((least..=2048).contains(&now), "{pid}: {now}");
+            assert!(pid != 200 || db_acts || now == 2048, "{policy}: db does not act, and is to have {now}");
+            if now < was {
+                orders += 1;
+                assert!(pid != 200 || !forbidden || reloaded, "another program has db");
+                assert!(pid != 100 || fake.up >= held_until, "web is held");
+                takes.push((pid, fake.up));
+                let of = || takes.iter().filter(|(other, _)| *other == pid).map(|(_, at)| *at);
+                assert!(of().filter(|at| fake.up - at < 3600).count() <= 6, "{pid} at {}", fake.up);
+                assert!(of().rev().nth(1).is_none_or(|at| fake.up - at >= 40), "{pid} at {}", fake.up);
+            }
+        }
+        forbidden &= !reloaded;
+    }
+    assert!(orders > 50, "{orders}");
+}
