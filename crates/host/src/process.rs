@@ -84,13 +84,32 @@ impl Host {
     }
 }
 
-/// State and start in the text of `/proc/PID/stat`.
+impl Host {
+    /// Whether this is a thread of the kernel, such as those that KVM and vhost start in a guest's cgroups.
+    pub(crate) fn is_of_kernel(&self, pid: u32) -> bool {
+        /// `include/linux/sched.h`.
+        const PF_KTHREAD: u64 = 0x0020_0000;
+        let stat = read(&self.proc.join(pid.to_string()).join("stat")).unwrap_or_default();
+        // proc(5): flags, 9.
+        number(&mut behind_name(&stat), 6).is_some_and(|flags| flags & PF_KTHREAD != 0)
+    }
+}
+
+/// The fields of `/proc/PID/stat` from the third on, which is the state. The name before may contain spaces and parentheses.
+fn behind_name(stat: &[u8]) -> impl Iterator<Item = &[u8]> {
+    let behind = stat.iter().rposition(|b| *b == b')').map_or(stat.len(), |at| at + 1);
+    stat[behind..].split(u8::is_ascii_whitespace).filter(|f| !f.is_empty())
+}
+
+fn number<'a>(fields: &mut impl Iterator<Item = &'a [u8]>, n: usize) -> Option<u64> {
+    std::str::from_utf8(fields.nth(n)?).ok()?.parse().ok()
+}
+
+/// State and start in the text of `/proc/PID/stat` (proc(5): starttime, 22).
 fn state_and_start(stat: &[u8]) -> Option<(u8, u64)> {
-    // The name may contain spaces and parentheses; the start is the 20th field behind it (proc(5): starttime, 22).
-    let behind = stat.iter().rposition(|b| *b == b')')? + 1;
-    let mut fields = stat[behind..].split(u8::is_ascii_whitespace).filter(|f| !f.is_empty());
+    let mut fields = behind_name(stat);
     let state = *fields.next()?.first()?;
-    Some((state, std::str::from_utf8(fields.nth(18)?).ok()?.parse().ok()?))
+    Some((state, number(&mut fields, 18)?))
 }
 
 /// Most characters of a name that are kept.

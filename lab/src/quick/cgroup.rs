@@ -12,8 +12,8 @@ use crate::vendor::Emulator;
 use bifold_guest::qemu::{BARE, MACHINE, guest_cpu};
 
 /// The size that is ordered, and the guest's file, in MiB.
-const SIZE: u64 = 72;
-const FILE: u64 = 48;
+const SIZE: u64 = 112;
+const FILE: u64 = 80;
 
 /// The guest fills a file in memory, and after a line from the host reads the file again. Its console is a socket's other end.
 const GUEST: &str = r#"
@@ -30,7 +30,7 @@ $B reboot -f
 const HOST: &str = r#"
 until_true() {
     n=0
-    until eval "$1"; do n=$((n + 1)); [ $n -lt 600 ] || { echo "in vain: $1" >&2; exit 9; }; $B sleep 0.2; done
+    until eval "$1"; do n=$((n + 1)); [ $n -lt 600 ] || { echo "in vain: $1"; $B tail -n 3 $OUT/console; } >&2; [ $n -lt 600 ] || exit 9; $B sleep 0.2; done
 }
 $B mkdir -p /run
 $B mkswap /dev/vda >/dev/null && $B swapon /dev/vda || exit 8
@@ -40,11 +40,13 @@ $B mkdir $G
 $B mkfifo /tmp/console.in /tmp/console.out
 exec 3<>/tmp/console.in 4<>/tmp/console.out
 $B cat <&4 > $OUT/console & cat=$!
-(echo 0 > $G/cgroup.procs; exec $BIFOLD_QEMU -machine $MACHINE -accel kvm -cpu $CPU -m 160M \
-    -object memory-backend-ram,id=ram,size=160M -name vm -kernel $KERNEL -initrd $INITRD -append "$APPEND" \
+(echo 0 > $G/cgroup.procs; exec $BIFOLD_QEMU -machine $MACHINE -accel kvm -cpu $CPU -m 192M \
+    -object memory-backend-ram,id=ram,size=192M -name vm -kernel $KERNEL -initrd $INITRD -append "$APPEND" \
     -chardev pipe,id=console,path=/tmp/console -serial chardev:console \
     -qmp unix:/tmp/qmp,server=on,wait=off $BARE) &
 vm=$!
+# The job's output ends with the last process that has it.
+trap "kill -9 $vm $cat 2>/dev/null" EXIT
 until_true "$B grep -q filled $OUT/console"
 $B cat $G/memory.current > $OUT/before
 $BIFOLD reclaim set vm $SIZE --by cgroup --floor 64M --format jsonl -q > $OUT/set.jsonl || exit 7
@@ -53,7 +55,6 @@ $B cat $G/memory.swap.current > $OUT/swapped
 echo go >&3
 until_true "$B grep -q same $OUT/console"
 until_true "! kill -0 $vm 2>/dev/null"
-kill $cat
 "#;
 
 /// Runs the order.

@@ -76,7 +76,7 @@ pub struct MemoryGroup {
     pub stalls: Option<Stalls>,
     /// Whether the kernel has `memory.reclaim` (Linux 5.19).
     pub reclaims: bool,
-    /// Processes of the group and of all groups below it.
+    /// Processes of the group and of all groups below it. [`Host::memory_group`] leaves out threads of the kernel.
     pub processes: BTreeSet<u32>,
 }
 
@@ -154,7 +154,10 @@ impl Host {
         let path = below(group);
         let parts = path.ancestors().filter(|p| !p.as_os_str().is_empty());
         let with = parts.map(|p| mount.join(p)).find(|p| p.join("memory.current").exists());
-        with.map(|p| MemoryGroup::read(&p)).ok_or(NoMemoryGroup::NoGroup)
+        let mut group = MemoryGroup::read(&with.ok_or(NoMemoryGroup::NoGroup)?);
+        // KVM's thread `kvm-nx-lpage-re` and vhost's join the guest's groups.
+        group.processes.retain(|&pid| !self.is_of_kernel(pid));
+        Ok(group)
     }
 }
 
@@ -195,10 +198,14 @@ mod tests {
             ("memory.events", "oom_kill 0\n"),
             ("memory.pressure", "some avg10=0.00 total=5\n"),
             ("memory.reclaim", ""),
-            ("cgroup.procs", "9\n"),
+            ("cgroup.procs", "9\n13\n"),
             ("libvirt/helper/cgroup.procs", "12\n"),
         ] {
             put(&scope.join(file), text.as_bytes());
+        }
+        for (pid, flags) in [(9, 0x40_0100), (12, 0x40_0140), (13, 0x20_8040)] {
+            let stat = format!("{pid} (a (b) c) S 1 9 9 0 -1 {flags} 0 0\n");
+            put(&host.proc.join(format!("{pid}/stat")), stat.as_bytes());
         }
         let group = host.memory_group(9).unwrap();
         assert_eq!((group.current, group.refaults(), &group.folder), (Some(4096), Some(7), &scope));
@@ -206,7 +213,7 @@ mod tests {
             (group.high, group.max, group.swap_max),
             (Some(Limit::None), Some(Limit::Bytes(8192)), None)
         );
-        assert_eq!(group.processes, BTreeSet::from([9, 12]));
+        assert_eq!(group.processes, BTreeSet::from([9, 12]), "13 is a thread of the kernel");
         assert!(group.reclaims && group.reclaim(4096).unwrap());
         assert_eq!(std::fs::read(scope.join("memory.reclaim")).unwrap(), b"4096");
         put(&host.proc.join("self/mounts"), b"c /c cgroup2 rw 0 0\nm /m cgroup rw,memory 0 0\n");
