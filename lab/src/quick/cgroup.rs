@@ -49,7 +49,7 @@ vm=$!
 trap "kill -9 $vm $cat 2>/dev/null" EXIT
 until_true "$B grep -q filled $OUT/console"
 $B cat $G/memory.current > $OUT/before
-$BIFOLD reclaim set vm $SIZE --by cgroup --floor 64M --format jsonl -q > $OUT/set.jsonl || exit 7
+$BIFOLD reclaim set vm $SIZE --by cgroup --floor 64M --step 4M --format jsonl -q > $OUT/set.jsonl || exit 7
 $B cat $G/memory.current > $OUT/after
 $B cat $G/memory.swap.current > $OUT/swapped
 echo go >&3
