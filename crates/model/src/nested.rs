@@ -13,7 +13,7 @@ mod host;
 use crate::access::Steady;
 use crate::ages::{Ages, Reuse};
 use crate::guest::GuestTables;
-use crate::host::{Backing, HostMemory};
+use crate::host::HostMemory;
 use crate::memory::{Memory, References};
 use crate::page::{Made, Makers, Page};
 use bifold_mmu::format::MOST_LEVELS;
@@ -518,11 +518,11 @@ impl Nested {
         Ok(())
     }
 
-    /// May a write to `gpa` use its mapping as it is?
+    /// May a write to `gpa` use its mapping as it is? A kept entry may not where the host's page has become writable meanwhile.
     #[inline]
-    pub fn writable(&self, host: &HostMemory, gpa: Gpa) -> bool {
+    pub fn writable(&self, gpa: Gpa) -> bool {
         match self.ready(gpa) {
-            0 => host.backing(gpa) == Backing::Own,
+            0 => self.leaf(gpa).entry & self.format.write != 0,
             bits => bits & READY_WRITE != 0,
         }
     }

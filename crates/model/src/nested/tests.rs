@@ -2,6 +2,7 @@
 //! A ready entry's walk is the walk of any entry, and what the host does to a page reaches the tables.
 
 use super::*;
+use crate::KvmVersion;
 use crate::host::Taking;
 use crate::memory::{Refs, Uncached};
 use bifold_mmu::CacheSpec;
@@ -20,7 +21,7 @@ impl Side {
             entries,
             ways: 0,
         });
-        let host = HostMemory::new(page, 1 << 12, Default::default(), 1);
+        let host = HostMemory::new(page, 1 << 12, Default::default(), 1).of_version(KvmVersion::Linux6_1);
         let caches = WalkCache::new(tag, &specs, nested_tlb.then_some((4, 2)));
         Side(Nested::new(&host, format), caches, Refs::default(), host)
     }
@@ -30,7 +31,7 @@ impl Side {
         for violations in 0.. {
             let mut refs = References { memory: &mut Uncached, refs: &mut self.2 };
             match self.0.translate(&mut self.1, gpa, write, 0, &mut refs) {
-                Ok(()) => return (violations, self.0.writable(&self.3, gpa)),
+                Ok(()) => return (violations, self.0.writable(gpa)),
                 Err(v) => drop(self.0.resolve(&mut self.3, v, 0)),
             }
         }
@@ -94,4 +95,22 @@ proptest! {
             prop_assert_eq!(with.3.oldest(64), without.3.oldest(64));
         }
     }
+}
+
+/// A read brings a part of a large page back from swap, read-only, and its entry is kept while the other mode writes the page. Such parts
+/// have no ready bits.
+#[test]
+fn a_kept_read_only_entry_stays_so_when_the_hosts_page_becomes_writable() {
+    let mut side = Side::new(&X86_64_4_LEVEL, PageSize::Size2M, Tag::Physical, true);
+    let gpa = Gpa::from_frame(5);
+    assert_eq!(side.translate(gpa, true), (1, true));
+    for gfns in side.3.take_back(5..6, Taking::Swap) {
+        side.0.host_unmapped(gfns);
+    }
+    side.1.flush_all();
+    assert_eq!(side.translate(gpa, false), (1, false));
+    assert_eq!(side.3.touch(gpa, true, 0), None, "the other mode's write reuses the page");
+    side.0.resume();
+    assert_eq!(side.translate(gpa, false), (0, false));
+    assert_eq!(side.translate(gpa, true), (1, true));
 }

@@ -66,7 +66,7 @@ impl PagingMode for NestedPaging {
                     let entry = miss.guest_entry(guest);
                     return Some(Entry {
                         size: entry.size.min(cpu.vm.host.size_at(gpa)),
-                        writable: entry.writable && self.0.writable(cpu.vm.host, gpa),
+                        writable: entry.writable && self.0.writable(gpa),
                         ..entry
                     });
                 }
