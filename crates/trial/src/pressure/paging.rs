@@ -33,7 +33,7 @@ const WAIT: Duration = Duration::from_millis(20);
 pub enum PagingError {
     /// There are no groups.
     #[error("a case with `paging = true` needs cgroup v2: {0}")]
-    NoGroups(#[from] NoMemoryGroup),
+    NoGroups(NoMemoryGroup),
     /// Groups do not have the controller.
     #[error(
         "a case with `paging = true` needs groups with the controller memory: echo +memory > {0}/cgroup.subtree_control"
@@ -85,7 +85,7 @@ fn put(path: PathBuf, text: &str) -> Result<(), PagingError> {
 /// # Errors
 /// If it cannot.
 pub fn usable(host: &Host, spec: &Spec) -> Result<(), PagingError> {
-    let top = host.memory_groups()?;
+    let top = host.memory_groups().map_err(PagingError::NoGroups)?;
     let words = fs::read_to_string(top.join("cgroup.subtree_control")).unwrap_or_default();
     if !words.split_ascii_whitespace().any(|w| w == "memory") {
         return Err(PagingError::NoController(top));
@@ -117,7 +117,7 @@ impl Paging {
     /// # Errors
     /// If the kernel does not let this process make groups.
     pub fn make(host: &Host, guests: usize) -> Result<Paging, PagingError> {
-        let top = host.memory_groups()?;
+        let top = host.memory_groups().map_err(PagingError::NoGroups)?;
         remove_left(host, &top);
         let folder = top.join(format!("{NAME}{}", std::process::id()));
         let failed = |path: &Path| {
