@@ -145,7 +145,7 @@ validate-exits: workspace bochs ## compare predicted exits with the real KVM's, 
 validate-reclaim: workspace ## compare predicted refaults, exits and superfluous swaps of guests whose host holds a part of them with the real KVM's: docs/results, 25 minutes for each kernel
 	@mkdir -p docs/results
 	@status=0; for k in $(KERNELS); do (set -x; $(LAB) reclaim --kernel $$k -o docs/results/reclaim-$$k.md) || status=$$?; done; \
-	(set -x; $(LAB) superfluous -o docs/results/reclaim-superfluous.md) || status=$$?; exit $$status
+	(set -x; $(LAB) superfluous $(foreach k,$(KERNELS),--kernel $(k)) -o docs/results/reclaim-superfluous.md) || status=$$?; exit $$status
 
 validate-time: workspace ## run programs here on 4 KB and 2 MB pages, and predict it: docs/results, an hour (PROFILE=FILE TIME=options)
 	$(TIMING) validate --profile $(PROFILE) -o docs/results/validate-time-$(notdir $(basename $(PROFILE))).md $(TIME)
