@@ -120,9 +120,9 @@ pub struct Guest {
     /// The length of the next pause, and until when this one lasts and why.
     pause: Duration,
     paused: Option<(Duration, String)>,
-    /// The last report from inside, and when it came; the one at the last decision.
+    /// The last report from inside, and when it came; the one that a decision had last, or began with.
     reported: Option<(Duration, MemoryView)>,
-    decided: Option<MemoryView>,
+    decided: Option<(Duration, MemoryView)>,
     wish: Option<Wish>,
     done: Option<Done>,
     /// Why the policy leaves the guest out.
@@ -171,9 +171,23 @@ impl Guest {
         self.forget();
     }
 
+    /// Leaves the guest the size that it has: an order that has taken less than it was to take stops there, and one that has taken
+    /// nothing ends.
+    pub fn hold(&mut self, hold: Hold) {
+        self.hold = Some(hold);
+        let (wishes, Some(wanted)) = self.control.wish() else { return };
+        let under = self.control.under().filter(|under| under.size.saturating_add(MIB) < under.found);
+        let size = under.map(|under| under.size.max(wanted));
+        if size != Some(wanted) {
+            // If the order has ended meanwhile, nothing is wanted.
+            self.control.want_if(wishes, size);
+        }
+    }
+
     /// Lets a guest that no order was possible for be tried again, as the configuration was read again.
     pub fn forget(&mut self) {
         (self.another, self.paused, self.pause, self.logged) = (None, None, PAUSE, None);
+        self.control.forget();
     }
 
     /// The memory that the guest has without the daemon's orders.
@@ -210,14 +224,22 @@ impl Guest {
         self.reported = Some((up, view));
     }
 
+    /// The part of the time that the guest waited for memory between two reports; `None` without a report since the last decision, which
+    /// is not to take a silent reporter for a guest that does not wait.
+    fn waited(&mut self) -> Option<f64> {
+        let (at, now) = self.reported?;
+        let before = self.decided.filter(|(before, _)| *before < at);
+        if self.decided.is_none_or(|(before, _)| before < at) {
+            self.decided = self.reported;
+        }
+        let (since, before) = before.filter(|(before, _)| at - *before <= OLD)?;
+        let us = now.waited_us?.checked_sub(before.waited_us?)?;
+        Some((us as f64 / 1e6 / (at - since).as_secs_f64()).min(1.0))
+    }
+
     /// What the policy is to see of the guest, and the reason that fits it, in words; a guest whose state is not known keeps its size.
     /// `None` if the guest was never seen.
-    pub fn seen(
-        &mut self,
-        policy: PolicyName,
-        up: Duration,
-        (seconds, every): (f64, Duration),
-    ) -> Option<(Seen, String)> {
+    pub fn seen(&mut self, policy: PolicyName, up: Duration, every: Duration) -> Option<(Seen, String)> {
         let (sight, silent) = self.control.sight();
         let sight = sight?;
         let old = sight.at.elapsed() > OLD;
@@ -226,12 +248,7 @@ impl Guest {
         let least = self.rule.least.unwrap_or(all / 4).min(most);
         let inside = self.inside(&sight, up, every);
         let free = inside.and_then(|i| i.free);
-        let waited =
-            self.reported.as_ref().filter(|(at, _)| up.saturating_sub(*at) <= OLD).and_then(|(_, now)| {
-                let us = now.waited_us?.checked_sub(self.decided.as_ref()?.waited_us?)?;
-                (seconds > 0.0).then(|| (us as f64 / 1e6 / seconds).min(1.0))
-            });
-        self.decided = self.reported.as_ref().map(|(_, view)| *view);
+        let waited = self.waited();
         self.missing = match policy {
             _ if old || silent.is_some() => Some(silent.unwrap_or_else(|| "it was not seen for a minute".into())),
             PolicyName::Mom | PolicyName::Proxmox if free.is_none() => Some(format!(
@@ -239,7 +256,7 @@ impl Guest {
                 policy.name()
             )),
             PolicyName::Feedback if waited.is_none() => Some(
-                "policy feedback needs its waits for memory: bifold-reporter has to run in it, on a kernel with PSI".into(),
+                "policy feedback needs its waits for memory since the last decision: bifold-reporter has to run in it, on a kernel with PSI".into(),
             ),
             _ => None,
         };
@@ -271,7 +288,8 @@ impl Guest {
     pub fn decide(&mut self, wish: Wish, up: Duration) -> (Option<String>, u64, Done) {
         let Some(sight) = self.control.sight().0 else { return (None, 0, Done::Stayed) };
         let all = self.all(&sight);
-        let now = self.control.wanted().unwrap_or(all).min(all);
+        let (wishes, wanted) = self.control.wish();
+        let now = wanted.unwrap_or(all).min(all);
         let size = wish.size.min(all);
         let step = (all / STEP_PART).clamp(MIB, STEP_MOST);
         let (done, by) = if self.missing.is_some() {
@@ -284,19 +302,20 @@ impl Guest {
         } else {
             (Done::Stayed, 0)
         };
-        match done {
-            Done::Gives => {
-                // An order that is to have all of the memory has to end.
-                self.control.want((size.saturating_add(MIB) < all).then_some(size));
+        let done = match done {
+            // An order that is to have all of the memory has to end.
+            Done::Gives if self.control.want_if(wishes, (size.saturating_add(MIB) < all).then_some(size)) => {
                 self.totals.gives += 1;
+                done
             }
-            Done::Takes => {
-                self.control.want(Some(size));
+            Done::Takes if self.control.want_if(wishes, Some(size)) => {
                 self.takes.push_back(up);
                 self.totals.takes += 1;
+                done
             }
-            _ => {}
-        }
+            Done::Gives | Done::Takes => Done::NotTaken("its order has just ended".into()),
+            done => done,
+        };
         let verb = match &done {
             Done::Stayed => "stays".to_owned(),
             Done::Takes => format!("gives {} MiB, to {} MiB", mib(by), mib(size)),

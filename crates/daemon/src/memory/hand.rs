@@ -6,7 +6,7 @@
 //! the next one may begin. If the daemon is killed, the order's guardian gives the memory back.
 
 use bifold_host::guest_memory::GuestStatistics;
-use bifold_host::held::{Guardian, HeldError, Journal, remove_unused_lock, restore_left_behind};
+use bifold_host::held::{Guardian, Journal};
 use bifold_host::placement::LiveGuest;
 use bifold_host::{Host, printable};
 use bifold_live::memory::rules::{Finding, advise};
@@ -92,6 +92,13 @@ pub enum Kind {
     Lost,
 }
 
+impl Kind {
+    /// Whether no size is wanted any more.
+    fn ends(self) -> bool {
+        !matches!(self, Kind::Note | Kind::Holds)
+    }
+}
+
 /// What the daemon and the thread of a guest have in common.
 #[derive(Debug, Default)]
 pub struct Control {
@@ -108,6 +115,8 @@ struct Shared {
     want: Option<u64>,
     /// Grows with each wish.
     wishes: u64,
+    /// Whether the next order need not wait for the memory of the last one.
+    forget: bool,
     sight: Option<Sight>,
     silent: Option<String>,
     findings: Vec<Finding>,
@@ -143,6 +152,28 @@ impl Control {
     /// The size that the guest is to have, unless an order has ended since.
     pub fn wanted(&self) -> Option<u64> {
         self.shared().want
+    }
+
+    /// The same, with the number of wishes so far, for [`want_if`](Control::want_if).
+    pub fn wish(&self) -> (u64, Option<u64>) {
+        let shared = self.shared();
+        (shared.wishes, shared.want)
+    }
+
+    /// As [`want`](Control::want), if there was no other wish since, and no order has ended of which the news were not heard yet: what
+    /// follows from that has to be known first. Returns whether the size is wanted now.
+    pub fn want_if(&self, wishes: u64, bytes: Option<u64>) -> bool {
+        let mut shared = self.shared();
+        if shared.wishes != wishes || shared.news.iter().any(|news| news.kind.ends()) {
+            return false;
+        }
+        (shared.want, shared.wishes) = (bytes, wishes + 1);
+        true
+    }
+
+    /// Lets the next order begin from the size that the guest has, whatever an order before it is to have given back.
+    pub fn forget(&self) {
+        self.shared().forget = true;
     }
 
     /// The last look, and why the last one found nothing if it did.
@@ -199,8 +230,9 @@ impl Control {
     /// Notes what has become of an order. After one that has ended or was refused, no size is wanted any more.
     fn say(&self, kind: Kind, text: impl Into<String>) {
         let mut shared = self.shared();
-        if !matches!(kind, Kind::Note | Kind::Holds) {
+        if kind.ends() {
             shared.want = None;
+            shared.wishes += 1;
         }
         shared.news.push(News { text: text.into(), kind });
     }
@@ -219,8 +251,6 @@ pub struct Hand {
     /// The wishes that the order knows.
     known: u64,
     looked: Option<Instant>,
-    /// Whether what a killed daemon left was given back.
-    restored: bool,
     /// Whether it was noted that the order holds its size.
     held: bool,
     /// What the guest has to have again before the next order: one that began before would take a part for all.
@@ -230,7 +260,7 @@ pub struct Hand {
 impl Hand {
     /// For a guest.
     pub fn new(control: Arc<Control>, place: Place, host: Host, guest: LiveGuest) -> Hand {
-        Hand {
+        let mut hand = Hand {
             control,
             place,
             host,
@@ -240,10 +270,12 @@ impl Hand {
             polls: None,
             known: 0,
             looked: None,
-            restored: false,
             held: false,
             awaited: None,
-        }
+        };
+        // What an order has left, or has not given back yet.
+        hand.awaited = hand.owed();
+        hand
     }
 
     /// Works until the end, or the guest's end.
@@ -297,9 +329,6 @@ impl Hand {
             let shared = self.control.shared();
             (shared.acts, shared.want.filter(|_| shared.acts), shared.wishes)
         };
-        if acts && !std::mem::replace(&mut self.restored, acts) {
-            self.restore();
-        }
         let Some(want) = want else {
             self.give_back();
             if acts {
@@ -348,40 +377,9 @@ impl Hand {
         }
     }
 
-    /// Gives back what a daemon left that was killed with its guardian.
-    fn restore(&mut self) {
-        let id = (self.guest.pid, self.guest.started);
-        let (places, host) = (places(&self.place.folder, id), &self.host);
-        if !matches!(self.left(), Some(record) if !record.kept) {
-            return;
-        }
-        let mut back = None;
-        let restored = restore_left_behind(WHAT, &places, |left| {
-            let record = Record::at(&places.journal, left)?;
-            if record.kept {
-                return Err(OrderError::Left { pid: id.0 });
-            }
-            match record.give_back(host, false, &mut || {})? {
-                Back::Another { size } => return Err(record.changed(size)),
-                given => back = (given == Back::Given).then_some(record.found),
-            }
-            Ok(())
-        });
-        remove_unused_lock(&places);
-        match (restored, back) {
-            (Ok(_), Some(found)) => {
-                self.awaited = Some(found);
-                let text = format!(
-                    "gets {} MiB again, of which an order that was killed had left a part taken",
-                    mib(found)
-                );
-                self.control.say(Kind::Note, text);
-            }
-            (Ok(_), None) => {}
-            // Its guardian, or another order, has the guest.
-            (Err(OrderError::Held(HeldError::Busy { .. })), _) => {}
-            (Err(e), _) => self.control.say(Kind::Refused, words(&e)),
-        }
+    /// What the guest is to have again, by the journal of an order that has taken a part of it.
+    fn owed(&self) -> Option<u64> {
+        self.left().filter(|r| r.way == Way::Balloon && !r.kept && r.takes()).map(|r| r.found)
     }
 
     /// The journal about this guest.
@@ -423,27 +421,34 @@ impl Hand {
                 return self.control.say(Kind::Refused, why.unwrap_or_else(|| "it was not seen".into()));
             }
         };
-        if let Some(all) = self.awaited.filter(|all| size.saturating_add(MIB) < *all) {
-            let text = format!("it has {} of {} MiB again after the last order", mib(size), mib(all));
-            return self.control.say(Kind::Refused, text);
-        }
-        self.awaited = None;
         if self.left().is_some_and(|record| record.kept) {
             let pid = self.guest.pid;
             let text =
                 format!("`bifold reclaim set --keep` has its size: run `bifold reclaim restore {pid}` first");
             return self.control.say(Kind::Refused, text);
         }
+        if std::mem::take(&mut self.control.shared().forget) {
+            self.awaited = None;
+        }
+        if let Some(all) = self.awaited.filter(|all| size.saturating_add(MIB) < *all) {
+            let text = format!("it has {} of {} MiB again after the last order", mib(size), mib(all));
+            return self.control.say(Kind::Refused, text);
+        }
+        self.awaited = None;
         // An order has statistics of its own, and only one holds the guest's lock.
         self.end_polling();
         let first = self.order(want);
-        let order = match least(&first) {
+        let (order, size) = match least(&first) {
             // What the policy wants is below what is safe. The order is for that, if the guest has more.
-            Some(least) if least + ABOVE_LEAST + ABOVE_LEAST <= size => self.order(least + ABOVE_LEAST),
-            _ => first,
+            Some(least) if least + ABOVE_LEAST + ABOVE_LEAST <= size => {
+                (self.order(least + ABOVE_LEAST), least + ABOVE_LEAST)
+            }
+            _ => (first, want),
         };
         match order {
-            Ok(order) => {
+            Ok(mut order) => {
+                // The guest goes on living with the order, and its process may grow meanwhile.
+                order.aim(size);
                 let found = order.first().size;
                 self.control.shared().under = Some(Under { found, size: found, holds: None });
                 (self.order, self.held) = (Some(order), false);
@@ -470,9 +475,10 @@ impl Hand {
     fn give_back(&mut self) {
         let Some(order) = self.order.take() else { return };
         let found = order.first().size;
+        let owed = self.owed();
         match order.give_back() {
             Ok(Some(Back::Given)) => {
-                self.awaited = Some(found);
+                self.awaited = owed;
                 self.control.say(Kind::Note, format!("gets everything back, {} MiB", mib(found)));
             }
             Ok(Some(Back::Another { size })) => {
@@ -483,6 +489,7 @@ impl Hand {
             Err(e) => {
                 let text =
                     format!("has not got its memory back, and its order's guardian tries on: {}", words(&e));
+                self.awaited = owed;
                 self.control.say(Kind::Lost, text);
             }
         }
@@ -501,7 +508,7 @@ fn least(order: &Result<Order, OrderError>) -> Option<u64> {
     }
 }
 
-fn words(e: &OrderError) -> String {
+pub fn words(e: &OrderError) -> String {
     printable(&crate::error::with_causes(e))
 }
 

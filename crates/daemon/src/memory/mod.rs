@@ -3,7 +3,8 @@
 //!
 //! What holds at every moment:
 //!
-//! - a guest that no rule with the table `memory` fits is not looked at, and its monitor is left alone;
+//! - a guest that no rule with the table `memory` fits is not looked at, and its monitor is left alone, except to give back what an order
+//!   left that was killed ([`left`]);
 //! - memory is taken only of guests whose rule says `act`, which no user holds, and as often as the limits allow; giving back is always
 //!   allowed;
 //! - sizes are ordered by [`bifold_live::order::Order`] alone: with its floor, its reasons to give everything back, its journal and its
@@ -12,6 +13,7 @@
 
 mod guest;
 mod hand;
+mod left;
 #[cfg(test)]
 mod tests;
 
@@ -23,12 +25,13 @@ use crate::error::DaemonError;
 use crate::record::MemoryLine;
 use crate::status::{GuestStatus, MemoryStatus};
 use bifold_host::placement::LiveGuest;
-use bifold_host::{Host, named, word_rank};
+use bifold_host::{Host, VmId, named, word_rank};
 use bifold_live::order::OrderError;
 use bifold_live::reporter::MemoryView;
 use bifold_reclaim::OnLine;
 use guest::{Guest, Wish};
 use hand::{Hand, mib};
+use left::Left;
 use std::collections::BTreeMap;
 use std::thread::{JoinHandle, sleep};
 use std::time::{Duration, Instant};
@@ -46,6 +49,8 @@ type Id = (u32, u64);
 pub struct Memory {
     /// What orders need; without, no guest is looked at.
     place: Option<Place>,
+    /// Gives back what orders left that were killed, from the first tick on.
+    left: Option<Left>,
     guests: BTreeMap<Id, Guest>,
     /// Guests without a rule, whose threads give everything back and end.
     ending: Vec<Guest>,
@@ -91,6 +96,10 @@ impl Memory {
         time: f64,
     ) -> (Vec<Said>, Vec<MemoryLine>) {
         let (mut said, mut lines) = (Vec::new(), Vec::new());
+        said.extend(self.left.iter_mut().flat_map(Left::news).map(|text| Said { vm: None, text }));
+        if config.memory.is_none() {
+            self.give_back_left(host);
+        }
         if config.memory.is_none() && self.guests.is_empty() && self.ending.is_empty() {
             return (said, lines);
         }
@@ -106,9 +115,23 @@ impl Memory {
         if up >= self.next {
             self.next = up + every(config);
             self.find(host, config, time, &mut said);
+            // Behind the threads of guests, which look first what is left of theirs.
+            self.give_back_left(host);
             self.decide(host, config, (up, time), &mut said, &mut lines);
         }
         (said, lines)
+    }
+
+    /// Begins to give back what orders left that were killed with their guardians, whatever the rules say now.
+    fn give_back_left(&mut self, host: &Host) {
+        if let (None, Some(place)) = (&self.left, &self.place) {
+            match Left::begin(place.folder.clone(), host.clone()) {
+                Ok(left) => self.left = Some(left),
+                Err(e) => {
+                    self.no_thread = Some(format!("no thread can be started for what orders have left: {e}"))
+                }
+            }
+        }
     }
 
     /// Finds guests that have come, have ended, or whose rule is another.
@@ -123,9 +146,10 @@ impl Memory {
         }
         // A thread that has ended before its guest leaves its work to another.
         self.guests.retain(|_, guest| guest.thread.is_none() || !is_over(guest));
-        for (id, live) in present {
+        for (id, mut live) in present {
+            let ids = self.identify(host, &mut live);
             let rule = config.memory.as_ref().and_then(|_| {
-                let rule = config.rule(live.vm, Some(&live.name))?;
+                let rule = config.rule_of(&ids, Some(&live.name))?;
                 Some((rule.vms.text().to_owned(), rule.memory.clone()?))
             });
             match (rule, self.guests.get_mut(&id)) {
@@ -142,6 +166,17 @@ impl Memory {
                 (Some((pattern, rule)), None) => self.came(host, config, live, (pattern, rule), time, said),
             }
         }
+    }
+
+    /// The VMs of a guest's process. Debugfs may be closed, or not be readable for a moment: its open files tell then, and what was known
+    /// before.
+    fn identify(&self, host: &Host, live: &mut LiveGuest) -> Vec<VmId> {
+        let of = |fd| VmId { thread: live.pid, fd };
+        let open: Vec<VmId> =
+            host.kvm_process(live.pid).into_iter().flat_map(|p| p.vms.into_iter().map(of)).collect();
+        let before = self.guests.get(&(live.pid, live.started)).and_then(|guest| guest.live.vm);
+        live.vm = live.vm.or(before).or(open.first().copied());
+        live.vm.into_iter().chain(open).collect()
     }
 
     fn came(
@@ -206,7 +241,7 @@ impl Memory {
         let seen: Vec<_> = self
             .guests
             .iter_mut()
-            .filter_map(|(id, guest)| Some((*id, guest.seen(share.policy, up, (seconds, every))?)))
+            .filter_map(|(id, guest)| Some((*id, guest.seen(share.policy, up, every)?)))
             .collect();
         let ids: Vec<Id> = seen.iter().map(|(id, _)| *id).collect();
         let views: Vec<_> = seen.iter().map(|(_, (view, _))| *view).collect();
@@ -288,7 +323,7 @@ impl Memory {
 
     /// Leaves a guest's size as it is, except where its order gives everything back.
     pub fn hold(&mut self, id: Id, hold: Hold) {
-        self.guests.entry(id).and_modify(|guest| guest.hold = Some(hold));
+        self.guests.entry(id).and_modify(|guest| guest.hold(hold));
     }
 
     /// Lets the policy decide again, with the next decision.
@@ -349,6 +384,7 @@ impl Memory {
     /// guardians go on, and their journals stay until they succeed.
     pub fn end(&mut self, time: f64) -> (Vec<Said>, Vec<String>) {
         let (mut said, mut left) = (Vec::new(), Vec::new());
+        said.extend(self.left.take().iter_mut().flat_map(Left::news).map(|text| Said { vm: None, text }));
         let mut guests: Vec<Guest> = std::mem::take(&mut self.guests).into_values().collect();
         guests.append(&mut self.ending);
         guests.iter().for_each(|guest| guest.control.end());

@@ -219,6 +219,11 @@ impl Record {
         })
     }
 
+    /// Whether a part of what was found may have been ordered away.
+    pub fn takes(&self) -> bool {
+        self.least < self.found
+    }
+
     /// The error for a size that another program has set.
     pub fn changed(&self, size: u64) -> OrderError {
         OrderError::Changed { pid: self.guest.0, size: size >> 20, found: self.found >> 20 }
