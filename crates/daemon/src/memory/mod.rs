@@ -380,14 +380,19 @@ impl Memory {
         self.trouble.clone().or_else(|| self.no_thread.clone())
     }
 
+    /// Has the threads of all guests give everything back, without a wait.
+    pub fn begin_end(&self) {
+        self.guests.values().chain(&self.ending).for_each(|guest| guest.control.end());
+    }
+
     /// Gives everything back, and waits for that. Returns what is to be logged, and the guests whose memory is not back: their orders'
     /// guardians go on, and their journals stay until they succeed.
     pub fn end(&mut self, time: f64) -> (Vec<Said>, Vec<String>) {
+        self.begin_end();
         let (mut said, mut left) = (Vec::new(), Vec::new());
         said.extend(self.left.take().iter_mut().flat_map(Left::news).map(|text| Said { vm: None, text }));
         let mut guests: Vec<Guest> = std::mem::take(&mut self.guests).into_values().collect();
         guests.append(&mut self.ending);
-        guests.iter().for_each(|guest| guest.control.end());
         let begun = Instant::now();
         while !guests.iter().all(is_over) && begun.elapsed() < END {
             sleep(Duration::from_millis(20));
