@@ -132,6 +132,8 @@ pub struct Guest {
     found: BTreeSet<&'static str>,
     pub lately: VecDeque<Event>,
     totals: GuestTotals,
+    /// Whether its memory could not be given back.
+    pub lost: bool,
 }
 
 impl Guest {
@@ -157,7 +159,16 @@ impl Guest {
             found: BTreeSet::new(),
             lately: VecDeque::new(),
             totals: GuestTotals::default(),
+            lost: false,
         }
+    }
+
+    /// Takes over what was known of the same process before its rule went, or its thread ended.
+    pub fn inherit(&mut self, before: &Guest) {
+        (self.hold, self.undone, self.another) = (before.hold, before.undone, before.another.clone());
+        (self.takes, self.totals) = (before.takes.clone(), before.totals);
+        (self.pause, self.paused) = (before.pause, before.paused.clone());
+        (self.lately, self.found) = (before.lately.clone(), before.found.clone());
     }
 
     /// The guest in words, with control characters escaped.
@@ -174,7 +185,8 @@ impl Guest {
     /// Leaves the guest the size that it has: an order that has taken less than it was to take stops there, and one that has taken
     /// nothing ends.
     pub fn hold(&mut self, hold: Hold) {
-        self.hold = Some(hold);
+        // What a user had given back stays so until the release.
+        self.hold = Some(if self.undone { Hold { until: None } } else { hold });
         let (wishes, Some(wanted)) = self.control.wish() else { return };
         let under = self.control.under().filter(|under| under.size.saturating_add(MIB) < under.found);
         let size = under.map(|under| under.size.max(wanted));
@@ -239,11 +251,18 @@ impl Guest {
 
     /// What the policy is to see of the guest, and the reason that fits it, in words; a guest whose state is not known keeps its size.
     /// `None` if the guest was never seen.
-    pub fn seen(&mut self, policy: PolicyName, up: Duration, every: Duration) -> Option<(Seen, String)> {
+    pub fn seen(
+        &mut self,
+        policy: PolicyName,
+        up: Duration,
+        every: Duration,
+        total: u64,
+    ) -> Option<(Seen, String)> {
         let (sight, silent) = self.control.sight();
         let sight = sight?;
         let old = sight.at.elapsed() > OLD;
-        let (all, size) = (self.all(&sight), sight.size);
+        // What QEMU says is its owner's word: more than the host has is no claim on what others have.
+        let (all, size) = (self.all(&sight).min(total), sight.size.min(total));
         let most = self.rule.most.unwrap_or(u64::MAX).min(all);
         let least = self.rule.least.unwrap_or(all / 4).min(most);
         let inside = self.inside(&sight, up, every);
@@ -262,7 +281,7 @@ impl Guest {
         };
         let in_frames = |bytes: u64| bytes / FRAME;
         // A guest that is not known keeps what it has been given.
-        let fixed = self.control.wanted().unwrap_or(all);
+        let fixed = self.control.wanted().unwrap_or(all).min(all);
         let (least, most) = if self.missing.is_some() { (fixed, fixed) } else { (least, most) };
         let seen = Seen {
             least: in_frames(least),
@@ -372,6 +391,7 @@ impl Guest {
                 Kind::Holds => (self.pause, self.totals.held) = (PAUSE, self.totals.held + 1),
                 Kind::Refused | Kind::Ended | Kind::Lost => {
                     let refused = news.kind == Kind::Refused;
+                    self.lost |= news.kind == Kind::Lost;
                     self.totals.refused += u64::from(refused);
                     self.totals.ended += u64::from(!refused);
                     let why = format!("{}; the next order comes in {} s", news.text, self.pause.as_secs());
@@ -391,7 +411,7 @@ impl Guest {
         }
         for finding in self.findings() {
             if self.found.insert(finding.rule) {
-                said.push(format!("has a finding: {}: {}", finding.what, finding.how));
+                said.push(printable(&format!("has a finding: {}: {}", finding.what, finding.how)));
             }
         }
         said
@@ -450,7 +470,7 @@ impl Guest {
             wants_bytes: self.wish.as_ref().map(|w| w.size),
             why: self.wish.as_ref().map(|w| w.why.clone()),
             done: self.done.as_ref().map(|d| d.word().to_owned()),
-            ordered_bytes: self.control.wanted(),
+            ordered_bytes: self.control.ordered(),
             orders_in_hour: self.takes.iter().filter(|at| up.saturating_sub(**at) <= HOUR).count() as u64,
             findings: self.findings().into_iter().map(|f| format!("{}: {}", f.what, f.how)).collect(),
             totals: self.totals,

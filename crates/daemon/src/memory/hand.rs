@@ -115,6 +115,8 @@ struct Shared {
     want: Option<u64>,
     /// Grows with each wish.
     wishes: u64,
+    /// What the order under way is for, where that is not what is wanted.
+    least: Option<u64>,
     /// Whether the next order need not wait for the memory of the last one.
     forget: bool,
     sight: Option<Sight>,
@@ -169,6 +171,12 @@ impl Control {
         }
         (shared.want, shared.wishes) = (bytes, wishes + 1);
         true
+    }
+
+    /// The size that is ordered: what is wanted, or the least that is safe.
+    pub fn ordered(&self) -> Option<u64> {
+        let shared = self.shared();
+        shared.want.map(|want| shared.least.map_or(want, |least| least.max(want)))
     }
 
     /// Lets the next order begin from the size that the guest has, whatever an order before it is to have given back.
@@ -231,10 +239,11 @@ impl Control {
     fn say(&self, kind: Kind, text: impl Into<String>) {
         let mut shared = self.shared();
         if kind.ends() {
-            shared.want = None;
+            (shared.want, shared.least) = (None, None);
             shared.wishes += 1;
         }
-        shared.news.push(News { text: text.into(), kind });
+        // Paths and names in it may be the guest's owner's.
+        shared.news.push(News { text: printable(&text.into()), kind });
     }
 }
 
@@ -312,14 +321,16 @@ impl Hand {
                 age_s: statistics.updated_s.map_or(0, |at| seen.time_s.saturating_sub(at)),
                 statistics,
                 resident: guest.facts.memory.resident,
-                refused: refusal(&guest.facts, Way::Balloon, size, None, None).err().map(|r| r.to_string()),
+                refused: refusal(&guest.facts, Way::Balloon, size, None, None)
+                    .err()
+                    .map(|r| printable(&r.to_string())),
             })
         });
         let mut shared = self.control.shared();
         shared.findings = findings.unwrap_or_default();
         match found {
             Ok(sight) => (shared.sight, shared.silent) = (Some(sight), None),
-            Err(why) => shared.silent = Some(why),
+            Err(why) => shared.silent = Some(printable(&why)),
         }
     }
 
@@ -344,6 +355,7 @@ impl Hand {
         };
         if wishes != self.known {
             order.aim(want);
+            self.control.shared().least = None;
             self.known = wishes;
             self.held = false;
         }
@@ -450,7 +462,10 @@ impl Hand {
                 // The guest goes on living with the order, and its process may grow meanwhile.
                 order.aim(size);
                 let found = order.first().size;
-                self.control.shared().under = Some(Under { found, size: found, holds: None });
+                let mut shared = self.control.shared();
+                shared.under = Some(Under { found, size: found, holds: None });
+                shared.least = Some(size);
+                drop(shared);
                 (self.order, self.held) = (Some(order), false);
             }
             Err(OrderError::Interrupted) => {}

@@ -267,6 +267,72 @@ fn a_held_vm_keeps_what_it_has() {
 }
 
 #[test]
+fn a_rule_that_comes_back_finds_holds_and_limits_as_they_were() {
+    let rules = config("equal", "3G", "act = true\nmin_stay_s = 0");
+    let mut fake = Fake::new(&rules);
+    fake.tick(10);
+    fake.memory.undo((100, 4711));
+    let orders = |fake: &Fake| {
+        let status = fake.memory.status(&fake.config, Duration::from_secs(fake.up)).unwrap();
+        status.guests.iter().map(|g| g.orders_in_hour).collect::<Vec<_>>()
+    };
+    let before = orders(&fake);
+    assert_eq!(before, [1, 1]);
+    fake.reload(&format!("never = [\"*\"]\n{rules}"));
+    fake.guest(200).control.tell(Kind::Lost, "has not got its memory back");
+    assert!(fake.tick(1).contains("VM db (process 200) has not got its memory back"));
+    assert!(fake.memory.all().is_empty());
+    fake.tick(10);
+    fake.reload(&rules);
+    fake.tick(1);
+    assert_eq!(orders(&fake), before);
+    fake.sees(100, 2 * GIB, GIB);
+    fake.tick(10);
+    assert_eq!((fake.wanted(100), fake.state(100).0.as_str()), (None, "held"));
+    // A hold for a while does not end what a user had given back.
+    fake.memory.hold((100, 4711), Hold { until: Some(Duration::from_secs(fake.up + 5)) });
+    fake.tick(10);
+    assert_eq!((fake.wanted(100), fake.state(100).0.as_str()), (None, "held"));
+    assert_eq!(orders(&fake)[0], 1);
+    // Its memory is not back, as far as is known here.
+    assert!(fake.memory.end(0.0).1[0].contains("VM db (process 200) has not got its memory back"));
+}
+
+#[test]
+fn a_vmm_that_claims_more_than_the_host_has_takes_nothing_of_others() {
+    let mut fake = Fake::new(&config("equal", "3G", "act = true"));
+    fake.sees(100, u64::MAX, GIB);
+    fake.tick(10);
+    assert_eq!(fake.memory.trouble(), None);
+    // A quarter of the host's 8 GiB is the least of the first.
+    assert_eq!(fake.wanted(200), Some(1024));
+    fake.sees(200, u64::MAX, GIB);
+    fake.tick(10);
+    assert!(fake.memory.trouble().unwrap().contains("at least 4096 MiB together"));
+    fake.memory.status(&fake.config, Duration::from_secs(fake.up)).unwrap();
+    fake.reload("");
+    assert_eq!(fake.memory.trouble(), None);
+}
+
+#[test]
+fn what_a_vm_holds_that_tells_no_size_is_not_given_to_others() {
+    let mut fake = Fake::new(&config("equal", "3G", "act = true"));
+    let third = VmId { thread: 300, fd: 7 };
+    fake.host.vm(third, "third");
+    let status = fake.host.host().proc.join("300/status");
+    std::fs::write(&status, "Tgid:\t300\nVmRSS:\t1048576 kB\n").unwrap();
+    fake.tick(10);
+    assert_eq!((fake.wanted(100), fake.wanted(200)), (Some(1024), Some(1024)));
+    std::fs::write(&status, "Tgid:\t300\nVmRSS:\t3145728 kB\n").unwrap();
+    fake.tick(10);
+    let trouble = fake.memory.trouble().unwrap();
+    assert!(
+        trouble.contains("at least 4096 MiB together, 3072 MiB of it in VMs that do not tell"),
+        "{trouble}"
+    );
+}
+
+#[test]
 fn a_hold_stops_an_order_under_way_where_it_is() {
     let mut fake = Fake::new(&config("equal", "3G", "act = true"));
     fake.tick(10);
