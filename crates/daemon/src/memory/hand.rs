@@ -179,7 +179,8 @@ impl Control {
         shared.want.map(|want| shared.least.map_or(want, |least| least.max(want)))
     }
 
-    /// Lets the next order begin from the size that the guest has, whatever an order before it is to have given back.
+    /// Lets the next order begin from the size that the guest has, if it still lacks after a minute what an order before is to have given
+    /// back.
     pub fn forget(&self) {
         self.shared().forget = true;
     }
@@ -263,7 +264,26 @@ pub struct Hand {
     /// Whether it was noted that the order holds its size.
     held: bool,
     /// What the guest has to have again before the next order: one that began before would take a part for all.
-    awaited: Option<u64>,
+    awaited: Option<Awaited>,
+}
+
+/// What a guest is to have again.
+struct Awaited {
+    all: u64,
+    since: Instant,
+    /// Whether a user has asked for another try: the size may be another program's by now.
+    forget: bool,
+}
+
+impl Awaited {
+    fn new(all: u64) -> Awaited {
+        Awaited { all, since: Instant::now(), forget: false }
+    }
+
+    /// Whether a guest of this size may still be on its way.
+    fn lacks(&self, size: u64) -> bool {
+        size.saturating_add(MIB) < self.all && !(self.forget && self.since.elapsed() >= AGAIN)
+    }
 }
 
 impl Hand {
@@ -283,8 +303,13 @@ impl Hand {
             awaited: None,
         };
         // What an order has left, or has not given back yet.
-        hand.awaited = hand.owed();
+        hand.awaited = hand.owed().map(Awaited::new);
         hand
+    }
+
+    #[cfg(test)]
+    pub fn awaits(&self) -> Option<u64> {
+        self.awaited.as_ref().map(|awaited| awaited.all)
     }
 
     /// Works until the end, or the guest's end.
@@ -337,7 +362,10 @@ impl Hand {
     /// Does what is due.
     fn act(&mut self) {
         let (acts, want, wishes) = {
-            let shared = self.control.shared();
+            let mut shared = self.control.shared();
+            if let (true, Some(awaited)) = (std::mem::take(&mut shared.forget), &mut self.awaited) {
+                awaited.forget = true;
+            }
             (shared.acts, shared.want.filter(|_| shared.acts), shared.wishes)
         };
         let Some(want) = want else {
@@ -439,10 +467,7 @@ impl Hand {
                 format!("`bifold reclaim set --keep` has its size: run `bifold reclaim restore {pid}` first");
             return self.control.say(Kind::Refused, text);
         }
-        if std::mem::take(&mut self.control.shared().forget) {
-            self.awaited = None;
-        }
-        if let Some(all) = self.awaited.filter(|all| size.saturating_add(MIB) < *all) {
+        if let Some(all) = self.awaited.as_ref().filter(|a| a.lacks(size)).map(|a| a.all) {
             let text = format!("it has {} of {} MiB again after the last order", mib(size), mib(all));
             return self.control.say(Kind::Refused, text);
         }
@@ -490,7 +515,7 @@ impl Hand {
     fn give_back(&mut self) {
         let Some(order) = self.order.take() else { return };
         let found = order.first().size;
-        let owed = self.owed();
+        let owed = self.owed().map(Awaited::new);
         match order.give_back() {
             Ok(Some(Back::Given)) => {
                 self.awaited = owed;

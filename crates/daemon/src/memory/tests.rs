@@ -10,7 +10,7 @@ use bifold_host::held::{Guardian, Journal};
 use bifold_live::order::{Record, WHAT, Way};
 use rand::{Rng as _, SeedableRng as _};
 use rand_pcg::Pcg64;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 const GIB: u64 = 1 << 30;
 const MIB: u64 = 1 << 20;
@@ -437,29 +437,49 @@ fn feedback_sees_the_waits_that_a_reporter_tells() {
     assert_eq!(fake.wanted(200), None, "it has no reporter");
 }
 
+/// Leaves a journal of an order that found 2 GiB.
+fn leave(folder: &Path, pid: u32, least: u64, kept: bool) -> PathBuf {
+    let places = places(folder, (pid, 4711));
+    let record = Record {
+        guest: (pid, 4711),
+        name: "left".into(),
+        monitor: MonitorPlace::Socket("/nonexistent/monitor".into()),
+        way: Way::Balloon,
+        device: "balloon0".into(),
+        found: 2 * GIB,
+        least,
+        dimms: 0,
+        besides: 0,
+        polling: None,
+        kept,
+    };
+    let journal = Journal { what: WHAT.into(), pid: 1, found: record.values() };
+    journal.write(&places.journal).unwrap();
+    places.journal
+}
+
+#[test]
+fn an_order_waits_for_what_the_journal_of_the_last_one_says() {
+    let mut fake = Fake::new(&config("equal", "3G", "act = true"));
+    let folder = tempfile::tempdir().unwrap();
+    let mut awaits = |least, kept| {
+        leave(folder.path(), 100, least, kept);
+        let guardian = Guardian { program: "/bin/false".into(), words: Vec::new() };
+        let place = Place { folder: folder.path().into(), guardian };
+        let host = fake.host.host();
+        let guest = fake.guest(100);
+        Hand::new(guest.control.clone(), place, host, guest.live.clone()).awaits()
+    };
+    assert_eq!(awaits(GIB, false), Some(2 * GIB));
+    // Statistics alone, and what a user has kept, take nothing that is to come back.
+    assert_eq!((awaits(2 * GIB, false), awaits(GIB, true)), (None, None));
+}
+
 #[test]
 fn what_killed_orders_left_is_given_back_whatever_the_rules_say() {
     let mut fake = Fake::new("");
     let folder = tempfile::tempdir().unwrap();
-    let leave = |pid: u32, kept: bool| {
-        let places = bifold_live::order::places(folder.path(), (pid, 4711));
-        let record = Record {
-            guest: (pid, 4711),
-            name: "left".into(),
-            monitor: MonitorPlace::Socket("/nonexistent/monitor".into()),
-            way: Way::Balloon,
-            device: "balloon0".into(),
-            found: 2 * GIB,
-            least: GIB,
-            dimms: 0,
-            besides: 0,
-            polling: None,
-            kept,
-        };
-        let journal = Journal { what: WHAT.into(), pid: 1, found: record.values() };
-        journal.write(&places.journal).unwrap();
-        places.journal
-    };
+    let leave = |pid, kept| leave(folder.path(), pid, GIB, kept);
     // Nothing is left of the second, whose process has ended; what was kept stays, and what another process holds.
     let (web, ended, kept, held) =
         (leave(100, false), leave(300, false), leave(301, true), leave(302, false));
