@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! What the daemon remembers of a guest's memory: its rule, what its policy wants, and how often memory was taken.
 
-use super::hand::{Control, Kind, Sight, Under, mib};
+use super::control::{Control, Kind, Sight, Under};
+use super::hand::mib;
 use crate::config::VmMemory;
 use crate::engine::{Event, Hold};
 use crate::status::{GuestStatus, GuestTotals};

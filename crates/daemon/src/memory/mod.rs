@@ -11,6 +11,7 @@
 //!   guardian, which gives the memory back if the daemon is killed;
 //! - what a guest's monitor does holds up the guest's own thread ([`hand`]) and nothing else.
 
+mod control;
 mod guest;
 mod hand;
 mod left;
@@ -413,7 +414,7 @@ impl Memory {
         for guest in &mut guests {
             let mut failed = !is_over(guest);
             for news in guest.control.news() {
-                failed |= news.kind == hand::Kind::Lost;
+                failed |= news.kind == control::Kind::Lost;
                 tell(guest, time, news.text, &mut said);
             }
             if failed {

@@ -2,7 +2,7 @@
 //! Decisions over the memory of guests of a host that is made of files. What their threads see is given; orders are what the daemon
 //! wants of the threads.
 
-use super::hand::{Kind, Sight, Under};
+use super::control::{Kind, Sight, Under};
 use super::*;
 use crate::fake_host::FakeHost;
 use bifold_host::guest_memory::{GuestStatistics, MonitorPlace};
