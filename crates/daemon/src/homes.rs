@@ -108,7 +108,7 @@ impl Homes {
         let line =
             |(id, home): (&VmId, &Home)| (id.to_string(), format!("{} {}", home.mode.name(), home.started));
         let found = self.homes.iter().map(line).collect();
-        Journal { what: WHAT.into(), pid: std::process::id(), found }.write(&self.places.journal)
+        Journal { what: WHAT.into(), pid: std::process::id(), found }.write_private(&self.places.journal)
     }
 }
 
@@ -130,6 +130,7 @@ fn parse(id: &str, home: &str) -> Option<(VmId, Home)> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::os::unix::fs::PermissionsExt as _;
 
     const VM: VmId = VmId { thread: 100, fd: 7 };
 
@@ -139,6 +140,8 @@ mod tests {
         let home = Home { mode: Mode::Nested, started: 4711 };
         let mut homes = Homes::take(dir.path()).unwrap();
         homes.keep(VM, home).unwrap();
+        let mode = dir.path().join("modes").metadata().unwrap().permissions().mode();
+        assert_eq!(mode & 0o777, 0o600);
         let error = Homes::take(dir.path()).err().unwrap().to_string();
         assert!(error.contains("a daemon runs already"), "{error}");
         drop(homes);

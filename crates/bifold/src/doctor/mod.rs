@@ -103,8 +103,14 @@ fn orders_in(host: &Host, folder: &std::path::Path) -> Vec<LeftOrder> {
     let left = |entry| match entry {
         Ok((places, record)) => {
             let record: bifold_live::order::Record = record;
-            let held = matches!(left_behind(WHAT, &places, &host.proc), Ok(Some((_, true))));
-            (!held).then_some(LeftOrder::Of { pid: record.guest.0, name: record.name, kept: record.kept })
+            // An order may have ended just now, and with its guest's process there is nothing to give back.
+            let held = matches!(left_behind(WHAT, &places, &host.proc), Ok(None | Some((_, true))));
+            let ended = matches!(host.lives(record.guest.0, record.guest.1), Ok(false));
+            (!held && !ended).then_some(LeftOrder::Of {
+                pid: record.guest.0,
+                name: record.name,
+                kept: record.kept,
+            })
         }
         Err(e) => Some(LeftOrder::Unread(bifold_daemon::with_causes(&e))),
     };

@@ -151,9 +151,15 @@ fn orders_that_left_a_guest_without_its_memory_are_named() {
     tree.write("reclaim/41-1.journal", &values(41, ""));
     tree.write("reclaim/42-1.journal", &values(42, "kept yes\n"));
     tree.write("reclaim/43-1.journal", "nonsense\n");
+    // Its process has ended.
+    tree.write("reclaim/45-1.journal", &values(45, ""));
+    let fields = "0 ".repeat(18);
+    for pid in [41, 42, 44] {
+        tree.write(&format!("proc/{pid}/stat"), &format!("{pid} (qemu) S {fields}1 0\n"));
+    }
     tree.write("reclaim/44-1.journal", &values(44, ""));
     let folder = tree.host().sys.parent().unwrap().join("reclaim");
-    for pid in [41, 42, 43, 44] {
+    for pid in [41, 42, 43, 44, 45] {
         tree.write(&format!("reclaim/{pid}-1.lock"), "");
     }
     // An order is under way.
@@ -168,7 +174,7 @@ fn orders_that_left_a_guest_without_its_memory_are_named() {
     ] {
         assert!(text.contains(part), "{part}: {text}");
     }
-    assert!(!text.contains("44"), "{text}");
+    assert!(!text.contains("44") && !text.contains("45"), "{text}");
     let json = json(true, &[], &[], &Ok(None), &left).unwrap();
     assert!(json.contains("\"kept\": true") && json.contains("\"pid\": 41"), "{json}");
 }

@@ -156,7 +156,7 @@ fn a_guardian_outlives_the_signals_that_end_services() {
     let tree = Tree::new();
     let before = tree.settings();
     let victim = tree.changed();
-    for signal in [Signal::TERM, Signal::INT, Signal::HUP] {
+    for signal in [Signal::TERM, Signal::INT, Signal::HUP, Signal::ABORT] {
         kill_process(victim.guardian, signal).unwrap();
     }
     drop(victim);

@@ -125,7 +125,8 @@ fn a_daemon_gives_back_what_one_left_that_was_killed_with_its_guardians() {
     daemon.signal("-KILL");
     daemon.ends();
     assert_eq!((qemu.state().0, qemu.journal().exists()), (400, true));
-    let next = start(&qemu, "8G", "act = true");
+    // Its rule only observes.
+    let next = start(&qemu, "8G", "");
     assert!(until(|| qemu.state().0 == 512), "{}", memory(&qemu));
     next.signal("-TERM");
     let (status, log) = next.ends();

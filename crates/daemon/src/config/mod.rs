@@ -231,11 +231,17 @@ impl Config {
 
     /// The rule for a VM; `None` if no rule fits, or the VM is never to be touched. A guest without KVM has no identifier.
     pub fn rule(&self, id: impl Into<Option<VmId>>, name: Option<&str>) -> Option<&Rule> {
-        let id = id.into();
-        if self.is_never(id, name) {
+        self.rule_of(id.into().as_slice(), name)
+    }
+
+    /// The same for a process that holds several VMs: `never` holds if one of them is of it.
+    pub fn rule_of(&self, ids: &[VmId], name: Option<&str>) -> Option<&Rule> {
+        let fits =
+            |pattern: &Pattern| pattern.fits(None, name) || ids.iter().any(|id| pattern.fits(*id, None));
+        if self.never.iter().any(fits) {
             return None;
         }
-        self.rules.iter().find(|rule| rule.vms.fits(id, name))
+        self.rules.iter().find(|rule| fits(&rule.vms))
     }
 
     /// The socket of the VM's reporter, if the VM's rule names one. A name that would lead to another folder names none.

@@ -2,10 +2,11 @@
 //! What users ask of the daemon about a VM: its mode and its memory together.
 
 use super::Engine;
-use super::vm::{Event, Hold};
+use super::vm::{Event, Hold, Vm};
 use crate::error::DaemonError;
 use crate::status::Explanation;
-use bifold_host::{HostError, VmId, named, word_rank};
+use bifold_host::{HostError, VmId, word_rank};
+use std::collections::BTreeSet;
 use std::time::Duration;
 
 impl Engine {
@@ -114,16 +115,36 @@ impl Engine {
         line
     }
 
-    /// What a word means, for modes and for memory. Both may know one VM.
+    /// What a word means, for modes and for memory: both only of one process. Identifiers come before names in both, see
+    /// [`bifold_host::named`].
     fn meant(&self, word: &str) -> Result<Meant, DaemonError> {
-        let memory = self.memory.one(word)?;
-        let found = named(&self.vms, |(id, vm)| word_rank(word, Some(**id), vm.pid, vm.name.as_deref()));
-        let ids: Vec<VmId> = found.iter().map(|(id, _)| **id).collect();
-        match ids[..] {
-            [id] => Ok(Meant { vm: Some(id), memory }),
-            [] if memory.is_some() => Ok(Meant { vm: None, memory }),
-            [] => Err(nobody(word)),
-            _ => Err(DaemonError::Refused(HostError::SeveralVms { word: word.into(), ids }.to_string())),
+        let rank = |(id, vm): (&VmId, &Vm)| {
+            Some((word_rank(word, Some(*id), vm.pid, vm.name.as_deref())?, (*id, vm.pid)))
+        };
+        let modes: Vec<_> = self.vms.iter().filter_map(rank).collect();
+        let memory = self.memory.ranks(word);
+        let best = modes.iter().map(|(rank, _)| *rank).chain(memory.iter().map(|(rank, _)| *rank)).min();
+        let vms: Vec<(VmId, u32)> = modes.into_iter().filter(|m| Some(m.0) == best).map(|m| m.1).collect();
+        let guests: Vec<(u32, u64)> = memory.into_iter().filter(|m| Some(m.0) == best).map(|m| m.1).collect();
+        match (&vms[..], &guests[..]) {
+            ([], []) => Err(nobody(word)),
+            ([(id, _)], []) => Ok(Meant { vm: Some(*id), memory: None }),
+            ([], [memory]) => Ok(Meant { vm: None, memory: Some(*memory) }),
+            ([(id, pid)], [memory]) if *pid == memory.0 => Ok(Meant { vm: Some(*id), memory: Some(*memory) }),
+            ([_, _, ..], _) => {
+                let ids = vms.iter().map(|(id, _)| *id).collect();
+                Err(DaemonError::Refused(HostError::SeveralVms { word: word.into(), ids }.to_string()))
+            }
+            _ => {
+                let pids: BTreeSet<u32> =
+                    vms.iter().map(|vm| vm.1).chain(guests.iter().map(|g| g.0)).collect();
+                let pids: Vec<String> = pids.iter().map(u32::to_string).collect();
+                let word = word.escape_debug();
+                Err(DaemonError::Refused(format!(
+                    "`{word}` means several VMs: give one of the process ids {}",
+                    pids.join(", ")
+                )))
+            }
         }
     }
 }

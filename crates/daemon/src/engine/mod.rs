@@ -275,6 +275,8 @@ impl Engine {
 
     /// Gives all VMs back, with their memory. Returns what could not be given back: journals keep that.
     pub fn end(&mut self) -> Vec<String> {
+        // Memory comes back while modes are switched, one by one.
+        self.memory.begin_end();
         let kept: Vec<VmId> = self.homes.vms();
         let mut away: Vec<String> =
             kept.into_iter().filter_map(|id| self.give_back(id, "the daemon ends").err()).collect();

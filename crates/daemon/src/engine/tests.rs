@@ -502,3 +502,19 @@ fn what_a_reporter_says_of_its_guests_memory_arrives_and_words_mean_mode_and_mem
     assert_eq!(engine.status().memory.unwrap().guests[0].refaults, None, "the report is old");
     assert!(engine.end().is_empty());
 }
+
+#[test]
+fn a_name_that_looks_like_anothers_process_means_nothing_beside_it() {
+    let mut world = World::new();
+    std::fs::write(world.fake.host().proc.join("meminfo"), "MemTotal: 8388608 kB\n").unwrap();
+    // Only the second has a rule about its memory, and its owner named it after the first one's process.
+    world.fake.vm(VmId { thread: 300, fd: 7 }, "100");
+    let config = "[memory]\nlimit = \"50%\"\npolicy = \"equal\"\n[[vm]]\nname = \"100\"\n[vm.memory]\n";
+    let mut engine = world.engine(config);
+    world.run(&mut engine, 1);
+    assert_eq!(engine.explain("300").unwrap().memory.unwrap().pid, 300);
+    let about = engine.explain("100").unwrap();
+    assert_eq!((about.vm.unwrap().pid, about.memory.map(|m| m.pid)), (100, None));
+    assert_eq!(engine.undo(Some("100")).unwrap().len(), 1);
+    assert_ne!(engine.explain("300").unwrap().memory.unwrap().state, "held");
+}

@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! What the daemon remembers of a guest's memory: its rule, what its policy wants, and how often memory was taken.
 
-use super::hand::{Control, Kind, Sight, Under, mib};
+use super::control::{Control, Kind, Sight, Under};
+use super::hand::mib;
 use crate::config::VmMemory;
 use crate::engine::{Event, Hold};
 use crate::status::{GuestStatus, GuestTotals};
@@ -120,9 +121,9 @@ pub struct Guest {
     /// The length of the next pause, and until when this one lasts and why.
     pause: Duration,
     paused: Option<(Duration, String)>,
-    /// The last report from inside, and when it came; the one at the last decision.
+    /// The last report from inside, and when it came; the one that a decision had last, or began with.
     reported: Option<(Duration, MemoryView)>,
-    decided: Option<MemoryView>,
+    decided: Option<(Duration, MemoryView)>,
     wish: Option<Wish>,
     done: Option<Done>,
     /// Why the policy leaves the guest out.
@@ -132,6 +133,8 @@ pub struct Guest {
     found: BTreeSet<&'static str>,
     pub lately: VecDeque<Event>,
     totals: GuestTotals,
+    /// Whether its memory could not be given back.
+    pub lost: bool,
 }
 
 impl Guest {
@@ -157,7 +160,16 @@ impl Guest {
             found: BTreeSet::new(),
             lately: VecDeque::new(),
             totals: GuestTotals::default(),
+            lost: false,
         }
+    }
+
+    /// Takes over what was known of the same process before its rule went, or its thread ended.
+    pub fn inherit(&mut self, before: &Guest) {
+        (self.hold, self.undone, self.another) = (before.hold, before.undone, before.another.clone());
+        (self.takes, self.totals) = (before.takes.clone(), before.totals);
+        (self.pause, self.paused) = (before.pause, before.paused.clone());
+        (self.lately, self.found) = (before.lately.clone(), before.found.clone());
     }
 
     /// The guest in words, with control characters escaped.
@@ -171,9 +183,24 @@ impl Guest {
         self.forget();
     }
 
+    /// Leaves the guest the size that it has: an order that has taken less than it was to take stops there, and one that has taken
+    /// nothing ends.
+    pub fn hold(&mut self, hold: Hold) {
+        // What a user had given back stays so until the release.
+        self.hold = Some(if self.undone { Hold { until: None } } else { hold });
+        let (wishes, Some(wanted)) = self.control.wish() else { return };
+        let under = self.control.under().filter(|under| under.size.saturating_add(MIB) < under.found);
+        let size = under.map(|under| under.size.max(wanted));
+        if size != Some(wanted) {
+            // If the order has ended meanwhile, nothing is wanted.
+            self.control.want_if(wishes, size);
+        }
+    }
+
     /// Lets a guest that no order was possible for be tried again, as the configuration was read again.
     pub fn forget(&mut self) {
         (self.another, self.paused, self.pause, self.logged) = (None, None, PAUSE, None);
+        self.control.forget();
     }
 
     /// The memory that the guest has without the daemon's orders.
@@ -210,28 +237,38 @@ impl Guest {
         self.reported = Some((up, view));
     }
 
+    /// The part of the time that the guest waited for memory between two reports; `None` without a report since the last decision, which
+    /// is not to take a silent reporter for a guest that does not wait.
+    fn waited(&mut self) -> Option<f64> {
+        let (at, now) = self.reported?;
+        let before = self.decided.filter(|(before, _)| *before < at);
+        if self.decided.is_none_or(|(before, _)| before < at) {
+            self.decided = self.reported;
+        }
+        let (since, before) = before.filter(|(before, _)| at - *before <= OLD)?;
+        let us = now.waited_us?.checked_sub(before.waited_us?)?;
+        Some((us as f64 / 1e6 / (at - since).as_secs_f64()).min(1.0))
+    }
+
     /// What the policy is to see of the guest, and the reason that fits it, in words; a guest whose state is not known keeps its size.
     /// `None` if the guest was never seen.
     pub fn seen(
         &mut self,
         policy: PolicyName,
         up: Duration,
-        (seconds, every): (f64, Duration),
+        every: Duration,
+        total: u64,
     ) -> Option<(Seen, String)> {
         let (sight, silent) = self.control.sight();
         let sight = sight?;
         let old = sight.at.elapsed() > OLD;
-        let (all, size) = (self.all(&sight), sight.size);
+        // What QEMU says is its owner's word: more than the host has is no claim on what others have.
+        let (all, size) = (self.all(&sight).min(total), sight.size.min(total));
         let most = self.rule.most.unwrap_or(u64::MAX).min(all);
         let least = self.rule.least.unwrap_or(all / 4).min(most);
         let inside = self.inside(&sight, up, every);
         let free = inside.and_then(|i| i.free);
-        let waited =
-            self.reported.as_ref().filter(|(at, _)| up.saturating_sub(*at) <= OLD).and_then(|(_, now)| {
-                let us = now.waited_us?.checked_sub(self.decided.as_ref()?.waited_us?)?;
-                (seconds > 0.0).then(|| (us as f64 / 1e6 / seconds).min(1.0))
-            });
-        self.decided = self.reported.as_ref().map(|(_, view)| *view);
+        let waited = self.waited();
         self.missing = match policy {
             _ if old || silent.is_some() => Some(silent.unwrap_or_else(|| "it was not seen for a minute".into())),
             PolicyName::Mom | PolicyName::Proxmox if free.is_none() => Some(format!(
@@ -239,13 +276,13 @@ impl Guest {
                 policy.name()
             )),
             PolicyName::Feedback if waited.is_none() => Some(
-                "policy feedback needs its waits for memory: bifold-reporter has to run in it, on a kernel with PSI".into(),
+                "policy feedback needs its waits for memory since the last decision: bifold-reporter has to run in it, on a kernel with PSI".into(),
             ),
             _ => None,
         };
         let in_frames = |bytes: u64| bytes / FRAME;
         // A guest that is not known keeps what it has been given.
-        let fixed = self.control.wanted().unwrap_or(all);
+        let fixed = self.control.wanted().unwrap_or(all).min(all);
         let (least, most) = if self.missing.is_some() { (fixed, fixed) } else { (least, most) };
         let seen = Seen {
             least: in_frames(least),
@@ -271,7 +308,8 @@ impl Guest {
     pub fn decide(&mut self, wish: Wish, up: Duration) -> (Option<String>, u64, Done) {
         let Some(sight) = self.control.sight().0 else { return (None, 0, Done::Stayed) };
         let all = self.all(&sight);
-        let now = self.control.wanted().unwrap_or(all).min(all);
+        let (wishes, wanted) = self.control.wish();
+        let now = wanted.unwrap_or(all).min(all);
         let size = wish.size.min(all);
         let step = (all / STEP_PART).clamp(MIB, STEP_MOST);
         let (done, by) = if self.missing.is_some() {
@@ -284,19 +322,20 @@ impl Guest {
         } else {
             (Done::Stayed, 0)
         };
-        match done {
-            Done::Gives => {
-                // An order that is to have all of the memory has to end.
-                self.control.want((size.saturating_add(MIB) < all).then_some(size));
+        let done = match done {
+            // An order that is to have all of the memory has to end.
+            Done::Gives if self.control.want_if(wishes, (size.saturating_add(MIB) < all).then_some(size)) => {
                 self.totals.gives += 1;
+                done
             }
-            Done::Takes => {
-                self.control.want(Some(size));
+            Done::Takes if self.control.want_if(wishes, Some(size)) => {
                 self.takes.push_back(up);
                 self.totals.takes += 1;
+                done
             }
-            _ => {}
-        }
+            Done::Gives | Done::Takes => Done::NotTaken("its order has just ended".into()),
+            done => done,
+        };
         let verb = match &done {
             Done::Stayed => "stays".to_owned(),
             Done::Takes => format!("gives {} MiB, to {} MiB", mib(by), mib(size)),
@@ -353,6 +392,7 @@ impl Guest {
                 Kind::Holds => (self.pause, self.totals.held) = (PAUSE, self.totals.held + 1),
                 Kind::Refused | Kind::Ended | Kind::Lost => {
                     let refused = news.kind == Kind::Refused;
+                    self.lost |= news.kind == Kind::Lost;
                     self.totals.refused += u64::from(refused);
                     self.totals.ended += u64::from(!refused);
                     let why = format!("{}; the next order comes in {} s", news.text, self.pause.as_secs());
@@ -372,7 +412,7 @@ impl Guest {
         }
         for finding in self.findings() {
             if self.found.insert(finding.rule) {
-                said.push(format!("has a finding: {}: {}", finding.what, finding.how));
+                said.push(printable(&format!("has a finding: {}: {}", finding.what, finding.how)));
             }
         }
         said
@@ -431,7 +471,7 @@ impl Guest {
             wants_bytes: self.wish.as_ref().map(|w| w.size),
             why: self.wish.as_ref().map(|w| w.why.clone()),
             done: self.done.as_ref().map(|d| d.word().to_owned()),
-            ordered_bytes: self.control.wanted(),
+            ordered_bytes: self.control.ordered(),
             orders_in_hour: self.takes.iter().filter(|at| up.saturating_sub(**at) <= HOUR).count() as u64,
             findings: self.findings().into_iter().map(|f| format!("{}: {}", f.what, f.how)).collect(),
             totals: self.totals,

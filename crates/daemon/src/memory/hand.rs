@@ -5,18 +5,17 @@
 //! none is: then everything is given back. An order that was refused or has ended early leaves no wish behind: the daemon decides when
 //! the next one may begin. If the daemon is killed, the order's guardian gives the memory back.
 
-use bifold_host::guest_memory::GuestStatistics;
-use bifold_host::held::{Guardian, HeldError, Journal, remove_unused_lock, restore_left_behind};
+use super::control::{Control, Kind, Sight, Under};
+use bifold_host::held::{Guardian, Journal};
 use bifold_host::placement::LiveGuest;
 use bifold_host::{Host, printable};
-use bifold_live::memory::rules::{Finding, advise};
+use bifold_live::memory::rules::advise;
 use bifold_live::memory::see_one;
 use bifold_live::order::{
     Back, Event, Order, OrderError, Polling, Record, Refusal, WHAT, Way, Why, Wish, places, refusal,
 };
 use std::path::PathBuf;
-use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 const MIB: u64 = 1 << 20;
@@ -36,176 +35,6 @@ pub struct Place {
     pub guardian: Guardian,
 }
 
-/// What was seen of a guest at one time.
-#[derive(Debug, Clone)]
-pub struct Sight {
-    /// When.
-    pub at: Instant,
-    /// Bytes outside of its balloon.
-    pub size: u64,
-    /// Seconds between two requests for statistics; 0 if QEMU asks for none.
-    pub polling_s: u64,
-    /// Its statistics, if they are not old.
-    pub statistics: GuestStatistics,
-    /// Age of the statistics in seconds.
-    pub age_s: u64,
-    /// Resident bytes of its process.
-    pub resident: Option<u64>,
-    /// Why no order could begin.
-    pub refused: Option<String>,
-}
-
-/// An order under way.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Under {
-    /// The size that was found.
-    pub found: u64,
-    /// The size at the last look.
-    pub size: u64,
-    /// Whether it holds what it has reached, and whether that is the whole order.
-    pub holds: Option<bool>,
-}
-
-/// What has become of an order.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct News {
-    /// In words, of which the guest is the subject; of a refusal, its reason.
-    pub text: String,
-    /// What follows from it.
-    pub kind: Kind,
-}
-
-/// What follows from news.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Kind {
-    /// Nothing.
-    Note,
-    /// The order's size, or what the floor leaves of it, is reached.
-    Holds,
-    /// The order could not begin: the next one comes later.
-    Refused,
-    /// The order has ended early and everything is given back: the next one comes later.
-    Ended,
-    /// Another program orders sizes: there is no next one.
-    Another,
-    /// The guest's memory could not be given back: its order's guardian tries on.
-    Lost,
-}
-
-/// What the daemon and the thread of a guest have in common.
-#[derive(Debug, Default)]
-pub struct Control {
-    shared: Mutex<Shared>,
-    stop: AtomicBool,
-    /// Wakes the thread at the end.
-    ends: Condvar,
-}
-
-#[derive(Debug, Default)]
-struct Shared {
-    acts: bool,
-    every: Duration,
-    want: Option<u64>,
-    /// Grows with each wish.
-    wishes: u64,
-    sight: Option<Sight>,
-    silent: Option<String>,
-    findings: Vec<Finding>,
-    under: Option<Under>,
-    news: Vec<News>,
-}
-
-impl Control {
-    fn shared(&self) -> MutexGuard<'_, Shared> {
-        // Plain figures are whole at any time.
-        self.shared.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    /// Whether orders are allowed, and the time between two looks. If none is allowed, everything is given back.
-    pub fn set(&self, acts: bool, every: Duration) {
-        let mut shared = self.shared();
-        (shared.acts, shared.every) = (acts, every);
-    }
-
-    /// Has everything given back, and allows no order until the next [`set`](Control::set).
-    pub fn rest(&self) {
-        self.shared().acts = false;
-        self.want(None);
-    }
-
-    /// The size that the guest is to have; `None` for all of its memory.
-    pub fn want(&self, bytes: Option<u64>) {
-        let mut shared = self.shared();
-        shared.want = bytes;
-        shared.wishes += 1;
-    }
-
-    /// The size that the guest is to have, unless an order has ended since.
-    pub fn wanted(&self) -> Option<u64> {
-        self.shared().want
-    }
-
-    /// The last look, and why the last one found nothing if it did.
-    pub fn sight(&self) -> (Option<Sight>, Option<String>) {
-        let shared = self.shared();
-        (shared.sight.clone(), shared.silent.clone())
-    }
-
-    /// What `bifold reclaim advise` says.
-    pub fn findings(&self) -> Vec<Finding> {
-        self.shared().findings.clone()
-    }
-
-    /// The order under way.
-    pub fn under(&self) -> Option<Under> {
-        self.shared().under
-    }
-
-    /// News since the last call.
-    pub fn news(&self) -> Vec<News> {
-        std::mem::take(&mut self.shared().news)
-    }
-
-    /// Has the thread give everything back and end.
-    pub fn end(&self) {
-        // Under the lock, so that a thread that is about to wait hears of it.
-        let shared = self.shared();
-        self.stop.store(true, Ordering::Relaxed);
-        drop(shared);
-        self.ends.notify_all();
-    }
-
-    /// Waits for this time, or until the end.
-    fn wait(&self, most: Duration) {
-        let waited = self.ends.wait_timeout_while(self.shared(), most, |_| !self.stopped());
-        drop(waited.unwrap_or_else(PoisonError::into_inner));
-    }
-
-    fn stopped(&self) -> bool {
-        self.stop.load(Ordering::Relaxed)
-    }
-
-    #[cfg(test)]
-    pub fn pretend(&self, sight: Sight, under: Option<Under>) {
-        let mut shared = self.shared();
-        (shared.sight, shared.under, shared.silent) = (Some(sight), under, None);
-    }
-
-    #[cfg(test)]
-    pub fn tell(&self, kind: Kind, text: &str) {
-        self.say(kind, text);
-    }
-
-    /// Notes what has become of an order. After one that has ended or was refused, no size is wanted any more.
-    fn say(&self, kind: Kind, text: impl Into<String>) {
-        let mut shared = self.shared();
-        if !matches!(kind, Kind::Note | Kind::Holds) {
-            shared.want = None;
-        }
-        shared.news.push(News { text: text.into(), kind });
-    }
-}
-
 /// The work of the thread of a guest.
 pub struct Hand {
     control: Arc<Control>,
@@ -219,18 +48,35 @@ pub struct Hand {
     /// The wishes that the order knows.
     known: u64,
     looked: Option<Instant>,
-    /// Whether what a killed daemon left was given back.
-    restored: bool,
     /// Whether it was noted that the order holds its size.
     held: bool,
     /// What the guest has to have again before the next order: one that began before would take a part for all.
-    awaited: Option<u64>,
+    awaited: Option<Awaited>,
+}
+
+/// What a guest is to have again.
+struct Awaited {
+    all: u64,
+    since: Instant,
+    /// Whether a user has asked for another try: the size may be another program's by now.
+    forget: bool,
+}
+
+impl Awaited {
+    fn new(all: u64) -> Awaited {
+        Awaited { all, since: Instant::now(), forget: false }
+    }
+
+    /// Whether a guest of this size may still be on its way.
+    fn lacks(&self, size: u64) -> bool {
+        size.saturating_add(MIB) < self.all && !(self.forget && self.since.elapsed() >= AGAIN)
+    }
 }
 
 impl Hand {
     /// For a guest.
     pub fn new(control: Arc<Control>, place: Place, host: Host, guest: LiveGuest) -> Hand {
-        Hand {
+        let mut hand = Hand {
             control,
             place,
             host,
@@ -240,10 +86,17 @@ impl Hand {
             polls: None,
             known: 0,
             looked: None,
-            restored: false,
             held: false,
             awaited: None,
-        }
+        };
+        // What an order has left, or has not given back yet.
+        hand.awaited = hand.owed().map(Awaited::new);
+        hand
+    }
+
+    #[cfg(test)]
+    pub fn awaits(&self) -> Option<u64> {
+        self.awaited.as_ref().map(|awaited| awaited.all)
     }
 
     /// Works until the end, or the guest's end.
@@ -280,26 +133,28 @@ impl Hand {
                 age_s: statistics.updated_s.map_or(0, |at| seen.time_s.saturating_sub(at)),
                 statistics,
                 resident: guest.facts.memory.resident,
-                refused: refusal(&guest.facts, Way::Balloon, size, None, None).err().map(|r| r.to_string()),
+                refused: refusal(&guest.facts, Way::Balloon, size, None, None)
+                    .err()
+                    .map(|r| printable(&r.to_string())),
             })
         });
         let mut shared = self.control.shared();
         shared.findings = findings.unwrap_or_default();
         match found {
             Ok(sight) => (shared.sight, shared.silent) = (Some(sight), None),
-            Err(why) => shared.silent = Some(why),
+            Err(why) => shared.silent = Some(printable(&why)),
         }
     }
 
     /// Does what is due.
     fn act(&mut self) {
         let (acts, want, wishes) = {
-            let shared = self.control.shared();
+            let mut shared = self.control.shared();
+            if let (true, Some(awaited)) = (std::mem::take(&mut shared.forget), &mut self.awaited) {
+                awaited.forget = true;
+            }
             (shared.acts, shared.want.filter(|_| shared.acts), shared.wishes)
         };
-        if acts && !std::mem::replace(&mut self.restored, acts) {
-            self.restore();
-        }
         let Some(want) = want else {
             self.give_back();
             if acts {
@@ -315,6 +170,7 @@ impl Hand {
         };
         if wishes != self.known {
             order.aim(want);
+            self.control.shared().least = None;
             self.known = wishes;
             self.held = false;
         }
@@ -348,40 +204,9 @@ impl Hand {
         }
     }
 
-    /// Gives back what a daemon left that was killed with its guardian.
-    fn restore(&mut self) {
-        let id = (self.guest.pid, self.guest.started);
-        let (places, host) = (places(&self.place.folder, id), &self.host);
-        if !matches!(self.left(), Some(record) if !record.kept) {
-            return;
-        }
-        let mut back = None;
-        let restored = restore_left_behind(WHAT, &places, |left| {
-            let record = Record::at(&places.journal, left)?;
-            if record.kept {
-                return Err(OrderError::Left { pid: id.0 });
-            }
-            match record.give_back(host, false, &mut || {})? {
-                Back::Another { size } => return Err(record.changed(size)),
-                given => back = (given == Back::Given).then_some(record.found),
-            }
-            Ok(())
-        });
-        remove_unused_lock(&places);
-        match (restored, back) {
-            (Ok(_), Some(found)) => {
-                self.awaited = Some(found);
-                let text = format!(
-                    "gets {} MiB again, of which an order that was killed had left a part taken",
-                    mib(found)
-                );
-                self.control.say(Kind::Note, text);
-            }
-            (Ok(_), None) => {}
-            // Its guardian, or another order, has the guest.
-            (Err(OrderError::Held(HeldError::Busy { .. })), _) => {}
-            (Err(e), _) => self.control.say(Kind::Refused, words(&e)),
-        }
+    /// What the guest is to have again, by the journal of an order that has taken a part of it.
+    fn owed(&self) -> Option<u64> {
+        self.left().filter(|r| r.way == Way::Balloon && !r.kept && r.takes()).map(|r| r.found)
     }
 
     /// The journal about this guest.
@@ -423,29 +248,36 @@ impl Hand {
                 return self.control.say(Kind::Refused, why.unwrap_or_else(|| "it was not seen".into()));
             }
         };
-        if let Some(all) = self.awaited.filter(|all| size.saturating_add(MIB) < *all) {
-            let text = format!("it has {} of {} MiB again after the last order", mib(size), mib(all));
-            return self.control.say(Kind::Refused, text);
-        }
-        self.awaited = None;
         if self.left().is_some_and(|record| record.kept) {
             let pid = self.guest.pid;
             let text =
                 format!("`bifold reclaim set --keep` has its size: run `bifold reclaim restore {pid}` first");
             return self.control.say(Kind::Refused, text);
         }
+        if let Some(all) = self.awaited.as_ref().filter(|a| a.lacks(size)).map(|a| a.all) {
+            let text = format!("it has {} of {} MiB again after the last order", mib(size), mib(all));
+            return self.control.say(Kind::Refused, text);
+        }
+        self.awaited = None;
         // An order has statistics of its own, and only one holds the guest's lock.
         self.end_polling();
         let first = self.order(want);
-        let order = match least(&first) {
+        let (order, size) = match least(&first) {
             // What the policy wants is below what is safe. The order is for that, if the guest has more.
-            Some(least) if least + ABOVE_LEAST + ABOVE_LEAST <= size => self.order(least + ABOVE_LEAST),
-            _ => first,
+            Some(least) if least + ABOVE_LEAST + ABOVE_LEAST <= size => {
+                (self.order(least + ABOVE_LEAST), least + ABOVE_LEAST)
+            }
+            _ => (first, want),
         };
         match order {
-            Ok(order) => {
+            Ok(mut order) => {
+                // The guest goes on living with the order, and its process may grow meanwhile.
+                order.aim(size);
                 let found = order.first().size;
-                self.control.shared().under = Some(Under { found, size: found, holds: None });
+                let mut shared = self.control.shared();
+                shared.under = Some(Under { found, size: found, holds: None });
+                shared.least = Some(size);
+                drop(shared);
                 (self.order, self.held) = (Some(order), false);
             }
             Err(OrderError::Interrupted) => {}
@@ -470,9 +302,10 @@ impl Hand {
     fn give_back(&mut self) {
         let Some(order) = self.order.take() else { return };
         let found = order.first().size;
+        let owed = self.owed().map(Awaited::new);
         match order.give_back() {
             Ok(Some(Back::Given)) => {
-                self.awaited = Some(found);
+                self.awaited = owed;
                 self.control.say(Kind::Note, format!("gets everything back, {} MiB", mib(found)));
             }
             Ok(Some(Back::Another { size })) => {
@@ -483,6 +316,7 @@ impl Hand {
             Err(e) => {
                 let text =
                     format!("has not got its memory back, and its order's guardian tries on: {}", words(&e));
+                self.awaited = owed;
                 self.control.say(Kind::Lost, text);
             }
         }
@@ -501,7 +335,7 @@ fn least(order: &Result<Order, OrderError>) -> Option<u64> {
     }
 }
 
-fn words(e: &OrderError) -> String {
+pub fn words(e: &OrderError) -> String {
     printable(&crate::error::with_causes(e))
 }
 

@@ -3,15 +3,18 @@
 //!
 //! What holds at every moment:
 //!
-//! - a guest that no rule with the table `memory` fits is not looked at, and its monitor is left alone;
+//! - a guest that no rule with the table `memory` fits is not looked at, and its monitor is left alone, except to give back what an order
+//!   left that was killed ([`left`]);
 //! - memory is taken only of guests whose rule says `act`, which no user holds, and as often as the limits allow; giving back is always
 //!   allowed;
 //! - sizes are ordered by [`bifold_live::order::Order`] alone: with its floor, its reasons to give everything back, its journal and its
 //!   guardian, which gives the memory back if the daemon is killed;
 //! - what a guest's monitor does holds up the guest's own thread ([`hand`]) and nothing else.
 
+mod control;
 mod guest;
 mod hand;
+mod left;
 #[cfg(test)]
 mod tests;
 
@@ -19,16 +22,16 @@ pub use hand::Place;
 
 use crate::config::{Config, VmMemory};
 use crate::engine::{Event, Hold};
-use crate::error::DaemonError;
 use crate::record::MemoryLine;
 use crate::status::{GuestStatus, MemoryStatus};
 use bifold_host::placement::LiveGuest;
-use bifold_host::{Host, named, word_rank};
-use bifold_live::order::OrderError;
+use bifold_host::{Host, VmId, word_rank};
+use bifold_live::order::{OrderError, places};
 use bifold_live::reporter::MemoryView;
 use bifold_reclaim::OnLine;
 use guest::{Guest, Wish};
 use hand::{Hand, mib};
+use left::Left;
 use std::collections::BTreeMap;
 use std::thread::{JoinHandle, sleep};
 use std::time::{Duration, Instant};
@@ -46,9 +49,15 @@ type Id = (u32, u64);
 pub struct Memory {
     /// What orders need; without, no guest is looked at.
     place: Option<Place>,
+    /// Gives back what orders left that were killed, from the first tick on.
+    left: Option<Left>,
     guests: BTreeMap<Id, Guest>,
     /// Guests without a rule, whose threads give everything back and end.
     ending: Vec<Guest>,
+    /// The same whose threads have ended. Their holds and limits count again if a rule fits them again.
+    past: BTreeMap<Id, Guest>,
+    /// Guests whose memory could not be given back.
+    lost: BTreeMap<Id, String>,
     policy: Option<(OnLine, Vec<Id>)>,
     /// The time of the last decision, and of the next.
     last: Option<Duration>,
@@ -78,8 +87,11 @@ impl Memory {
         if before.memory.as_ref().map(|m| m.policy) != now.memory.as_ref().map(|m| m.policy) {
             self.policy = None;
         }
-        self.guests.values_mut().for_each(Guest::forget);
+        self.guests.values_mut().chain(self.past.values_mut()).for_each(Guest::forget);
         self.next = Duration::ZERO;
+        if now.memory.is_none() {
+            (self.trouble, self.no_thread, self.limit) = (None, None, None);
+        }
     }
 
     /// Looks for guests, and lets the policy decide if it is time to. Returns what is to be logged and recorded.
@@ -91,6 +103,10 @@ impl Memory {
         time: f64,
     ) -> (Vec<Said>, Vec<MemoryLine>) {
         let (mut said, mut lines) = (Vec::new(), Vec::new());
+        said.extend(self.left.iter_mut().flat_map(Left::news).map(|text| Said { vm: None, text }));
+        if config.memory.is_none() {
+            self.give_back_left(host);
+        }
         if config.memory.is_none() && self.guests.is_empty() && self.ending.is_empty() {
             return (said, lines);
         }
@@ -99,16 +115,36 @@ impl Memory {
             for text in guest.news(up) {
                 tell(guest, time, text, &mut said);
             }
+            if guest.lost {
+                self.lost.insert((guest.live.pid, guest.live.started), guest.who());
+            }
         }
         // Those that were over before their news were heard.
         let mut over = over.into_iter();
-        self.ending.retain(|_| !over.next().unwrap_or(true));
+        let ending = std::mem::take(&mut self.ending);
+        let (over, ending): (Vec<_>, _) = ending.into_iter().partition(|_| over.next().unwrap_or(true));
+        self.ending = ending;
+        self.past.extend(over.into_iter().map(|guest| ((guest.live.pid, guest.live.started), guest)));
         if up >= self.next {
             self.next = up + every(config);
             self.find(host, config, time, &mut said);
+            // Behind the threads of guests, which look first what is left of theirs.
+            self.give_back_left(host);
             self.decide(host, config, (up, time), &mut said, &mut lines);
         }
         (said, lines)
+    }
+
+    /// Begins to give back what orders left that were killed with their guardians, whatever the rules say now.
+    fn give_back_left(&mut self, host: &Host) {
+        if let (None, Some(place)) = (&self.left, &self.place) {
+            match Left::begin(place.folder.clone(), host.clone()) {
+                Ok(left) => self.left = Some(left),
+                Err(e) => {
+                    self.no_thread = Some(format!("no thread can be started for what orders have left: {e}"))
+                }
+            }
+        }
     }
 
     /// Finds guests that have come, have ended, or whose rule is another.
@@ -121,11 +157,17 @@ impl Memory {
         for id in gone.into_iter().filter(|id| matches!(host.lives(id.0, id.1), Ok(false))) {
             self.drop(id, "has ended", time, said);
         }
+        let lives = |id: &Id| present.contains_key(id) || !matches!(host.lives(id.0, id.1), Ok(false));
+        self.past.retain(|id, _| lives(id));
+        self.lost.retain(|id, _| lives(id));
         // A thread that has ended before its guest leaves its work to another.
-        self.guests.retain(|_, guest| guest.thread.is_none() || !is_over(guest));
-        for (id, live) in present {
+        let over = |guest: &Guest| guest.thread.is_some() && is_over(guest);
+        let ended: Vec<Id> = self.guests.iter().filter(|(_, guest)| over(guest)).map(|(id, _)| *id).collect();
+        self.ending.extend(ended.into_iter().filter_map(|id| self.guests.remove(&id)));
+        for (id, mut live) in present {
+            let ids = self.identify(host, &mut live);
             let rule = config.memory.as_ref().and_then(|_| {
-                let rule = config.rule(live.vm, Some(&live.name))?;
+                let rule = config.rule_of(&ids, Some(&live.name))?;
                 Some((rule.vms.text().to_owned(), rule.memory.clone()?))
             });
             match (rule, self.guests.get_mut(&id)) {
@@ -144,6 +186,17 @@ impl Memory {
         }
     }
 
+    /// The VMs of a guest's process. Debugfs may be closed, or not be readable for a moment: its open files tell then, and what was known
+    /// before.
+    fn identify(&self, host: &Host, live: &mut LiveGuest) -> Vec<VmId> {
+        let of = |fd| VmId { thread: live.pid, fd };
+        let open: Vec<VmId> =
+            host.kvm_process(live.pid).into_iter().flat_map(|p| p.vms.into_iter().map(of)).collect();
+        let before = self.guests.get(&(live.pid, live.started)).and_then(|guest| guest.live.vm);
+        live.vm = live.vm.or(before).or(open.first().copied());
+        live.vm.into_iter().chain(open).collect()
+    }
+
     fn came(
         &mut self,
         host: &Host,
@@ -154,6 +207,11 @@ impl Memory {
         said: &mut Vec<Said>,
     ) {
         let mut guest = Guest::new(live, pattern, rule);
+        let id = (guest.live.pid, guest.live.started);
+        let ending = self.ending.iter().rev().find(|g| (g.live.pid, g.live.started) == id);
+        if let Some(before) = ending.or(self.past.get(&id)) {
+            guest.inherit(before);
+        }
         set(&guest, every(config));
         if let Some(place) = &self.place {
             let live = guest.live.clone();
@@ -170,7 +228,8 @@ impl Memory {
         }
         let text = of_rule(&guest.rule);
         tell(&mut guest, time, text, said);
-        self.guests.insert((guest.live.pid, guest.live.started), guest);
+        self.past.remove(&id);
+        self.guests.insert(id, guest);
     }
 
     fn drop(&mut self, id: Id, why: &str, time: f64, said: &mut Vec<Said>) {
@@ -206,18 +265,27 @@ impl Memory {
         let seen: Vec<_> = self
             .guests
             .iter_mut()
-            .filter_map(|(id, guest)| Some((*id, guest.seen(share.policy, up, (seconds, every))?)))
+            .filter_map(|(id, guest)| Some((*id, guest.seen(share.policy, up, every, total)?)))
             .collect();
+        // What guests hold that do not tell their size, the others cannot have.
+        let unseen = self.guests.values().filter(|guest| guest.control.sight().0.is_none());
+        let unseen = sum(unseen.filter_map(|guest| host.process_memory(guest.live.pid).resident));
         let ids: Vec<Id> = seen.iter().map(|(id, _)| *id).collect();
         let views: Vec<_> = seen.iter().map(|(_, (view, _))| *view).collect();
-        let least: u64 = views.iter().map(|view| view.least * FRAME).sum();
-        if least > limit {
+        let least = sum(views.iter().map(|view| view.least.saturating_mul(FRAME)));
+        if least.saturating_add(unseen) > limit {
+            let of_unseen = if unseen == 0 {
+                String::new()
+            } else {
+                format!(", {} MiB of it in VMs that do not tell their size", mib(unseen))
+            };
             self.trouble = Some(format!(
-                "VMs keep at least {} MiB together, more than the limit of {} MiB",
-                mib(least),
+                "VMs keep at least {} MiB together{of_unseen}, more than the limit of {} MiB",
+                mib(least.saturating_add(unseen)),
                 mib(limit)
             ));
         }
+        let share_limit = limit.saturating_sub(unseen);
         if seen.is_empty() {
             return;
         }
@@ -231,7 +299,7 @@ impl Memory {
             self.policy = share.policy.on_line_from(&sizes).map(|policy| (policy, ids.clone()));
         }
         let Some((policy, _)) = &mut self.policy else { return };
-        let sizes = policy.decide(limit / FRAME, seconds, &views);
+        let sizes = policy.decide(share_limit / FRAME, seconds, &views);
         for ((id, (_, why)), size) in seen.into_iter().zip(sizes) {
             let Some(guest) = self.guests.get_mut(&id) else { continue };
             let wish = Wish { size: size * FRAME, why };
@@ -261,34 +329,15 @@ impl Memory {
         guest.into_iter().for_each(|guest| guest.report(up, *view));
     }
 
-    /// The guests that a word means.
-    fn meant(&self, word: &str) -> Vec<Id> {
-        let rank = |(_, g): &(&Id, &Guest)| word_rank(word, g.live.vm, g.live.pid, Some(&g.live.name));
-        named(&self.guests, |entry| rank(&(entry.0, entry.1))).into_iter().map(|(id, _)| *id).collect()
-    }
-
-    /// The guest that a word means; `None` if it means none.
-    ///
-    /// # Errors
-    /// If it means several.
-    pub fn one(&self, word: &str) -> Result<Option<Id>, DaemonError> {
-        match self.meant(word)[..] {
-            [] => Ok(None),
-            [id] => Ok(Some(id)),
-            ref many => {
-                let pids: Vec<String> = many.iter().map(|id| id.0.to_string()).collect();
-                let word = word.escape_debug();
-                Err(DaemonError::Refused(format!(
-                    "`{word}` means several VMs: give one of the process ids {}",
-                    pids.join(", ")
-                )))
-            }
-        }
+    /// The guests that a word may mean, and how exactly: see [`word_rank`].
+    pub fn ranks(&self, word: &str) -> Vec<(u8, Id)> {
+        let rank = |g: &Guest| word_rank(word, g.live.vm, g.live.pid, Some(&g.live.name));
+        self.guests.iter().filter_map(|(id, guest)| Some((rank(guest)?, *id))).collect()
     }
 
     /// Leaves a guest's size as it is, except where its order gives everything back.
     pub fn hold(&mut self, id: Id, hold: Hold) {
-        self.guests.entry(id).and_modify(|guest| guest.hold = Some(hold));
+        self.guests.entry(id).and_modify(|guest| guest.hold(hold));
     }
 
     /// Lets the policy decide again, with the next decision.
@@ -335,7 +384,7 @@ impl Memory {
         Some(MemoryStatus {
             policy: share.policy.name().into(),
             limit_bytes: self.limit,
-            size_bytes: guests.iter().filter_map(|g| g.size_bytes).sum(),
+            size_bytes: sum(guests.iter().filter_map(|g| g.size_bytes)),
             guests,
         })
     }
@@ -345,13 +394,19 @@ impl Memory {
         self.trouble.clone().or_else(|| self.no_thread.clone())
     }
 
+    /// Has the threads of all guests give everything back, without a wait.
+    pub fn begin_end(&self) {
+        self.guests.values().chain(&self.ending).for_each(|guest| guest.control.end());
+    }
+
     /// Gives everything back, and waits for that. Returns what is to be logged, and the guests whose memory is not back: their orders'
     /// guardians go on, and their journals stay until they succeed.
     pub fn end(&mut self, time: f64) -> (Vec<Said>, Vec<String>) {
+        self.begin_end();
         let (mut said, mut left) = (Vec::new(), Vec::new());
+        said.extend(self.left.take().iter_mut().flat_map(Left::news).map(|text| Said { vm: None, text }));
         let mut guests: Vec<Guest> = std::mem::take(&mut self.guests).into_values().collect();
         guests.append(&mut self.ending);
-        guests.iter().for_each(|guest| guest.control.end());
         let begun = Instant::now();
         while !guests.iter().all(is_over) && begun.elapsed() < END {
             sleep(Duration::from_millis(20));
@@ -359,13 +414,23 @@ impl Memory {
         for guest in &mut guests {
             let mut failed = !is_over(guest);
             for news in guest.control.news() {
-                failed |= news.kind == hand::Kind::Lost;
+                failed |= news.kind == control::Kind::Lost;
                 tell(guest, time, news.text, &mut said);
             }
-            left.extend(failed.then(|| format!("{} has not got its memory back", guest.who())));
+            if failed {
+                self.lost.insert((guest.live.pid, guest.live.started), guest.who());
+            }
         }
+        // Guardians have given some of it back meanwhile.
+        let still = |id: &Id| self.place.as_ref().is_none_or(|at| places(&at.folder, *id).journal.exists());
+        let lost = self.lost.iter().filter(|(id, _)| still(id));
+        left.extend(lost.map(|(_, who)| format!("{who} has not got its memory back")));
         (said, left)
     }
+}
+
+fn sum(sizes: impl Iterator<Item = u64>) -> u64 {
+    sizes.fold(0, u64::saturating_add)
 }
 
 /// Whether the guest's thread has ended, or never was.

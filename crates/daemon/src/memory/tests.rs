@@ -2,14 +2,15 @@
 //! Decisions over the memory of guests of a host that is made of files. What their threads see is given; orders are what the daemon
 //! wants of the threads.
 
-use super::hand::{Kind, Sight, Under};
+use super::control::{Kind, Sight, Under};
 use super::*;
 use crate::fake_host::FakeHost;
-use bifold_host::VmId;
-use bifold_host::guest_memory::GuestStatistics;
+use bifold_host::guest_memory::{GuestStatistics, MonitorPlace};
+use bifold_host::held::{Guardian, Journal};
+use bifold_live::order::{Record, WHAT, Way};
 use rand::{Rng as _, SeedableRng as _};
 use rand_pcg::Pcg64;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 const GIB: u64 = 1 << 30;
 const MIB: u64 = 1 << 20;
@@ -132,6 +133,36 @@ fn vms_without_a_rule_about_memory_are_left_alone() {
 }
 
 #[test]
+fn identifiers_hold_without_debugfs_and_while_it_cannot_be_read() {
+    let never = format!("never = [\"100-7\", \"200-9\"]\n{}", config("equal", "3G", "act = true"));
+    let mut fake = Fake::new("");
+    for (pid, fds) in [(100, &[7][..]), (200, &[7, 9])] {
+        let folder = fake.host.host().proc.join(format!("{pid}/fd"));
+        std::fs::create_dir_all(&folder).unwrap();
+        for fd in fds {
+            std::os::unix::fs::symlink("anon_inode:kvm-vm", folder.join(fd.to_string())).unwrap();
+        }
+    }
+    fake.reload(&never);
+    fake.tick(1);
+    assert!(fake.memory.all().is_empty(), "the second VM of a process counts too");
+    let debug = fake.host.host().debug;
+    let away = debug.with_extension("away");
+    std::fs::rename(&debug, &away).unwrap();
+    fake.tick(10);
+    assert!(fake.memory.all().is_empty(), "without debugfs");
+    // A rule by an identifier, and neither debugfs nor open files for a moment.
+    std::fs::rename(&away, &debug).unwrap();
+    fake.reload(&config("equal", "3G", "act = true").replace("\"*\"", "\"100-7\""));
+    fake.tick(10);
+    assert_eq!(fake.memory.all(), [(100, 4711)]);
+    std::fs::rename(&debug, &away).unwrap();
+    std::fs::remove_dir_all(fake.host.host().proc.join("100/fd")).unwrap();
+    fake.tick(10);
+    assert_eq!(fake.memory.all(), [(100, 4711)]);
+}
+
+#[test]
 fn memory_is_taken_as_often_as_the_limits_allow_and_given_at_once() {
     let mut fake = Fake::new(&config("equal", "3G", "act = true"));
     let said = fake.tick(10);
@@ -221,8 +252,8 @@ fn a_held_vm_keeps_what_it_has() {
     assert_eq!(fake.state(100).0, "held");
     fake.tick(10);
     assert_eq!(fake.wanted(100), Some(1536), "the hold is over");
-    fake.memory.hold((100, 4711), Hold { until: None });
     fake.sees(100, 1536 * MIB, GIB);
+    fake.memory.hold((100, 4711), Hold { until: None });
     fake.reload(&config("equal", "8G", "act = true"));
     fake.tick(1);
     assert_eq!(fake.wanted(100), Some(1536), "nor is anything given");
@@ -233,6 +264,113 @@ fn a_held_vm_keeps_what_it_has() {
     fake.tick(100);
     assert_eq!((fake.wanted(100), fake.state(100).0.as_str()), (None, "held"));
     assert!(fake.memory.release((100, 4711)));
+}
+
+#[test]
+fn a_rule_that_comes_back_finds_holds_and_limits_as_they_were() {
+    let rules = config("equal", "3G", "act = true\nmin_stay_s = 0");
+    let mut fake = Fake::new(&rules);
+    fake.tick(10);
+    fake.memory.undo((100, 4711));
+    let orders = |fake: &Fake| {
+        let status = fake.memory.status(&fake.config, Duration::from_secs(fake.up)).unwrap();
+        status.guests.iter().map(|g| g.orders_in_hour).collect::<Vec<_>>()
+    };
+    let before = orders(&fake);
+    assert_eq!(before, [1, 1]);
+    fake.reload(&format!("never = [\"*\"]\n{rules}"));
+    fake.guest(200).control.tell(Kind::Lost, "has not got its memory back");
+    assert!(fake.tick(1).contains("VM db (process 200) has not got its memory back"));
+    assert!(fake.memory.all().is_empty());
+    fake.tick(10);
+    fake.reload(&rules);
+    fake.tick(1);
+    assert_eq!(orders(&fake), before);
+    fake.sees(100, 2 * GIB, GIB);
+    fake.tick(10);
+    assert_eq!((fake.wanted(100), fake.state(100).0.as_str()), (None, "held"));
+    // A hold for a while does not end what a user had given back.
+    fake.memory.hold((100, 4711), Hold { until: Some(Duration::from_secs(fake.up + 5)) });
+    fake.tick(10);
+    assert_eq!((fake.wanted(100), fake.state(100).0.as_str()), (None, "held"));
+    assert_eq!(orders(&fake)[0], 1);
+    // Its memory is not back, as far as is known here.
+    assert!(fake.memory.end(0.0).1[0].contains("VM db (process 200) has not got its memory back"));
+}
+
+#[test]
+fn a_vmm_that_claims_more_than_the_host_has_takes_nothing_of_others() {
+    let mut fake = Fake::new(&config("equal", "3G", "act = true"));
+    fake.sees(100, u64::MAX, GIB);
+    fake.tick(10);
+    assert_eq!(fake.memory.trouble(), None);
+    // A quarter of the host's 8 GiB is the least of the first.
+    assert_eq!(fake.wanted(200), Some(1024));
+    fake.sees(200, u64::MAX, GIB);
+    fake.tick(10);
+    assert!(fake.memory.trouble().unwrap().contains("at least 4096 MiB together"));
+    fake.memory.status(&fake.config, Duration::from_secs(fake.up)).unwrap();
+    fake.reload("");
+    assert_eq!(fake.memory.trouble(), None);
+}
+
+#[test]
+fn what_a_vm_holds_that_tells_no_size_is_not_given_to_others() {
+    let mut fake = Fake::new(&config("equal", "3G", "act = true"));
+    let third = VmId { thread: 300, fd: 7 };
+    fake.host.vm(third, "third");
+    let status = fake.host.host().proc.join("300/status");
+    std::fs::write(&status, "Tgid:\t300\nVmRSS:\t1048576 kB\n").unwrap();
+    fake.tick(10);
+    assert_eq!((fake.wanted(100), fake.wanted(200)), (Some(1024), Some(1024)));
+    std::fs::write(&status, "Tgid:\t300\nVmRSS:\t3145728 kB\n").unwrap();
+    fake.tick(10);
+    let trouble = fake.memory.trouble().unwrap();
+    assert!(
+        trouble.contains("at least 4096 MiB together, 3072 MiB of it in VMs that do not tell"),
+        "{trouble}"
+    );
+}
+
+#[test]
+fn a_hold_stops_an_order_under_way_where_it_is() {
+    let mut fake = Fake::new(&config("equal", "3G", "act = true"));
+    fake.tick(10);
+    assert_eq!((fake.wanted(100), fake.wanted(200)), (Some(1536), Some(1536)));
+    fake.sees(100, 1800 * MIB, GIB);
+    fake.memory.hold((100, 4711), Hold { until: None });
+    assert_eq!(fake.wanted(100), Some(1800));
+    // The order about the other has not begun.
+    fake.memory.hold((200, 4711), Hold { until: None });
+    assert_eq!(fake.wanted(200), None);
+    // What is given back already is given back.
+    fake.sees(100, 1700 * MIB, GIB);
+    fake.memory.hold((100, 4711), Hold { until: None });
+    assert_eq!(fake.wanted(100), Some(1800));
+}
+
+#[test]
+fn a_decision_waits_for_the_news_of_an_order_that_has_ended() {
+    let mut fake = Fake::new(&config("equal", "3G", "act = true"));
+    let wish = |size| Wish { size, why: "its part".into() };
+    let up = Duration::from_secs(100);
+    // The order ends behind the tick's look at the news.
+    fake.guest(100).control.tell(Kind::Ended, "is to get everything back");
+    let (text, _, done) = fake.guest(100).decide(wish(GIB), up);
+    assert!(text.unwrap().contains("not taken: its order has just ended"));
+    assert_eq!((done.word(), fake.wanted(100)), ("not-taken", None));
+    // Their news mean a pause.
+    fake.guest(100).news(up);
+    let (text, ..) = fake.guest(100).decide(wish(GIB), up);
+    assert!(text.unwrap().contains("the next order comes in 30 s"));
+    // The order ends between the decision's look at what was wanted and its wish.
+    let control = fake.guest(100).control.clone();
+    control.want(Some(GIB));
+    let (wishes, _) = control.wish();
+    control.tell(Kind::Another, "another program orders sizes");
+    control.news();
+    assert!(!control.want_if(wishes, Some(2 * GIB)));
+    assert_eq!(control.wanted(), None);
 }
 
 #[test]
@@ -286,10 +424,87 @@ fn feedback_sees_the_waits_that_a_reporter_tells() {
     let less = fake.wanted(100).unwrap();
     assert!((2000..2048).contains(&less), "{less}");
     fake.sees(100, less * MIB, GIB);
-    // A third of the time.
-    report(&mut fake, 8_300_000);
+    // A report that has come before the last decision tells nothing more.
+    let before = fake.guest(100).control.wanted();
+    fake.tick(10);
+    assert_eq!(fake.guest(100).control.wanted(), before);
+    assert!(fake.state(100).1.unwrap().contains("needs its waits for memory"));
+    // A third of the time since the last report.
+    report(&mut fake, 11_600_000);
     assert_eq!(fake.wanted(100), None);
+    let status = fake.memory.status(&fake.config, Duration::from_secs(fake.up)).unwrap();
+    assert_eq!(status.guests[0].why.as_deref(), Some("it waited for memory 33.00 % of the time"));
     assert_eq!(fake.wanted(200), None, "it has no reporter");
+}
+
+/// Leaves a journal of an order that found 2 GiB.
+fn leave(folder: &Path, pid: u32, least: u64, kept: bool) -> PathBuf {
+    let places = places(folder, (pid, 4711));
+    let record = Record {
+        guest: (pid, 4711),
+        name: "left".into(),
+        monitor: MonitorPlace::Socket("/nonexistent/monitor".into()),
+        way: Way::Balloon,
+        device: "balloon0".into(),
+        found: 2 * GIB,
+        least,
+        dimms: 0,
+        besides: 0,
+        polling: None,
+        kept,
+    };
+    let journal = Journal { what: WHAT.into(), pid: 1, found: record.values() };
+    journal.write(&places.journal).unwrap();
+    places.journal
+}
+
+#[test]
+fn an_order_waits_for_what_the_journal_of_the_last_one_says() {
+    let mut fake = Fake::new(&config("equal", "3G", "act = true"));
+    let folder = tempfile::tempdir().unwrap();
+    let mut awaits = |least, kept| {
+        leave(folder.path(), 100, least, kept);
+        let guardian = Guardian { program: "/bin/false".into(), words: Vec::new() };
+        let place = Place { folder: folder.path().into(), guardian };
+        let host = fake.host.host();
+        let guest = fake.guest(100);
+        Hand::new(guest.control.clone(), place, host, guest.live.clone()).awaits()
+    };
+    assert_eq!(awaits(GIB, false), Some(2 * GIB));
+    // Statistics alone, and what a user has kept, take nothing that is to come back.
+    assert_eq!((awaits(2 * GIB, false), awaits(GIB, true)), (None, None));
+}
+
+#[test]
+fn what_killed_orders_left_is_given_back_whatever_the_rules_say() {
+    let mut fake = Fake::new("");
+    let folder = tempfile::tempdir().unwrap();
+    let leave = |pid, kept| leave(folder.path(), pid, GIB, kept);
+    // Nothing is left of the second, whose process has ended; what was kept stays, and what another process holds.
+    let (web, ended, kept, held) =
+        (leave(100, false), leave(300, false), leave(301, true), leave(302, false));
+    let lock = std::fs::File::create(held.with_extension("lock")).unwrap();
+    rustix::fs::flock(&lock, rustix::fs::FlockOperation::LockExclusive).unwrap();
+    let guardian = Guardian { program: "/bin/false".into(), words: Vec::new() };
+    fake.memory.order_at(Place { folder: folder.path().into(), guardian });
+    let mut said = String::new();
+    let begun = Instant::now();
+    while (ended.exists() || !said.contains("/nonexistent/monitor")) && begun.elapsed().as_secs() < 60 {
+        said += &fake.tick(1);
+        sleep(Duration::from_millis(10));
+    }
+    assert!(!ended.exists() && kept.exists() && held.exists(), "{said}");
+    assert!(
+        said.contains("VM left (process 100) has not got back what a killed order had left taken"),
+        "{said}"
+    );
+    // It is tried on: here, the process ends.
+    std::fs::remove_dir_all(fake.host.host().proc.join("100")).unwrap();
+    drop(lock);
+    while (web.exists() || held.exists()) && begun.elapsed().as_secs() < 60 {
+        sleep(Duration::from_millis(10));
+    }
+    assert!(!web.exists() && !held.exists() && kept.exists());
 }
 
 #[test]

@@ -6,12 +6,14 @@
 //! is the lock's file. A lock of flock(2) belongs to the open file, so the lock stays until both processes
 //! have ended, and no other holder can begin between the holder's death and the restoring. The guardian has
 //! a session of its own, so the terminal's Ctrl-C does not reach it. It ignores the signals that end sessions
-//! and services, because the holder gets them too and may be restoring.
+//! and services, because the holder gets them too and may be restoring. Among them is SIGABRT, which systemd sends to all
+//! processes of a service that hangs.
 //!
 //! A holder whose settings need care sends signs of life. If they stop, as after Ctrl-Z, the guardian closes the socket and
 //! restores. The holder finds that out at its next sign of life, which it sends before and after each change.
 
 use super::{HeldError, Journal};
+use signal_hook::consts::{SIGABRT, SIGHUP, SIGINT, SIGTERM};
 use std::ffi::OsString;
 use std::fs::File;
 use std::io::{self, Read as _, Write as _};
@@ -20,8 +22,8 @@ use std::os::unix::net::UnixStream;
 use std::os::unix::process::CommandExt as _;
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
-use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
+use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::sleep;
 use std::time::{Duration, Instant};
 
@@ -66,6 +68,7 @@ impl Guardian {
     pub(super) fn start(&self, words: &[&Path], journal: &Path, lock: &File) -> Result<Standing, HeldError> {
         let failed = |what: &str, e: io::Error| HeldError::Guardian { why: format!("{what}: {e}") };
         let (mut ours, theirs) = UnixStream::pair().map_err(|e| failed("no socket", e))?;
+        reap();
         let lock = lock.try_clone().map_err(|e| failed("no copy of the lock", e))?;
         let child = Command::new(&self.program)
             .arg0("bifold")
@@ -77,8 +80,7 @@ impl Guardian {
             .spawn()
             .map_err(|e| failed("the program cannot be run", e))?;
         let mut standing = Standing {
-            child,
-            left: false,
+            child: Some(child),
             socket: Some(ours.try_clone().map_err(|e| failed("no socket", e))?),
         };
         let mut said = [0; READY.len()];
@@ -96,12 +98,20 @@ impl Guardian {
     }
 }
 
+/// Guardians that were left to themselves and may have ended since: until they are waited for, they keep their process ids.
+static LEFT: Mutex<Vec<Child>> = Mutex::new(Vec::new());
+
+fn reap() {
+    LEFT.lock()
+        .unwrap_or_else(PoisonError::into_inner)
+        .retain_mut(|child| matches!(child.try_wait(), Ok(None)));
+}
+
 /// A running guardian.
 #[derive(Debug)]
 pub(super) struct Standing {
-    child: Child,
-    /// Whether nothing waits for the guardian's end.
-    left: bool,
+    /// `None` if it was left to itself.
+    child: Option<Child>,
     socket: Option<UnixStream>,
 }
 
@@ -117,7 +127,7 @@ impl Standing {
     }
 
     fn send(&mut self, message: u8) -> Result<(), HeldError> {
-        let why = match self.child.try_wait() {
+        let why = match self.child.as_mut().map_or(Ok(None), Child::try_wait) {
             Ok(Some(status)) => format!("it has ended ({status})"),
             Err(e) => e.to_string(),
             Ok(None) => {
@@ -143,23 +153,27 @@ impl Standing {
     /// Closes the socket and waits until the guardian has ended, however long it restores.
     pub fn dismiss(mut self) {
         self.socket = None;
-        let _ = self.child.wait();
+        let _ = self.child.take().map(|mut child| child.wait());
     }
 
     /// Closes the socket. The guardian restores the settings and ends on its own.
     pub fn leave(mut self) {
-        self.left = true;
+        reap();
+        LEFT.lock().unwrap_or_else(PoisonError::into_inner).extend(self.child.take());
     }
 
     fn kill(&mut self) {
-        let _ = self.child.kill();
-        let _ = self.child.wait();
+        if let Some(mut child) = self.child.take() {
+            let _ = child.kill();
+            let _ = child.wait();
+        }
     }
 
     /// Whether the guardian ends within this time.
     fn ends_within(&mut self, limit: Duration) -> bool {
         let end = Instant::now() + limit;
-        while matches!(self.child.try_wait(), Ok(None)) {
+        let Some(child) = &mut self.child else { return true };
+        while matches!(child.try_wait(), Ok(None)) {
             if Instant::now() > end {
                 return false;
             }
@@ -173,9 +187,7 @@ impl Drop for Standing {
     /// Closes the socket. The guardian may try for ever to restore, so its end is awaited for some seconds only.
     fn drop(&mut self) {
         self.socket = None;
-        if !self.left {
-            self.ends_within(ENDS);
-        }
+        self.ends_within(ENDS);
     }
 }
 
@@ -207,7 +219,7 @@ pub fn stand_guard<E: From<HeldError>>(
     // Fails only if this process already leads a session.
     let _ = rustix::process::setsid();
     let seen = Arc::new(AtomicBool::new(false));
-    for signal in [signal_hook::consts::SIGINT, signal_hook::consts::SIGTERM, signal_hook::consts::SIGHUP] {
+    for signal in [SIGINT, SIGTERM, SIGHUP, SIGABRT] {
         signal_hook::flag::register(signal, Arc::clone(&seen)).map_err(|e| wrong("signals", e))?;
     }
     let stdin = io::stdin().as_fd().try_clone_to_owned().map_err(|e| wrong("no stdin", e))?;

@@ -15,8 +15,9 @@
 
 use super::HeldError;
 use crate::read_up_to;
-use std::fs::{self, File};
+use std::fs::{self, OpenOptions};
 use std::io::{self, Write as _};
+use std::os::unix::fs::OpenOptionsExt as _;
 use std::path::{Path, PathBuf};
 
 const END: &str = "end";
@@ -91,6 +92,18 @@ impl Journal {
     /// # Errors
     /// If the file cannot be written, or the journal has more than 4 MiB.
     pub fn write(&self, path: &Path) -> Result<(), HeldError> {
+        self.write_as(path, 0o666)
+    }
+
+    /// The same, for no other user to read.
+    ///
+    /// # Errors
+    /// As [`write`](Journal::write).
+    pub fn write_private(&self, path: &Path) -> Result<(), HeldError> {
+        self.write_as(path, 0o600)
+    }
+
+    fn write_as(&self, path: &Path, mode: u32) -> Result<(), HeldError> {
         let text = self.text();
         if text.len() as u64 > MOST_BYTES {
             return Err(HeldError::io(path, io::ErrorKind::FileTooLarge.into()));
@@ -98,12 +111,17 @@ impl Journal {
         let mut name = path.as_os_str().to_owned();
         name.push(".new");
         let new = PathBuf::from(name);
-        let written = File::create(&new).and_then(|mut file| {
+        let open = OpenOptions::new().write(true).create(true).truncate(true).mode(mode).open(&new);
+        let written = open.map_err(|e| HeldError::io(path, e)).map(|mut file| {
             file.write_all(text.as_bytes())?;
             file.sync_all()?;
             fs::rename(&new, path)
-        });
-        written.map_err(|e| HeldError::io(path, e))
+        })?;
+        written.map_err(|e| {
+            // Nothing else removes it, as on a full disk.
+            let _ = fs::remove_file(&new);
+            HeldError::io(path, e)
+        })
     }
 
     /// Removes a journal, if there is one.

@@ -262,14 +262,12 @@ pub fn lock(what: &'static str, places: &Places) -> Result<File, HeldError> {
             Ok(()) if is_at(&file, path) => return Ok(file),
             // It was removed before it was locked, and another holder may have the one that is there now.
             Ok(()) => file = open.open(path).map_err(|e| HeldError::io(path, e))?,
-            Err(e) if e.kind() == io::ErrorKind::WouldBlock => {
-                if start.elapsed() > PATIENCE {
-                    let pid = Journal::read(&places.journal, what).ok().flatten().map(|j| j.pid);
-                    return Err(HeldError::Busy { what, path: path.clone(), pid });
-                }
-                sleep(AGAIN);
-            }
+            Err(e) if e.kind() == io::ErrorKind::WouldBlock => sleep(AGAIN),
             Err(e) => return Err(HeldError::io(path, e)),
+        }
+        if start.elapsed() > PATIENCE {
+            let pid = Journal::read(&places.journal, what).ok().flatten().map(|j| j.pid);
+            return Err(HeldError::Busy { what, path: path.clone(), pid });
         }
     }
 }

@@ -225,6 +225,23 @@ fn what_a_guardian_restores_is_not_kept() {
 }
 
 #[test]
+fn a_guardian_that_was_left_and_has_ended_keeps_no_process_id() {
+    let tree = Tree::new();
+    let script = format!("echo $$ > {}; echo ready >&0; cat >/dev/null", tree.path("pid").display());
+    let ends = Guardian { program: "/bin/sh".into(), words: vec!["-c".into(), script.into()] };
+    let mut held = tree.take(&ends).unwrap();
+    held.end_or_leave(|_| Err(HeldError::Guardian { why: "the monitor is silent".into() })).unwrap_err();
+    drop(held);
+    let pid = fs::read_to_string(tree.path("pid")).unwrap();
+    let end = Instant::now() + Duration::from_secs(10);
+    // The next ones look for it when they begin.
+    while Path::new("/proc").join(pid.trim()).exists() && Instant::now() < end {
+        tree.take(&idle()).unwrap().end(|| Ok::<_, HeldError>(())).unwrap();
+    }
+    assert!(!Path::new("/proc").join(pid.trim()).exists());
+}
+
+#[test]
 fn a_lock_that_is_removed_before_it_is_taken_is_made_again() {
     let tree = Tree::new();
     let places = tree.places();

@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! Statistics of a guest for a while, without an order about its size.
 
+use super::record::alone;
 use super::refusal::POLLING;
-use super::running::{alone, make};
+use super::running::make;
 use super::{OrderError, Record, WHAT, Way, facts, places};
 use bifold_host::guest_memory::Balloon;
 use bifold_host::held::{Guardian, Held, Journal, Places, remove_unused_lock};

@@ -99,6 +99,16 @@ pub enum OrderError {
         /// The order's journal.
         path: PathBuf,
     },
+    /// It cannot be seen whether another user's order has the guest.
+    #[error("whether another user's order has process {pid} cannot be seen: {}", path.display())]
+    Unseen {
+        /// The guest's process.
+        pid: u32,
+        /// Where the order's journal would be.
+        path: PathBuf,
+        /// Why.
+        source: io::Error,
+    },
     /// Another program has set another size since the order.
     #[error(
         "process {pid} has {size} MiB now, which no order asked for: `bifold reclaim restore {pid} --force` gives it the {found} MiB of before, --keep leaves its size"
@@ -217,6 +227,11 @@ impl Record {
             polling,
             kept: get("kept").is_some(),
         })
+    }
+
+    /// Whether a part of what was found may have been ordered away.
+    pub fn takes(&self) -> bool {
+        self.least < self.found
     }
 
     /// The error for a size that another program has set.
@@ -406,16 +421,29 @@ pub fn folder() -> Result<PathBuf, OrderError> {
     own.map(|dir| Path::new(&dir).join("bifold-reclaim")).ok_or(OrderError::NoFolder)
 }
 
-/// The journal of another user's order about a process, which has another folder: root's, or that of the process's user.
-pub(super) fn of_another_user(host: &Host, folder: &Path, guest: (u32, u64)) -> Option<PathBuf> {
+/// Refuses a guest that another user's order has, with its journal in another folder: root's, or that of the process's user.
+pub(super) fn alone(host: &Host, folder: &Path, guest: (u32, u64)) -> Result<(), OrderError> {
     let theirs = host.user(guest.0).map(|user| format!("/run/user/{user}/bifold-reclaim").into());
     in_another(folder, [Some(OF_ROOT.into()), theirs], guest)
 }
 
-/// The journal about a process in one of these folders, if that is another one.
-pub(super) fn in_another(folder: &Path, folders: [Option<PathBuf>; 2], guest: (u32, u64)) -> Option<PathBuf> {
-    let others = folders.into_iter().flatten().filter(|f| f != folder);
-    others.map(|f| places(&f, guest).journal).find(|journal| journal.exists())
+/// Refuses a guest with a journal in one of these folders, if that is another one. A folder that this user may not look into may have one.
+pub(super) fn in_another(
+    folder: &Path,
+    folders: [Option<PathBuf>; 2],
+    guest: (u32, u64),
+) -> Result<(), OrderError> {
+    let pid = guest.0;
+    for other in folders.into_iter().flatten().filter(|f| f != folder) {
+        let path = places(&other, guest).journal;
+        match path.symlink_metadata() {
+            Ok(_) => return Err(OrderError::OfAnotherUser { pid, path }),
+            // A part of the path may be a file.
+            Err(e) if matches!(e.kind(), io::ErrorKind::NotFound | io::ErrorKind::NotADirectory) => {}
+            Err(source) => return Err(OrderError::Unseen { pid, path, source }),
+        }
+    }
+    Ok(())
 }
 
 /// Lock and journal of the orders about a guest's process.

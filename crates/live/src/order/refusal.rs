@@ -55,7 +55,8 @@ pub fn facts(host: &Host, pid: u32, place: Option<&MonitorPlace>) -> Facts {
         Machine::ask(&mut monitor)
     };
     let machine = match place {
-        Some(place) => ask(place).map_err(|e| format!("its monitor ({place}) does not answer: {e}")),
+        Some(place) => ask(place)
+            .map_err(|e| format!("its monitor ({}) does not answer: {e}", printable(&place.to_string()))),
         None => {
             Err("its command line has no monitor: start QEMU with -qmp unix:PATH,server=on,wait=off".into())
         }

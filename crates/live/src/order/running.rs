@@ -1,15 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! An order under way on a live host, from its lock to its end.
 
-use super::record::{OF_ROOT, WHAT, of_another_user};
+use super::record::{OF_ROOT, WHAT, alone};
 use super::refusal::{Facts, POLLING, Refusal, facts, is_seldom, one, refusal, size_of};
 use super::{Act, Back, Goal, Hand, Look, OrderError, Record, Steer, Way, Why, places};
 use bifold_host::guest_memory::{Balloon, MonitorPlace};
 use bifold_host::held::{Guardian, Held, HeldError, Journal, Places, lock, remove_unused_lock};
 use bifold_host::placement::LiveGuest;
 use bifold_host::{Host, printable};
-use std::fs::{DirBuilder, File};
-use std::os::unix::fs::DirBuilderExt as _;
+use std::fs::{DirBuilder, File, Permissions};
+use std::os::unix::fs::{DirBuilderExt as _, PermissionsExt as _};
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::sleep;
@@ -478,14 +478,6 @@ fn found(
     Some((record, size))
 }
 
-/// Refuses a guest that another user's order has.
-pub(super) fn alone(host: &Host, folder: &Path, guest: (u32, u64)) -> Result<(), OrderError> {
-    match of_another_user(host, folder, guest) {
-        Some(path) => Err(OrderError::OfAnotherUser { pid: guest.0, path }),
-        None => Ok(()),
-    }
-}
-
 /// Removes locks that orders left that were killed: their guardians hold them until they end.
 fn sweep(folder: &Path) {
     let entries = std::fs::read_dir(folder).into_iter().flatten().flatten().map(|e| e.path());
@@ -499,9 +491,18 @@ fn sweep(folder: &Path) {
 
 /// Makes the folder, into which only its user may write.
 pub(super) fn make(folder: &Path) -> Result<(), OrderError> {
-    let mode = if folder == Path::new(OF_ROOT) { 0o755 } else { 0o700 };
+    let of_root = folder == Path::new(OF_ROOT);
     let parent = folder.parent().unwrap_or(Path::new("/"));
-    let made = std::fs::create_dir_all(parent).and_then(|()| DirBuilder::new().mode(mode).create(folder));
+    let new = |path: &Path, mode| {
+        DirBuilder::new().mode(mode).create(path)?;
+        // Whatever the user's umask is: others have to see root's orders.
+        if of_root { std::fs::set_permissions(path, Permissions::from_mode(mode)) } else { Ok(()) }
+    };
+    let above = match of_root {
+        true if !parent.exists() => new(parent, 0o755),
+        _ => std::fs::create_dir_all(parent),
+    };
+    let made = above.and_then(|()| new(folder, if of_root { 0o755 } else { 0o700 }));
     let made = made.or_else(|e| if folder.is_dir() { Ok(()) } else { Err(e) });
     made.map_err(|source| match source.kind() {
         std::io::ErrorKind::PermissionDenied => HeldError::NotRoot { path: folder.into() }.into(),
