@@ -211,7 +211,7 @@ fn document(spec: &Spec, outcome: &Outcome) -> String {
 
 fn page(spec: &Spec, outcome: &Outcome) -> Page {
     let verdicts = outcome.cases.iter().filter(|c| c.is_whole() && c.repetition == 1).filter_map(|c| {
-        let all = output::of_host(outcome, c, c.spec.host_mib(&spec));
+        let all = output::of_host(outcome, c, c.spec.host_mib(spec));
         let (used, progress) = (all.mean_used_bytes? / words::MIB as f64, 100.0 * all.progress?);
         Some(format!("{}: {used:.0} MiB, {progress:.0} % of the operations", c.spec.name))
     });
