@@ -4,7 +4,7 @@
 
 use std::path::{Path, PathBuf};
 
-use anyhow::{Context, Result, ensure};
+use anyhow::{Context, Result};
 
 use crate::BUSYBOX;
 use crate::lab::job::{Job, Jobs, at};
@@ -90,14 +90,7 @@ pub fn run(lab: &Lab, settings: &Settings) -> Result<Results> {
         notes: |what| eprintln!("lab: {what}"),
         ..Plan::default()
     };
-    let mut outputs = lab.boot(&plan, &mut |_, _| String::new())?;
-    let mut output = outputs.pop().context("no output")?;
-    ensure!(
-        output.done.status == 0,
-        "bifold reclaim run ended with {}: {}",
-        output.done.status,
-        output.done.stderr.trim()
-    );
+    let mut output = lab.boot_for_last(&plan).context("bifold reclaim run")?;
     let mut file = |name: &str| output.files.remove(name).with_context(|| format!("the run left no {name}"));
     Ok(Results {
         tables: String::from_utf8_lossy(&file("run.md")?).into_owned(),

@@ -75,7 +75,7 @@ impl<'a> Service<'a> {
         // Before the recording is opened, which may change a file.
         let listener = listener(&config)?;
         let mut engine = Engine::new(watch, config, homes)?;
-        orders.into_iter().for_each(|place| engine.order_at(place));
+        engine.order_at(orders);
         let mut service = Service {
             listener,
             engine,

@@ -115,7 +115,7 @@ pub struct Explanation {
     pub vm: Option<VmStatus>,
     /// Its memory, if it has a rule about that.
     pub memory: Option<GuestStatus>,
-    /// What happened lately, oldest first.
+    /// The last events, oldest first.
     pub lately: Vec<crate::Event>,
 }
 

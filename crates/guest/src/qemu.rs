@@ -114,7 +114,7 @@ pub fn firmware() -> Option<[String; 2]> {
 /// with the calling thread. It has a process group of its own: the terminal's Ctrl-C does not reach it.
 ///
 /// `small_pages` keeps the host from backing the process with huge pages, which QEMU requests for every
-/// guest's memory.
+/// guest's memory. `group` is the open `cgroup.procs` of a cgroup in which the process starts.
 ///
 /// # Errors
 /// If the process cannot be started.
@@ -125,19 +125,7 @@ pub fn spawn(
     stdout: Stdio,
     log: OwnedFd,
     small_pages: bool,
-) -> Result<Child, GuestError> {
-    spawn_in(None, qemu, arguments, keep, stdout, log, small_pages)
-}
-
-/// The same in a cgroup, whose file `cgroup.procs` is open for writing as `group`.
-pub(crate) fn spawn_in(
     group: Option<BorrowedFd>,
-    qemu: &Path,
-    arguments: &[String],
-    keep: &[BorrowedFd],
-    stdout: Stdio,
-    log: OwnedFd,
-    small_pages: bool,
 ) -> Result<Child, GuestError> {
     let mut command = Command::new(qemu);
     command.args(arguments).stdin(Stdio::null()).stdout(stdout).stderr(log).process_group(0);

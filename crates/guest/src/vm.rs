@@ -109,14 +109,14 @@ impl GuestVm {
         };
         let keep = [fds.console, fds.control, fds.workload, fds.qmp, spec.initrd.0.as_fd()];
         let to_log = log.try_clone().map_err(GuestError::os("a file's copy"))?.into();
-        let child = qemu::spawn_in(
-            spec.group,
+        let child = qemu::spawn(
             &qemu.path,
             &arguments(spec, &fds),
             &keep,
             Stdio::null(),
             to_log,
             !spec.huge_pages,
+            spec.group,
         )?;
         // From here on, dropping `vm` ends the process.
         let vm = GuestVm {

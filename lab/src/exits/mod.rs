@@ -167,6 +167,17 @@ fn close(open: &mut Option<Open>, window: &mut Option<(u64, u64, Window)>, log: 
     }
 }
 
+/// The fields of a record of `kvm_exit`.
+pub(crate) fn raw_exit(r: &Record) -> RawExit {
+    RawExit {
+        exit_reason: r.get("exit_reason"),
+        info1: r.get("info1"),
+        info2: r.get("info2"),
+        intr_info: r.get("intr_info"),
+        error_code: r.get("error_code"),
+    }
+}
+
 fn step(
     r: &Record,
     vendor: &Vendor,
@@ -178,13 +189,7 @@ fn step(
     match r.format.name.as_str() {
         "kvm_exit" => {
             close(open, window, log);
-            let raw = RawExit {
-                exit_reason: r.get("exit_reason"),
-                info1: r.get("info1"),
-                info2: r.get("info2"),
-                intr_info: r.get("intr_info"),
-                error_code: r.get("error_code"),
-            };
+            let raw = raw_exit(r);
             *open = Some(Open {
                 code: raw.exit_reason,
                 time: r.time,

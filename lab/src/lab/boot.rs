@@ -7,6 +7,8 @@ use std::os::fd::OwnedFd;
 use std::os::unix::net::UnixStream;
 use std::time::{Duration, Instant};
 
+use anyhow::{Context as _, ensure};
+
 use super::error::{LabError, os};
 use super::session::Session;
 use super::{Answer, Attempt, Lab, Output, Plan};
@@ -47,6 +49,14 @@ impl Lab {
     pub fn boot(&self, plan: &Plan, answer: &mut Answer) -> Result<Vec<Output>, LabError> {
         let attempt = self.attempt(plan, answer)?;
         attempt.error.map_or(Ok(attempt.outputs), Err)
+    }
+
+    /// As [`boot`](Lab::boot) for jobs that ask nothing, of which the last one has to end with status 0. Returns its output.
+    pub fn boot_for_last(&self, plan: &Plan) -> anyhow::Result<Output> {
+        let mut outputs = self.boot(plan, &mut |_, _| String::new())?;
+        let output = outputs.pop().context("no output")?;
+        ensure!(output.done.status == 0, "exit status {}: {}", output.done.status, output.done.stderr.trim());
+        Ok(output)
     }
 
     /// As [`boot`](Lab::boot), but returns the outputs of finished jobs if a later job fails. A kernel that does not start init is

@@ -135,6 +135,7 @@ impl Lab {
             Stdio::null(),
             log,
             false,
+            None,
         )?))
     }
 }

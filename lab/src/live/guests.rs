@@ -110,10 +110,7 @@ pub fn run(lab: &Lab, script: &str, files: Vec<(String, Vec<u8>)>) -> Result<Out
         notes: |what| eprintln!("lab: {what}"),
         ..Plan::default()
     };
-    let mut outputs = lab.boot(&plan, &mut |_, _| String::new())?;
-    let output = outputs.pop().context("no output")?;
-    ensure!(output.done.status == 0, "exit status {}: {}", output.done.status, output.done.stderr);
-    Ok(output)
+    lab.boot_for_last(&plan)
 }
 
 /// A file that the script left in `$OUT`.

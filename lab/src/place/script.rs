@@ -2,7 +2,7 @@
 //! A boot of the laboratory with one placed guest: the guest runs programs one after the other, and before and behind each
 //! waits until the host has read its counters, so that counts are of that program alone.
 
-use anyhow::{Context, Result, ensure};
+use anyhow::{Context, Result};
 
 use super::guests::{CPUS_OF_NODE, NODES, Placement, VCPUS};
 use super::measured::{Run, read};
@@ -144,8 +144,6 @@ fn in_lab(
         seconds,
         ..Plan::default()
     };
-    let mut outputs = lab.boot(&plan, &mut |_, _| String::new())?;
-    let output = outputs.pop().context("no output")?;
-    ensure!(output.done.status == 0, "exit status {}: {}", output.done.status, output.done.stderr);
+    let output = lab.boot_for_last(&plan)?;
     read(&output, programs)
 }

@@ -87,9 +87,7 @@ pub fn set(shared: &Shared) -> Result<()> {
         sleeps: true,
         ..Plan::default()
     };
-    let mut outputs = lab.boot(&plan, &mut |_, _| String::new())?;
-    let output = outputs.pop().context("no output")?;
-    ensure!(output.done.status == 0, "exit status {}: {}", output.done.status, output.done.stderr);
+    let output = lab.boot_for_last(&plan)?;
     let file = |name: &str| output.files.get(name).with_context(|| format!("no file {name}"));
     let mib = |name: &str| -> Result<u64> {
         Ok(String::from_utf8_lossy(file(name)?).trim().parse::<u64>().context(name.to_owned())? >> 20)

@@ -36,6 +36,18 @@ pub struct Counted {
 
 const SECONDS: u64 = 3600;
 
+/// A boot of the laboratory with this guest, of which the host may swap all.
+pub fn plan(workload: &Workload, nested: bool, inner: Inner) -> Plan {
+    Plan {
+        jobs: Jobs { jobs: vec![Job::Kvm { nested }, Job::Inner(inner)], huge_pages: 0 },
+        programs: vec![crate::SUITE.into(), crate::BUSYBOX.into()],
+        memory_mib: LAB_MIB + workload.memory_mib + TRACE_MIB,
+        swap_mib: 2 * workload.memory_mib,
+        seconds: SECONDS,
+        ..Plan::default()
+    }
+}
+
 /// Runs the guest once and reads its trace.
 pub fn count(lab: &Lab, workload: &Workload, run: Run) -> Result<Counted> {
     let (chosen, backing) = config(run.config)?;
@@ -54,22 +66,11 @@ pub fn count(lab: &Lab, workload: &Workload, run: Run) -> Result<Counted> {
         limit: Some(Limit { frames: run.mib * FRAMES, window: limit_window(workload)? }),
     };
     let nested = chosen.mode == bifold_model::Paging::Nested;
-    let plan = Plan {
-        jobs: Jobs { jobs: vec![Job::Kvm { nested }, Job::Inner(inner)], huge_pages: 0 },
-        programs: vec![crate::SUITE.into(), crate::BUSYBOX.into()],
-        memory_mib: LAB_MIB + workload.memory_mib + TRACE_MIB,
-        swap_mib: 2 * workload.memory_mib,
-        seconds: SECONDS,
-        ..Plan::default()
-    };
-    let outputs = lab.clone().traced().boot(&plan, &mut |_, _| String::new())?;
-    let output = outputs.last().context("no output")?;
-    if output.done.status != 0 {
-        bail!("the inner guest's command ended with {}: {}", output.done.status, output.done.stderr.trim());
-    }
+    let plan = plan(workload, nested, inner);
+    let output = lab.clone().traced().boot_for_last(&plan).context("the inner guest's command")?;
     let limited = output.files.get(Limited::FILE).context("the laboratory left nothing of the limit")?;
     let counted = Counted {
-        windows: read(output, lab.vendor(), false)?,
+        windows: read(&output, lab.vendor(), false)?,
         limited: serde_json::from_slice(limited).context(Limited::FILE)?,
     };
     for p in &workload.programs {

@@ -117,8 +117,15 @@ impl Guest {
         args.extend(more.iter().map(|word| word.to_string()));
         let keep = [theirs.as_fd(), its.as_fd(), console.as_fd()];
         let small_pages = storm.pages != Pages::Huge;
-        let child =
-            qemu::spawn(Path::new(&qemu), &args, &keep, Stdio::null(), log.try_clone()?.into(), small_pages)?;
+        let child = qemu::spawn(
+            Path::new(&qemu),
+            &args,
+            &keep,
+            Stdio::null(),
+            log.try_clone()?.into(),
+            small_pages,
+            None,
+        )?;
         drop((theirs, its));
         let mut guest =
             Guest { child, line, heard: Vec::new(), qmp: None, console, log, earlier: String::new() };

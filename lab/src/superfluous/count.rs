@@ -5,13 +5,12 @@ use anyhow::{Context, Result, ensure};
 
 use super::events::{self, Counted, Functions, Guest, file_frames};
 use super::{CONFIG, SwapFile, program};
-use crate::lab::job::{Inner, Job, Jobs, Limit};
+use crate::lab::job::{Inner, Limit};
 use crate::lab::{Lab, Plan};
+use crate::reclaim::count::plan;
 use crate::reclaim::{FRAMES, limit_window};
-use crate::validate::count::{LAB_MIB, TRACE_MIB, formats};
+use crate::validate::count::{TRACE_MIB, formats};
 use crate::validate::{Workload, config};
-
-const SECONDS: u64 = 1800;
 
 /// Runs the workload's guest once.
 pub fn count(lab: &Lab, workload: &Workload, file: &SwapFile, limit_mib: u64) -> Result<Counted> {
@@ -32,27 +31,16 @@ pub fn count(lab: &Lab, workload: &Workload, file: &SwapFile, limit_mib: u64) ->
         limit: Some(Limit { frames: limit_mib * FRAMES, window: limit_window(workload)? }),
     };
     let path = file.path().to_str().context("a path in UTF-8")?.to_owned();
-    let plan = Plan {
-        jobs: Jobs { jobs: vec![Job::Kvm { nested: true }, Job::Inner(inner)], huge_pages: 0 },
-        programs: vec![crate::SUITE.into(), crate::BUSYBOX.into()],
-        made: vec![(path, SwapFile::content())],
-        memory_mib: LAB_MIB + workload.memory_mib + TRACE_MIB,
-        swap_mib: 2 * workload.memory_mib,
-        seconds: SECONDS,
-        ..Plan::default()
-    };
-    let outputs = lab.clone().traced().boot(&plan, &mut |_, _| String::new())?;
-    let output = outputs.last().context("no output")?;
-    let done = &output.done;
-    ensure!(done.status == 0, "the inner guest's command ended with {}: {}", done.status, done.stderr.trim());
+    let plan = Plan { made: vec![(path, SwapFile::content())], ..plan(workload, true, inner) };
+    let output = lab.clone().traced().boot_for_last(&plan).context("the inner guest's command")?;
     let symbols = output.files.get(Inner::SYMBOLS).context("the laboratory left no symbols")?;
     let overwrites = Functions::that_overwrite(&String::from_utf8_lossy(symbols));
     ensure!(!overwrites.is_empty(), "the kernel names no function that clears pages");
     let guest = Guest {
         frames: workload.memory_mib * FRAMES,
         overwrites: &overwrites,
-        file: &file_frames(&done.stdout),
+        file: &file_frames(&output.done.stdout),
     };
-    let (formats, trace) = formats(output)?;
+    let (formats, trace) = formats(&output)?;
     events::count(trace, &formats, lab.vendor(), program(workload)?.window, &guest)
 }

@@ -15,9 +15,9 @@ use std::collections::{BTreeMap, BTreeSet};
 use anyhow::{Context, Result};
 use bifold_model::Swaps;
 
-use crate::exits::LEAF;
 use crate::exits::ftrace::{Formats, Record, read};
-use crate::vendor::{ExitCause, RawExit, Vendor};
+use crate::exits::{LEAF, raw_exit};
+use crate::vendor::{ExitCause, Vendor};
 
 /// The events' definitions. `struct page` and `struct folio` have `index` at 32, which is the page's address in anonymous memory;
 /// `struct vm_fault` has `address` at 24 and `flags` at 40 (Linux 6.1 and 6.12, `mm_types.h` and `mm.h`).
@@ -115,13 +115,7 @@ type Event = (u64, What);
 fn event(r: &Record, vendor: &Vendor) -> Option<Event> {
     let what = match r.format.name.as_str() {
         "kvm_exit" => {
-            let raw = RawExit {
-                exit_reason: r.get("exit_reason"),
-                info1: r.get("info1"),
-                info2: r.get("info2"),
-                intr_info: r.get("intr_info"),
-                error_code: r.get("error_code"),
-            };
+            let raw = raw_exit(r);
             match (vendor.decode)(&raw) {
                 Some(exit) if exit.cause == ExitCause::NestedFault => {
                     let write = exit.error & WRITE_ERROR != 0;

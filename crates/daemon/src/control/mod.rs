@@ -58,7 +58,7 @@ pub enum Request {
 pub enum Answer {
     /// All VMs.
     Status(Status),
-    /// A VM, and what happened to it lately.
+    /// A VM and its last events.
     Explained(Box<Explanation>),
     /// What was done, in sentences.
     Done(Vec<String>),

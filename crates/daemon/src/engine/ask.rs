@@ -36,7 +36,7 @@ impl Engine {
                 self.event(id, format!("is held in its mode, and its memory as it is, {until}"))
             }
             (None, Some(id)) => self.of_memory(id, &format!("is held with the memory that it has {until}")),
-            (None, None) => return Err(nobody(word)),
+            (None, None) => return Err(no_such_vm(word)),
         })
     }
 
@@ -55,7 +55,7 @@ impl Engine {
         Ok(match (meant.vm, meant.memory) {
             (Some(id), _) => self.event(id, text.into()),
             (None, Some(id)) => self.of_memory(id, text),
-            (None, None) => return Err(nobody(word)),
+            (None, None) => return Err(no_such_vm(word)),
         })
     }
 
@@ -92,7 +92,7 @@ impl Engine {
         if refused.is_empty() { Ok(told) } else { Err(DaemonError::Refused(refused.join("\n"))) }
     }
 
-    /// What happened to a VM lately, oldest first.
+    /// The last events of a VM, oldest first.
     ///
     /// # Errors
     /// If the word means no VM, or several.
@@ -127,7 +127,7 @@ impl Engine {
         let vms: Vec<(VmId, u32)> = modes.into_iter().filter(|m| Some(m.0) == best).map(|m| m.1).collect();
         let guests: Vec<(u32, u64)> = memory.into_iter().filter(|m| Some(m.0) == best).map(|m| m.1).collect();
         match (&vms[..], &guests[..]) {
-            ([], []) => Err(nobody(word)),
+            ([], []) => Err(no_such_vm(word)),
             ([(id, _)], []) => Ok(Meant { vm: Some(*id), memory: None }),
             ([], [memory]) => Ok(Meant { vm: None, memory: Some(*memory) }),
             ([(id, pid)], [memory]) if *pid == memory.0 => Ok(Meant { vm: Some(*id), memory: Some(*memory) }),
@@ -155,7 +155,7 @@ struct Meant {
     memory: Option<(u32, u64)>,
 }
 
-fn nobody(word: &str) -> DaemonError {
+fn no_such_vm(word: &str) -> DaemonError {
     DaemonError::Refused(format!(
         "the daemon sees no VM `{}`: `bifold ctl status` lists them",
         word.escape_debug()

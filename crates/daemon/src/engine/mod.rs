@@ -94,8 +94,11 @@ impl Engine {
     }
 
     /// Has orders about the memory of VMs made at this place. Without, their memory is not looked at.
-    pub fn order_at(&mut self, place: Place) {
-        self.memory.order_at(place);
+    pub fn order_at(&mut self, place: Option<Place>) {
+        match place {
+            Some(place) => self.memory.order_at(place),
+            None => self.memory.refuse(),
+        }
     }
 
     /// Tells the watch which sockets of reporters the configuration names.

@@ -262,7 +262,7 @@ impl Hand {
         // An order has statistics of its own, and only one holds the guest's lock.
         self.end_polling();
         let first = self.order(want);
-        let (order, size) = match least(&first) {
+        let (order, size) = match first.as_ref().err().and_then(OrderError::least) {
             // What the policy wants is below what is safe. The order is for that, if the guest has more.
             Some(least) if least + ABOVE_LEAST + ABOVE_LEAST <= size => {
                 (self.order(least + ABOVE_LEAST), least + ABOVE_LEAST)
@@ -321,17 +321,6 @@ impl Hand {
             }
         }
         self.control.shared().under = None;
-    }
-}
-
-/// The least size that an order was refused for, in bytes.
-fn least(order: &Result<Order, OrderError>) -> Option<u64> {
-    match order {
-        Err(OrderError::Refused { refusal, .. }) => match &**refusal {
-            Refusal::BelowLeast { least, .. } => Some(least << 20),
-            _ => None,
-        },
-        _ => None,
     }
 }
 

@@ -332,7 +332,15 @@ pub(super) fn spawn(
         keep.extend(plugin.map(|p| p.ring));
     }
     let small_pages = matches!(engine, Engine::Kvm(HostPage::Size4K));
-    qemu::spawn(&qemu.path, &arguments(engine, kernel, spec, fds), &keep, Stdio::null(), log, small_pages)
+    qemu::spawn(
+        &qemu.path,
+        &arguments(engine, kernel, spec, fds),
+        &keep,
+        Stdio::null(),
+        log,
+        small_pages,
+        None,
+    )
 }
 
 #[cfg(test)]

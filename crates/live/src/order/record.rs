@@ -145,6 +145,17 @@ impl From<HeldError> for OrderError {
 }
 
 impl OrderError {
+    /// The least size that the order may ask for, in bytes, if it was refused for asking for less.
+    pub fn least(&self) -> Option<u64> {
+        match self {
+            OrderError::Refused { refusal, .. } => match **refusal {
+                NoOrder::BelowLeast { least, .. } => Some(least << 20),
+                _ => None,
+            },
+            _ => None,
+        }
+    }
+
     /// Whether this machine, or this user's rights, lack what an order needs.
     pub fn cannot_work_here(&self) -> bool {
         match self {

@@ -9,7 +9,7 @@ use bifold_host::Host;
 use bifold_host::guest_memory::{Balloon, Machine, MonitorPlace};
 use bifold_host::held::Guardian;
 use bifold_host::placement::LiveGuest;
-use bifold_live::order::{Event, Order, OrderError, Refusal, Way, Wish};
+use bifold_live::order::{Event, Order, OrderError, Way, Wish};
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -236,16 +236,9 @@ impl Hand<'_> {
             Err(OrderError::Interrupted) => return,
             Err(e) => {
                 self.counted(|o| o.refused += 1);
-                let least = match &e {
-                    OrderError::Refused { refusal, .. } => match &**refusal {
-                        Refusal::BelowLeast { least, .. } => Some(*least),
-                        _ => None,
-                    },
-                    _ => None,
-                };
-                match least {
+                match e.least() {
                     // What the policy wants is below what is safe. The next order is for that, if the guest has more.
-                    Some(least) => self.least = (least << 20) + ABOVE_LEAST,
+                    Some(least) => self.least = least + ABOVE_LEAST,
                     None => self.control.note(self.guest, e),
                 }
             }

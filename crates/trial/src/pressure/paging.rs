@@ -173,26 +173,23 @@ impl Paging {
         Ok(others)
     }
 
-    /// Lets the limit follow QEMU's own memory, which grows while an emulator translates code.
+    /// Lets the limit follow QEMU's own memory, which grows while an emulator translates code. Returns how many processes the kernel has
+    /// killed because the host's size did not suffice.
     ///
     /// # Errors
     /// If the kernel refuses.
-    pub fn follow(&self, bytes: u64, of_guests: u64) -> Result<(), PagingError> {
-        let others = others(&MemoryGroup::read(&self.folder)).saturating_sub(of_guests);
-        if self.others.get() == 0 || others < self.others.get() + GROWN {
-            return Ok(());
+    pub fn follow(&self, bytes: u64, of_guests: u64) -> Result<u64, PagingError> {
+        let group = MemoryGroup::read(&self.folder);
+        let others = others(&group).saturating_sub(of_guests);
+        if self.others.get() != 0 && others >= self.others.get() + GROWN {
+            self.others.set(others);
+            put(self.folder.join("memory.max"), &(bytes + others).to_string())?;
         }
-        self.others.set(others);
-        put(self.folder.join("memory.max"), &(bytes + others).to_string())
+        Ok(group.events.get("oom_kill").unwrap_or(0))
     }
 
     fn held(&self) -> u64 {
         MemoryGroup::read(&self.folder).current.unwrap_or(0)
-    }
-
-    /// How many processes the kernel has killed because the host's size did not suffice.
-    pub fn kills(&self) -> u64 {
-        MemoryGroup::read(&self.folder).events.get("oom_kill").unwrap_or(0)
     }
 
     /// What the host counts for a guest since its start.
@@ -304,13 +301,13 @@ mod tests {
         let limit = |name: &str| fs::read_to_string(paging.folder.join(name)).unwrap();
         assert_eq!((limit("memory.max").as_str(), limit("memory.high").as_str()), ("1130", "max"));
         fs::write(paging.folder.join("memory.stat"), "anon 900\nkernel 30\n").unwrap();
-        paging.follow(1000, 600).unwrap();
+        assert_eq!(paging.follow(1000, 600).unwrap(), 0);
         assert_eq!(limit("memory.max"), "1130", "by a little");
         fs::write(paging.folder.join("memory.stat"), format!("anon {}\n", 600 + 8 * MIB)).unwrap();
-        paging.follow(1000, 600).unwrap();
+        assert_eq!(paging.follow(1000, 600).unwrap(), 0);
         assert_eq!(limit("memory.max"), (1000 + 8 * MIB).to_string());
         fs::write(paging.folder.join("memory.events"), "oom 2\noom_kill 1\n").unwrap();
-        assert_eq!(paging.kills(), 1);
+        assert_eq!(paging.follow(1000, 600).unwrap(), 1);
         fs::write(paging.folder.join("memory.stat"), "anon 700\nkernel_stack 1\npagetables 2\nslab 20\n")
             .unwrap();
         assert_eq!(paging.limit(1000, 600).unwrap(), 123);

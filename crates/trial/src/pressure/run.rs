@@ -367,8 +367,7 @@ impl<'a> Run<'a> {
     /// Lets the host's limit follow. A host that has killed a guest ends the case: the others have its memory.
     fn follow(&self, sample: &Sample) -> Result<Option<Ending>, ExperimentError> {
         let Some(paging) = self.paging else { return Ok(None) };
-        paging.follow(self.machine.case.host_mib(self.machine.spec) * MIB, sample.used())?;
-        let kills = paging.kills();
+        let kills = paging.follow(self.machine.case.host_mib(self.machine.spec) * MIB, sample.used())?;
         let why = || "the host's kernel killed a guest for lack of memory: it found too little to page out";
         Ok((kills > 0).then(|| Ending::Failed(why().into())))
     }

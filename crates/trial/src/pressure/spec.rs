@@ -3,7 +3,7 @@
 
 use crate::experiment::SpecError;
 use crate::experiment::spec::{parsed, text_of};
-use bifold_reclaim::PolicyName;
+use bifold_reclaim::{PolicyName, Setting};
 use serde::de::Error as _;
 use serde::{Deserialize, Deserializer, Serialize};
 use std::path::Path;
@@ -54,7 +54,7 @@ pub struct Spec {
 }
 
 fn disk_us() -> u64 {
-    85
+    (Setting::NVME_S * 1e6).round() as u64
 }
 
 fn one() -> u32 {

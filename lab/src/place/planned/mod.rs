@@ -97,9 +97,7 @@ pub fn cases(lab: &Lab, extent: Extent) -> Result<Vec<Case>> {
         seconds: if all { SECONDS } else { QUICK_SECONDS },
         ..Plan::default()
     };
-    let mut outputs = lab.boot(&plan, &mut |_, _| String::new())?;
-    let output = outputs.pop().context("no output")?;
-    ensure!(output.done.status == 0, "exit status {}: {}", output.done.status, output.done.stderr);
+    let output = lab.boot_for_last(&plan)?;
     let mut cases = told(&output.done.stdout);
     cases.push(Case { name: "nodes".into(), failed: nodes(&output).err().map(|e| format!("{e:#}")) });
     Ok(cases)

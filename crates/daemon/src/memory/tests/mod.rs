@@ -2,15 +2,14 @@
 //! Decisions over the memory of guests of a host that is made of files. What their threads see is given; orders are what the daemon
 //! wants of the threads.
 
+mod day;
+mod left;
+
 use super::control::{Kind, Sight, Under};
 use super::*;
 use crate::fake_host::FakeHost;
-use bifold_host::guest_memory::{GuestStatistics, MonitorPlace};
-use bifold_host::held::{Guardian, Journal};
-use bifold_live::order::{Record, WHAT, Way};
-use rand::{Rng as _, SeedableRng as _};
-use rand_pcg::Pcg64;
-use std::path::{Path, PathBuf};
+use bifold_host::guest_memory::GuestStatistics;
+use std::path::Path;
 
 const GIB: u64 = 1 << 30;
 const MIB: u64 = 1 << 20;
@@ -437,76 +436,6 @@ fn feedback_sees_the_waits_that_a_reporter_tells() {
     assert_eq!(fake.wanted(200), None, "it has no reporter");
 }
 
-/// Leaves a journal of an order that found 2 GiB.
-fn leave(folder: &Path, pid: u32, least: u64, kept: bool) -> PathBuf {
-    let places = places(folder, (pid, 4711));
-    let record = Record {
-        guest: (pid, 4711),
-        name: "left".into(),
-        monitor: MonitorPlace::Socket("/nonexistent/monitor".into()),
-        way: Way::Balloon,
-        device: "balloon0".into(),
-        found: 2 * GIB,
-        least,
-        dimms: 0,
-        besides: 0,
-        polling: None,
-        kept,
-    };
-    let journal = Journal { what: WHAT.into(), pid: 1, found: record.values() };
-    journal.write(&places.journal).unwrap();
-    places.journal
-}
-
-#[test]
-fn an_order_waits_for_what_the_journal_of_the_last_one_says() {
-    let mut fake = Fake::new(&config("equal", "3G", "act = true"));
-    let folder = tempfile::tempdir().unwrap();
-    let mut awaits = |least, kept| {
-        leave(folder.path(), 100, least, kept);
-        let guardian = Guardian { program: "/bin/false".into(), words: Vec::new() };
-        let place = Place { folder: folder.path().into(), guardian };
-        let host = fake.host.host();
-        let guest = fake.guest(100);
-        Hand::new(guest.control.clone(), place, host, guest.live.clone()).awaits()
-    };
-    assert_eq!(awaits(GIB, false), Some(2 * GIB));
-    // Statistics alone, and what a user has kept, take nothing that is to come back.
-    assert_eq!((awaits(2 * GIB, false), awaits(GIB, true)), (None, None));
-}
-
-#[test]
-fn what_killed_orders_left_is_given_back_whatever_the_rules_say() {
-    let mut fake = Fake::new("");
-    let folder = tempfile::tempdir().unwrap();
-    let leave = |pid, kept| leave(folder.path(), pid, GIB, kept);
-    // Nothing is left of the second, whose process has ended; what was kept stays, and what another process holds.
-    let (web, ended, kept, held) =
-        (leave(100, false), leave(300, false), leave(301, true), leave(302, false));
-    let lock = std::fs::File::create(held.with_extension("lock")).unwrap();
-    rustix::fs::flock(&lock, rustix::fs::FlockOperation::LockExclusive).unwrap();
-    let guardian = Guardian { program: "/bin/false".into(), words: Vec::new() };
-    fake.memory.order_at(Place { folder: folder.path().into(), guardian });
-    let mut said = String::new();
-    let begun = Instant::now();
-    while (ended.exists() || !said.contains("/nonexistent/monitor")) && begun.elapsed().as_secs() < 60 {
-        said += &fake.tick(1);
-        sleep(Duration::from_millis(10));
-    }
-    assert!(!ended.exists() && kept.exists() && held.exists(), "{said}");
-    assert!(
-        said.contains("VM left (process 100) has not got back what a killed order had left taken"),
-        "{said}"
-    );
-    // It is tried on: here, the process ends.
-    std::fs::remove_dir_all(fake.host.host().proc.join("100")).unwrap();
-    drop(lock);
-    while (web.exists() || held.exists()) && begun.elapsed().as_secs() < 60 {
-        sleep(Duration::from_millis(10));
-    }
-    assert!(!web.exists() && !held.exists() && kept.exists());
-}
-
 #[test]
 fn a_policy_goes_on_from_what_was_given_when_a_guest_comes() {
     let mut fake = Fake::new(&config("mom", "3G", "act = true\nmin_stay_s = 0"));
@@ -540,73 +469,4 @@ fn least_sizes_above_the_limit_are_told() {
     std::fs::write(fake.host.host().proc.join("meminfo"), "").unwrap();
     fake.tick(10);
     assert!(fake.memory.trouble().unwrap().contains("the host's memory cannot be read"));
-}
-
-#[test]
-fn a_day_without_an_order_that_the_rules_forbid() {
-    const POLICIES: [&str; 4] = ["equal", "mom", "proxmox", "feedback"];
-    let mut random = Pcg64::seed_from_u64(23);
-    let rules = |policy: &str, limit_gib: u64, db_acts: bool| {
-        format!(
-            "[memory]\nlimit = \"{limit_gib}G\"\npolicy = \"{policy}\"\nmin_stay_s = 40\nmost_orders_per_hour = 6\n\
-             [[vm]]\nname = \"web\"\n[vm.memory]\nact = true\nleast = \"700M\"\n\
-             [[vm]]\nname = \"db\"\n[vm.memory]\nact = {db_acts}\nmost = \"1800M\"\n"
-        )
-    };
-    let (mut policy, mut limit, mut db_acts) = ("mom", 3, false);
-    let mut fake = Fake::new(&rules(policy, limit, db_acts));
-    let (mut takes, mut held_until, mut forbidden) = (Vec::new(), 0, false);
-    let (mut waited, mut orders) = (0, 0);
-    while fake.up < 86_400 {
-        for pid in [100, 200] {
-            let before = fake.wanted(pid).map_or(2 * GIB, |mib| mib * MIB);
-            // The guest follows in part, uses what it likes, and its thread tells what it likes.
-            let size = random.random_range(before..=2 * GIB);
-            fake.sees(pid, size, random.random_range(0..=size));
-            if random.random_ratio(1, 200) {
-                let kind = [Kind::Ended, Kind::Refused, Kind::Lost][random.random_range(0..3)];
-                fake.guest(pid).control.tell(kind, "the order ends");
-            }
-            waited += random.random_range(0..300_000);
-            let view = MemoryView { free: Some(size / 2), waited_us: Some(waited), ..MemoryView::default() };
-            fake.memory.report(pid, Duration::from_secs(fake.up), &view);
-        }
-        if random.random_ratio(1, 300) {
-            (policy, limit) = (POLICIES[random.random_range(0..4)], random.random_range(1..5));
-            db_acts = random.random();
-            fake.reload(&rules(policy, limit, db_acts));
-        }
-        if random.random_ratio(1, 300) {
-            fake.memory.hold((100, 4711), Hold { until: Some(Duration::from_secs(fake.up + 500)) });
-            held_until = fake.up + 500;
-        }
-        if random.random_ratio(1, 500) {
-            fake.guest(200).control.tell(Kind::Another, "another program has set 100 MiB");
-            forbidden = true;
-        }
-        if random.random_ratio(1, 100) {
-            fake.memory.release((200, 4711));
-            forbidden = false;
-        }
-        let before = [100, 200].map(|pid| fake.wanted(pid));
-        let reloaded = fake.memory.next == Duration::ZERO;
-        fake.tick(10);
-        for (n, pid) in [100, 200].into_iter().enumerate() {
-            let (was, now) = (before[n].unwrap_or(2048), fake.wanted(pid).unwrap_or(2048));
-            let least = if pid == 100 { 700 } else { 512 };
-            assert!((least..=2048).contains(&now), "{pid}: {now}");
-            assert!(pid != 200 || db_acts || now == 2048, "{policy}: db does not act, and is to have {now}");
-            if now < was {
-                orders += 1;
-                assert!(pid != 200 || !forbidden || reloaded, "another program has db");
-                assert!(pid != 100 || fake.up >= held_until, "web is held");
-                takes.push((pid, fake.up));
-                let of = || takes.iter().filter(|(other, _)| *other == pid).map(|(_, at)| *at);
-                assert!(of().filter(|at| fake.up - at < 3600).count() <= 6, "{pid} at {}", fake.up);
-                assert!(of().rev().nth(1).is_none_or(|at| fake.up - at >= 40), "{pid} at {}", fake.up);
-            }
-        }
-        forbidden &= !reloaded;
-    }
-    assert!(orders > 50, "{orders}");
 }
