@@ -11,6 +11,7 @@
 //! - [`switch`] runs the tiny VMM's switch cases, [`storm`] switches the mode of a guest under load;
 //! - [`mod@fuzz`] fuzzes KVM's interface while VMs are switched;
 //! - [`kvm_tests`] runs kvm-unit-tests and the kernel's KVM selftests under both KVMs;
+//! - [`machine`] runs a laboratory inside the laboratory, for guests within guests;
 //! - [`unswitched`] compares our KVM without a switch with an unmodified one;
 //! - [`place`] runs parallel programs in guests that are placed well and badly on a host with nodes;
 //! - [`modelled`] makes a modelled PMU of the program with phases.
@@ -35,6 +36,7 @@ pub mod kvm_tests;
 pub mod lab;
 pub mod limit;
 pub mod live;
+pub mod machine;
 pub mod modelled;
 pub mod place;
 pub mod pressure;

@@ -12,7 +12,9 @@ use std::time::Duration;
 
 use anyhow::{Context, Result, anyhow, bail};
 use bifold_guest::{GuestSpec, HostPage, Root};
-use bifold_lab::lab::job::{ASK, Done, Inner, InnerBacking, Job, Jobs, Limited, NOTE, PORT, Poke, Word, at};
+use bifold_lab::lab::job::{
+    ASK, Done, Inner, InnerBacking, Job, Jobs, Limited, Machine, NOTE, PORT, Poke, Word, at,
+};
 use bifold_lab::limit::Limiter;
 use bifold_lab::vendor::{Emulator, Vendor};
 use bifold_trace::CommandExit;
@@ -265,6 +267,61 @@ fn drain() -> Result<Vec<u8>> {
     }
 }
 
+/// Records trace events, of which `probes` are defined first.
+fn begin_trace(events: &[String], probes: &[String], mib: u64) -> Result<()> {
+    if events.is_empty() {
+        return Ok(());
+    }
+    trace("tracing_on", "0")?;
+    trace("trace", "")?;
+    trace("buffer_size_kb", &(mib << 10).to_string())?;
+    if !probes.is_empty() {
+        trace("kprobe_events", &probes.join("\n"))?;
+    }
+    for event in events {
+        trace(&format!("events/{}/enable", event.replace(':', "/")), "1")?;
+    }
+    trace("tracing_on", "1")
+}
+
+/// Ends the trace and sends it.
+fn end_trace(events: &[String], probes: &[String], port: &mut Port) -> Result<()> {
+    if events.is_empty() {
+        return Ok(());
+    }
+    trace("tracing_on", "0")?;
+    for event in events {
+        let name = event.replace(':', "/");
+        trace(&format!("events/{name}/enable"), "0")?;
+        let format = fs::read(format!("{TRACING}/events/{name}/format"))?;
+        port.file(&format!("format/{name}"), &format)?;
+    }
+    let stats = fs::read(format!("{TRACING}/per_cpu/cpu0/stats"))?;
+    port.file("stats", &stats)?;
+    port.file("trace", &drain()?)?;
+    if !probes.is_empty() {
+        port.file(Inner::SYMBOLS, &fs::read("/proc/kallsyms")?)?;
+    }
+    Ok(())
+}
+
+/// Runs a laboratory inside, and passes its outputs on as files.
+fn machine(job: &Machine, port: &mut Port) -> Result<Done> {
+    begin_trace(&job.trace, &[], job.trace_mib)?;
+    let mut number = 0;
+    let ended = bifold_lab::machine::run(job, vendor()?, &mut |word, data| match word {
+        Word::File { name, .. } => port.file(&(Machine::of_job(number) + name), data),
+        Word::Done(done) => {
+            port.file(&Machine::done(number), &serde_json::to_vec(done)?)?;
+            number += 1;
+            Ok(())
+        }
+        other => port.say(other),
+    });
+    end_trace(&job.trace, &[], port)?;
+    ended.map(|()| Done::default())
+}
+
 fn inner(job: &Inner, port: &mut Port) -> Result<Done> {
     let spec = GuestSpec {
         command: job.command.iter().map(Into::into).collect(),
@@ -289,35 +346,10 @@ fn inner(job: &Inner, port: &mut Port) -> Result<Done> {
         unsafe { std::env::set_var("BIFOLD_QEMU", limiter.qemu()) };
     }
     let limiter = limiter.map(Limiter::start);
-    if !job.trace.is_empty() {
-        trace("tracing_on", "0")?;
-        trace("trace", "")?;
-        trace("buffer_size_kb", &(job.trace_mib << 10).to_string())?;
-        if !job.probes.is_empty() {
-            trace("kprobe_events", &job.probes.join("\n"))?;
-        }
-        for event in &job.trace {
-            trace(&format!("events/{}/enable", event.replace(':', "/")), "1")?;
-        }
-        trace("tracing_on", "1")?;
-    }
+    begin_trace(&job.trace, &job.probes, job.trace_mib)?;
     std::thread::sleep(Duration::from_micros(job.delay_us));
     let report = bifold_guest::under_kvm(&spec, page, &AtomicBool::new(false), &mut |_| ());
-    if !job.trace.is_empty() {
-        trace("tracing_on", "0")?;
-        for event in &job.trace {
-            let name = event.replace(':', "/");
-            trace(&format!("events/{name}/enable"), "0")?;
-            let format = fs::read(format!("{TRACING}/events/{name}/format"))?;
-            port.file(&format!("format/{name}"), &format)?;
-        }
-        let stats = fs::read(format!("{TRACING}/per_cpu/cpu0/stats"))?;
-        port.file("stats", &stats)?;
-        port.file("trace", &drain()?)?;
-        if !job.probes.is_empty() {
-            port.file(Inner::SYMBOLS, &fs::read("/proc/kallsyms")?)?;
-        }
-    }
+    end_trace(&job.trace, &job.probes, port)?;
     let report = report?;
     if let Some(limiter) = limiter {
         port.file(Limited::FILE, &serde_json::to_vec(&limiter.end()?)?)?;
@@ -354,6 +386,7 @@ fn work(port: &mut Port) -> Result<()> {
             Job::Kvm { nested } => kvm(*nested).map(|()| Done::default()),
             Job::Run { command } => run(command, port),
             Job::Inner(job) => inner(job, port),
+            Job::Machine(job) => machine(job, port),
             Job::Storm(job) => bifold_lab::storm::run::run(job, &mut say).map(|()| Done::default()),
             Job::Trial(job) => bifold_lab::kvm_tests::run::run(job, &mut say),
         };

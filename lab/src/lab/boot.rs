@@ -15,7 +15,7 @@ use super::{Answer, Attempt, Lab, Output, Plan};
 use crate::vendor::Emulator;
 
 /// The kernel's parameters under every emulator.
-pub(super) const COMMAND_LINE: &str = "console=ttyS0 quiet nokaslr panic=-1 oops=panic rdinit=/init no_timer_check \
+pub(crate) const COMMAND_LINE: &str = "console=ttyS0 quiet nokaslr panic=-1 oops=panic rdinit=/init no_timer_check \
      tsc=reliable mitigations=off cryptomgr.notests=1 transparent_hugepage=never random.trust_cpu=on";
 
 /// Time for the kernel to start init under QEMU, where a kernel with checks takes 10 to 60 s. Linux 6.1 with PROVE_RCU waits now and

@@ -173,7 +173,7 @@ impl Lab {
         self.add_modules(&mut archive, &wanted)?;
         let has = |f: fn(&Job) -> bool| plan.jobs.jobs.iter().any(f);
         let (inner, storm) = (has(|j| matches!(j, Job::Inner(_))), has(|j| matches!(j, Job::Storm(_))));
-        if inner || storm || plan.emulator {
+        if inner || storm || plan.emulator || plan.inside.is_some() {
             self.add_emulator(&mut archive)?;
         }
         if inner {
@@ -182,6 +182,9 @@ impl Lab {
         }
         if storm {
             archive.add(at::STORM.as_bytes(), Entry::File { mode: 0o600, data: self.storm()? });
+        }
+        if let Some(inside) = &plan.inside {
+            archive.add(at::MACHINE.as_bytes(), Entry::File { mode: 0o600, data: self.image(inside)? });
         }
         let parameters = self.parameters.join(" ").into_bytes();
         archive.add(at::PARAMETERS.as_bytes(), Entry::File { mode: 0o600, data: parameters });

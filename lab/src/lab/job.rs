@@ -31,6 +31,8 @@ pub mod at {
     pub const INNER_MODULES: &str = "/lab/inner/modules";
     /// The initramfs of a storm's guest.
     pub const STORM: &str = "/lab/inner/storm.cpio";
+    /// The initramfs of a machine inside.
+    pub const MACHINE: &str = "/lab/inner/machine.cpio";
     /// Directory for files that a job sends to this machine.
     pub const OUT: &str = "/lab/out";
 }
@@ -82,6 +84,32 @@ pub struct Inner {
 impl Inner {
     /// Name of the file with the text of `/proc/kallsyms`.
     pub const SYMBOLS: &str = "kallsyms";
+}
+
+/// A laboratory inside: it runs under the laboratory's KVM, has a KVM of its own and the jobs of
+/// [`Plan::inside`](super::Plan::inside). Its outputs come back as files of this job ([`Machine::done`]).
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Machine {
+    /// Its memory.
+    pub memory_mib: u64,
+    /// The host's pages behind it.
+    pub backing: InnerBacking,
+    /// Trace events to record outside while it runs, as `system:event`.
+    pub trace: Vec<String>,
+    /// Size of the trace buffer.
+    pub trace_mib: u64,
+}
+
+impl Machine {
+    /// Begins the names of the files that the machine's job of this number left.
+    pub fn of_job(number: usize) -> String {
+        format!("inside/{number}/")
+    }
+
+    /// Name of the file that has the [`Done`] of the machine's job of this number.
+    pub fn done(number: usize) -> String {
+        Machine::of_job(number) + "done.json"
+    }
 }
 
 /// A limit of what the host holds of an inner guest.
@@ -214,6 +242,8 @@ pub enum Job {
     },
     /// Boots an inner guest and runs a command there.
     Inner(Inner),
+    /// Boots a laboratory inside and runs its jobs.
+    Machine(Machine),
     /// Boots an inner guest under load and switches its paging mode.
     Storm(Storm),
     /// Runs another project's test of KVM.

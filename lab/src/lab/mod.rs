@@ -23,6 +23,7 @@ use bifold_guest::GuestError;
 use bifold_guest::kernel::{self, Kernel};
 use bifold_guest::qemu::{Qemu, find as find_qemu};
 
+pub(crate) use boot::COMMAND_LINE;
 pub use error::LabError;
 
 use crate::vendor::{AMD, Emulator, Vendor};
@@ -58,6 +59,8 @@ pub struct Plan {
     pub swap_mib: u64,
     /// Most reads and writes of that disk in a second; 0 = no limit.
     pub swap_iops: u64,
+    /// The laboratory inside, for [`job::Job::Machine`]: its jobs, programs and files. The rest is the job's.
+    pub inside: Option<Box<Plan>>,
     /// Called with progress notes of the jobs.
     pub notes: fn(&str),
     /// Memory of the laboratory in MiB.
@@ -81,6 +84,7 @@ impl Default for Plan {
             emulator: false,
             swap_mib: 0,
             swap_iops: 0,
+            inside: None,
             notes: |_| (),
             memory_mib: 1536,
             seconds: 600,

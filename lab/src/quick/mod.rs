@@ -8,6 +8,7 @@ mod cgroup;
 mod exits;
 mod hand_made;
 mod inner;
+mod inside;
 mod limited;
 mod live;
 mod mode;
@@ -92,7 +93,7 @@ const fn own(name: &'static str, about: &'static str, test: fn(&Shared) -> Resul
 use Paging::{Nested, Shadow};
 
 /// All tests. Tests of one boot run in this order.
-pub static ALL: [Test; 31] = [
+pub static ALL: [Test; 32] = [
     jobs("lab", "a program's output, exit status and files come back", Nested, lab, lab_check),
     jobs(
         "inner-nested",
@@ -179,6 +180,7 @@ pub static ALL: [Test; 31] = [
         "`reclaim set --by cgroup` takes memory of a guest in a cgroup, which stays whole",
         cgroup::set,
     ),
+    own("inside", "a laboratory runs inside the laboratory, and a guest runs inside that", inside::guests),
     own("limited", "a guest of which the host holds a part swaps and keeps its memory", limited::swaps),
     own(
         "switch-control",

@@ -118,6 +118,17 @@ fn cross_check(events: &Events, stats: &BTreeMap<String, i64>) -> bool {
     stats.get("exits").copied().unwrap_or(0) == events.exits.len() as i64
 }
 
+/// EAX of CPUID for a mark: "BIFO".
+const LEAF: u32 = 0x4249_464f;
+/// ECX of the mark at a phase's begin, and at its end.
+const BEGIN: u32 = 0x100;
+const END: u32 = 0x200;
+
+/// Marks a phase for a hypervisor below: CPUID exits wherever there is one, and KVM traces it as `kvm_cpuid`.
+fn mark(what: u32) {
+    std::arch::x86_64::__cpuid_count(LEAF, what);
+}
+
 /// Runs `guest` on memory of kind `backing`, and reports the fact of each phase. With `once` it stops at the first
 /// fact that does not agree, because later phases depend on it.
 pub fn count(
@@ -141,7 +152,9 @@ pub fn count(
     for (phase, predicted) in guest.phases.iter().zip(predicted) {
         let before = statistics(&vm.debugfs())?;
         trace.clear()?;
+        mark(BEGIN);
         let values = vm.run(phase.vcpu)?;
+        mark(END);
         let events = trace.read()?;
         let mut stats = statistics(&vm.debugfs())?;
         stats.iter_mut().for_each(|(name, n)| *n -= before.get(name).copied().unwrap_or(0));
