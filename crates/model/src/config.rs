@@ -1,12 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! A configuration: the paging mode and the size of the host's pages.
 
+use crate::profile::Virtualization;
 use bifold_mmu::PageSize;
 use serde::{Deserialize, Serialize};
 
 /// How a guest-virtual address becomes a host-physical one: by native, nested or shadow paging.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
-#[serde(rename_all = "lowercase")]
+#[serde(rename_all = "kebab-case")]
 pub enum Paging {
     /// No hypervisor: the guest's tables are the hardware's.
     Native,
@@ -17,6 +18,13 @@ pub enum Paging {
     /// The guest's memory is a contiguous region of the host's, and the hardware adds the region's base to each
     /// guest-physical address below its limit. No product has this: Palacios had it for DMA alone.
     Offset,
+    /// Shadow paging by a hypervisor in a virtual machine, which is itself under nested paging.
+    ShadowOnNested,
+    /// Nested paging by a hypervisor in a virtual machine, which is itself under nested paging: the outer hypervisor composes both
+    /// hypervisors' tables.
+    NestedOnNested,
+    /// Shadow paging by a hypervisor in a virtual machine that switches to its guests without the outer hypervisor.
+    Pvm,
 }
 
 /// A paging mode and the page size with which the host backs guest memory.
@@ -39,7 +47,7 @@ impl Config {
     ];
 
     /// The configurations that are modelled if they are named, in the order of outputs.
-    pub const KNOWN: [Config; 7] = [
+    pub const KNOWN: [Config; 13] = [
         Config::ALL[0],
         Config::ALL[1],
         Config::ALL[2],
@@ -47,6 +55,12 @@ impl Config {
         Config::ALL[3],
         Config::ALL[4],
         Config { mode: Paging::Offset, host_page: PageSize::Size4K },
+        Config { mode: Paging::ShadowOnNested, host_page: PageSize::Size4K },
+        Config { mode: Paging::ShadowOnNested, host_page: PageSize::Size2M },
+        Config { mode: Paging::NestedOnNested, host_page: PageSize::Size4K },
+        Config { mode: Paging::NestedOnNested, host_page: PageSize::Size2M },
+        Config { mode: Paging::Pvm, host_page: PageSize::Size4K },
+        Config { mode: Paging::Pvm, host_page: PageSize::Size2M },
     ];
 
     /// The name used on the command line and in every output: `native`,
@@ -88,6 +102,9 @@ impl Paging {
             Paging::Nested => ("nested", "nested paging", true, true),
             Paging::Shadow => ("shadow", "shadow paging", true, true),
             Paging::Offset => ("offset", "offset paging", false, false),
+            Paging::ShadowOnNested => ("shadow-on-nested", "shadow on nested paging", true, false),
+            Paging::NestedOnNested => ("nested-on-nested", "nested on nested paging", true, false),
+            Paging::Pvm => ("pvm", "PVM's paging", true, false),
         };
         Declared { name, words, has_sizes, is_offered }
     }
@@ -112,10 +129,22 @@ impl Paging {
         self.declared().is_offered
     }
 
+    /// True if the guest's exits to its hypervisor go through an outer one.
+    pub fn has_outer_exits(self) -> bool {
+        matches!(self, Paging::ShadowOnNested | Paging::NestedOnNested)
+    }
+
+    /// True if an entry of the inner hypervisor's into its guest flushes the guest's TLB entries: KVM on AMD does so at each
+    /// (`nested_svm_transition_tlb_flush`), on Intel only where the inner hypervisor has no VPIDs.
+    pub(crate) fn flushes_at_entry(self, virtualization: Virtualization) -> bool {
+        self.has_outer_exits() && virtualization == Virtualization::Svm
+    }
+
     /// The mode among the two that a hypervisor can switch between; none for the others.
     pub fn switchable(self) -> Option<bifold_mmu::Mode> {
         match self {
             Paging::Native | Paging::Offset => None,
+            Paging::ShadowOnNested | Paging::NestedOnNested | Paging::Pvm => None,
             Paging::Nested => Some(bifold_mmu::Mode::Nested),
             Paging::Shadow => Some(bifold_mmu::Mode::Shadow),
         }

@@ -23,7 +23,7 @@ use bifold_mmu::{Dimension, Format, Gpa, Gva, Hpa, PageSize, Start, Step, Tag, W
 /// each level has a range of its own, in the order of the addresses that its tables map.
 /// So the table that maps a guest address is found without reading the table above.
 /// Walks nevertheless read every level.
-const fn base(level: u8) -> u64 {
+pub(crate) const fn base(level: u8) -> u64 {
     (1 << 41) + ((level as u64) << 38)
 }
 /// Software-available bits of a leaf entry: the interval of its last use.

@@ -31,6 +31,8 @@ pub struct Regime {
     pub counts: Counts,
     /// TLB entries survive exits.
     tagged: bool,
+    /// No TLB entry survives an exit to the hypervisor of the guest.
+    flushes_at_exit: bool,
     exits_seen: u64,
     /// What each vCPU has in CR3, from its first load on.
     loaded: Vec<Option<u64>>,
@@ -53,6 +55,8 @@ impl Regime {
             caches: vec![WalkCache::new(tag, &specs, nested_tlb); setup.vcpus],
             counts: Counts::default(),
             tagged: profile.cpu.tlb_tagged,
+            flushes_at_exit: !profile.cpu.tlb_tagged
+                || config.mode.flushes_at_entry(profile.cpu.virtualization),
             exits_seen: 0,
             loaded: vec![None; setup.vcpus],
             clean: vec![None; setup.vcpus],
@@ -145,10 +149,11 @@ impl Regime {
     #[inline]
     pub fn take_flush(&mut self, vcpu: usize) -> Flush {
         let asked = each_mode!(&mut self.tables, t => t.take_flush());
-        if self.tagged {
+        if !self.flushes_at_exit {
             return asked;
         }
-        let exits = self.counts.now.all_exits();
+        let fills = if self.tagged { 0 } else { self.counts.now.outer_fills };
+        let exits = self.counts.now.all_exits() + fills;
         let exited = std::mem::replace(&mut self.exits_seen, exits) != exits;
         if asked == Flush::None && exited { Flush::Vcpu(vcpu as u16) } else { asked }
     }

@@ -8,6 +8,7 @@
 //! or, if the error code has the present bit, read-only.
 
 pub mod ftrace;
+pub mod outer;
 
 use std::collections::BTreeMap;
 

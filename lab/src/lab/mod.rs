@@ -19,6 +19,7 @@ use std::collections::BTreeMap;
 use std::fs::File;
 use std::path::{Path, PathBuf};
 
+use anyhow::Context as _;
 use bifold_guest::GuestError;
 use bifold_guest::kernel::{self, Kernel};
 use bifold_guest::qemu::{Qemu, find as find_qemu};
@@ -29,7 +30,7 @@ pub use error::LabError;
 use crate::vendor::{AMD, Emulator, Vendor};
 use bochs::Bochs;
 use error::os;
-use job::{Done, Jobs};
+use job::{Done, Jobs, Machine};
 
 /// A boot: its jobs, files and machine.
 #[derive(Debug, Clone)]
@@ -101,6 +102,22 @@ pub struct Output {
     pub files: BTreeMap<String, Vec<u8>>,
     /// Run time. The first job's time includes the boot.
     pub seconds: f64,
+}
+
+impl Output {
+    /// The output of a job of the laboratory inside, if this is that of a [`Job::Machine`](job::Job::Machine).
+    ///
+    /// # Errors
+    /// If that job did not end.
+    pub fn inside(&self, number: usize) -> anyhow::Result<Output> {
+        let done = self.files.get(&Machine::done(number));
+        let done = done.with_context(|| format!("the laboratory inside did not end job {number}"))?;
+        let done = serde_json::from_slice(done)?;
+        let start = Machine::of_job(number);
+        let own =
+            |(name, data): (&String, &Vec<u8>)| Some((name.strip_prefix(&start)?.to_owned(), data.clone()));
+        Ok(Output { done, files: self.files.iter().filter_map(own).collect(), seconds: self.seconds })
+    }
 }
 
 /// The outcome of a boot.

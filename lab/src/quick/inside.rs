@@ -5,7 +5,7 @@ use anyhow::{Context, Result};
 
 use super::{Shared, Skipped, hand_made};
 use crate::lab::job::{InnerBacking, Job, Jobs, Machine};
-use crate::lab::{Output, Plan, beside};
+use crate::lab::{Plan, beside};
 use crate::vendor::Emulator;
 
 /// Hand-made guests of the KVM inside exit as the model predicts, in both modes.
@@ -32,9 +32,7 @@ pub fn guests(shared: &Shared) -> Result<()> {
     };
     let output = lab.boot_for_last(&plan)?;
     for (number, mode) in [(1, "nested"), (3, "shadow")] {
-        let done = output.files.get(&Machine::done(number)).context("the laboratory inside ended no job")?;
-        let done = serde_json::from_slice(done)?;
-        let counted = Output { done, ..Output::default() };
+        let counted = output.inside(number)?;
         hand_made::check(shared, &[counted]).with_context(|| format!("{mode} paging"))?;
     }
     Ok(())

@@ -5,12 +5,13 @@
 use std::collections::BTreeMap;
 
 use anyhow::{Context, Result, bail};
+use bifold_model::Paging;
 
 use super::Workload;
 use super::table::Reasons;
 use crate::exits::ftrace::Formats;
 use crate::exits::{self, Window};
-use crate::lab::job::{Inner, Job, Jobs};
+use crate::lab::job::{Inner, InnerBacking, Job, Jobs, Machine};
 use crate::lab::{Lab, Output, Plan};
 use crate::vendor::Vendor;
 
@@ -47,7 +48,8 @@ pub fn count(lab: &Lab, workload: &Workload, run: Run, log: bool) -> Result<BTre
         trace_mib: TRACE_MIB,
         limit: None,
     };
-    let nested = config.mode == bifold_model::Paging::Nested;
+    let outer = config.mode.has_outer_exits();
+    let nested = matches!(config.mode, Paging::Nested | Paging::NestedOnNested);
     let plan = Plan {
         jobs: Jobs {
             jobs: vec![Job::Kvm { nested }, Job::Inner(inner)],
@@ -60,18 +62,60 @@ pub fn count(lab: &Lab, workload: &Workload, run: Run, log: bool) -> Result<BTre
         seconds: SECONDS,
         ..Plan::default()
     };
+    let plan = if outer { inside(plan, config.mode) } else { plan };
     let outputs = lab.clone().traced().boot(&plan, &mut |_, _| String::new())?;
-    let output = outputs.last().context("no output")?;
+    let last = outputs.last().context("no output")?;
+    let guests;
+    let output = if outer {
+        guests = last.inside(1)?;
+        &guests
+    } else {
+        last
+    };
     if output.done.status != 0 {
         bail!("the inner guest's command ended with {}: {}", output.done.status, output.done.stderr.trim());
     }
-    let windows = read(output, lab.vendor(), log)?;
+    let mut windows = read(output, lab.vendor(), log)?;
+    if outer {
+        let (outer_formats, outer_trace) = formats(last)?;
+        let (formats, trace) = formats(output)?;
+        let inner = exits::outer::Trace { raw: trace, formats: &formats };
+        let outer = exits::outer::Trace { raw: outer_trace, formats: &outer_formats };
+        for (window, exits) in exits::outer::windows(outer, inner, lab.vendor())? {
+            if let Some(w) = windows.get_mut(&window) {
+                w.exits.extend(exits);
+            }
+        }
+    }
     for p in &workload.programs {
         if !windows.contains_key(&p.window) {
             bail!("the inner guest ended without output of the program {}", p.name);
         }
     }
     Ok(windows)
+}
+
+/// The boot of a laboratory with one inside, which runs the jobs. The outer one's pages are of 2 MB where its tables serve the
+/// guest directly, so that the first touches of memory, which the model does not count, are few.
+fn inside(plan: Plan, mode: Paging) -> Plan {
+    let backing = if mode == Paging::ShadowOnNested { InnerBacking::Huge } else { InnerBacking::Small };
+    let machine = Machine {
+        memory_mib: plan.memory_mib,
+        backing,
+        trace: exits::outer::EVENTS.map(String::from).to_vec(),
+        trace_mib: TRACE_MIB,
+    };
+    Plan {
+        memory_mib: LAB_MIB + plan.memory_mib + TRACE_MIB,
+        jobs: Jobs {
+            huge_pages: if backing == InnerBacking::Huge { plan.memory_mib / 2 + 4 } else { 0 },
+            jobs: vec![Job::Kvm { nested: true }, Job::Machine(machine)],
+        },
+        exact: plan.exact,
+        seconds: plan.seconds,
+        inside: Some(Box::new(plan)),
+        ..Plan::default()
+    }
 }
 
 pub(crate) fn read(output: &Output, vendor: &Vendor, log: bool) -> Result<BTreeMap<u64, Window>> {

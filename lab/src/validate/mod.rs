@@ -23,6 +23,10 @@ use crate::vendor::Vendor;
 /// The configurations that are compared.
 pub const CONFIGS: [&str; 4] = ["nested-4k", "nested-2m", "shadow-4k", "shadow-2m"];
 
+/// Those of guests within guests.
+pub const INSIDE: [&str; 4] =
+    ["nested-on-nested-4k", "nested-on-nested-2m", "shadow-on-nested-4k", "shadow-on-nested-2m"];
+
 /// A program of the suite.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Program {

@@ -12,6 +12,7 @@ use bifold_trace::{CommandExit, Event, decode};
 
 use super::Workload;
 use super::table::Reasons;
+use crate::exits::outer::REASONS as OUTER;
 use crate::lab::Lab;
 
 /// The laboratory's emulator keeps no TLB entry over an exit.
@@ -79,7 +80,8 @@ pub type Predicted = BTreeMap<u64, Window>;
 
 /// The exits of each window.
 pub fn reasons(predicted: &Predicted) -> BTreeMap<u64, Reasons> {
-    let of = |s: &Sample| s.exits().map(|(name, n)| (name.to_owned(), n as f64)).collect();
+    let outer = |s: &Sample| OUTER.into_iter().zip([s.outer_fills, s.outer_stores, s.outer_flushes]);
+    let of = |s: &Sample| s.exits().chain(outer(s)).map(|(name, n)| (name.to_owned(), n as f64)).collect();
     predicted.iter().map(|(n, w)| (*n, of(&w.sample))).collect()
 }
 

@@ -78,6 +78,7 @@ pub fn counts(mode: Paging, events: &Events, stats: &BTreeMap<String, i64>) -> C
         root_misses: events.named("kvm_mmu_get_page l4"),
         pages_made: stat("mmu_cache_miss"),
         pages_zapped: stat("mmu_shadow_zapped"),
+        ..Counts::default()
     }
 }
 

@@ -153,7 +153,17 @@ enum Verb {
         /// Guests (all, if none is named).
         #[arg(value_parser = guests::names())]
         guests: Vec<String>,
+        /// Configurations, as `bifold compare` takes them (those with exits that it shows by itself, if none is named).
+        #[arg(long, value_delimiter = ',', value_parser = config)]
+        configs: Vec<Config>,
+        /// Profile values for the model, as `bifold compare` takes them.
+        #[arg(long, value_name = "KEY=VALUE")]
+        set: Vec<String>,
     },
+}
+
+fn config(name: &str) -> Result<Config, String> {
+    Config::from_name(name).ok_or_else(|| format!("no configuration is called {name}"))
 }
 
 #[derive(Debug, Serialize)]
@@ -229,10 +239,11 @@ fn run(args: Args) -> Result<bool> {
         }
         Verb::SwitchVictim { pages } => switch::victim(pages).map(|()| true),
         Verb::SwitchAs { user, file } => switch::as_other_user(user, &file).map(|()| true),
-        Verb::Predict { guests } => {
+        Verb::Predict { guests, configs, set } => {
+            let configs = if configs.is_empty() { Config::ALL[1..].to_vec() } else { configs };
             for guest in guests::named(&guests) {
-                for config in Config::ALL.into_iter().skip(1) {
-                    for (phase, predicted) in guest.phases.iter().zip(predict::predict(&guest, config, &[])?)
+                for &config in &configs {
+                    for (phase, predicted) in guest.phases.iter().zip(predict::predict(&guest, config, &set)?)
                     {
                         let (guest, phase) = (guest.name, phase.name.clone());
                         tell(&Prediction {

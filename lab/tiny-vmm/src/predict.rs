@@ -47,6 +47,18 @@ pub struct Counts {
     /// Shadow pages made and zapped.
     pub pages_made: u64,
     pub pages_zapped: u64,
+    /// Exits to an outer hypervisor beside those that pass it: see the model's counters.
+    #[serde(skip_serializing_if = "is_0")]
+    pub outer_fills: u64,
+    #[serde(skip_serializing_if = "is_0")]
+    pub outer_stores: u64,
+    #[serde(skip_serializing_if = "is_0")]
+    pub outer_flushes: u64,
+}
+
+/// Only guests within guests have such counts.
+fn is_0(n: &u64) -> bool {
+    *n == 0
 }
 
 impl Counts {
@@ -83,6 +95,9 @@ fn add(to: &mut Counts, words: &[u64], s: &Sample) {
     to.root_misses += s.root_misses;
     to.pages_made += s.shadow_pages_made;
     to.pages_zapped += s.shadow_pages_zapped;
+    to.outer_fills += s.outer_fills;
+    to.outer_stores += s.outer_stores;
+    to.outer_flushes += s.outer_flushes;
 }
 
 /// The emulated processor.
@@ -144,7 +159,7 @@ pub fn predict(guest: &Guest, config: Config, settings: &[String]) -> Result<Vec
             add(&mut out[n], &guest.words()[at..], &sample);
         }
     }
-    if config.mode == Paging::Nested {
+    if matches!(config.mode, Paging::Nested | Paging::NestedOnNested) {
         // Under nested paging a guest's own faults are no exits.
         out.iter_mut().for_each(|c| c.guest = 0);
     } else {

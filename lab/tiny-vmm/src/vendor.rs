@@ -38,6 +38,10 @@ pub struct Vendor {
     pub halt: u64,
     /// `exit_reason` of a triple fault.
     pub shutdown: u64,
+    /// `exit_reason` of CPUID.
+    pub cpuid_exit: u64,
+    /// `exit_reason`s of a hypervisor that flushes what the processor has of its guest's addresses: INVLPGA; INVEPT, INVVPID.
+    pub nested_flushes: &'static [u64],
     /// Reads one exit that concerns paging out of the event `kvm:kvm_exit`; other exits are `None`.
     pub decode: fn(&RawExit) -> Option<PagingExit>,
     /// `exit_reason` by the word that the trace prints for it. Only reasons that `decode` knows.
@@ -172,6 +176,8 @@ pub static AMD: Vendor = Vendor {
     other_flags: &["ssbd"],
     halt: 0x78,
     shutdown: 0x7f,
+    cpuid_exit: 0x72,
+    nested_flushes: &[0x7a],
     decode: svm_exit,
     words: &[
         ("read_cr0", 0x00),
@@ -229,6 +235,8 @@ pub static INTEL: Vendor = Vendor {
     other_flags: &["cpuid_fault", "cr8_legacy", "mmxext", "sha_ni", "ssbd", "sse4a"],
     halt: 12,
     shutdown: 2,
+    cpuid_exit: 10,
+    nested_flushes: &[50, 53],
     decode: vmx_exit,
     words: &[
         ("EXCEPTION_NMI", EXCEPTION_NMI),

@@ -37,7 +37,8 @@ impl Draws {
         let (layout, order) = match (config.mode, self.frames) {
             (Paging::Native, _) | (Paging::Offset, Frames::Fresh) => return None,
             (Paging::Offset, Frames::Aged) => (Layout::Single, 0),
-            (Paging::Nested | Paging::Shadow, frames) => {
+            // An inner hypervisor's memory lies on the machine as that of a hypervisor there would.
+            (_, frames) => {
                 let order = frames.least_order(config.host_page);
                 (Layout::Blocks(order), order)
             }

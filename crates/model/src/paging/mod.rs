@@ -5,10 +5,13 @@
 //! [`Tables`] holds the tables of any mode, and [`each_mode!`] calls a hook of the mode it
 //! holds: the one place that matches on modes. Every call is a direct one.
 
+mod below;
 mod cr4;
 mod direct;
 mod nested;
+mod nested_on_nested;
 mod shadow;
+mod two;
 
 use crate::access::{Flush, Miss, Steady};
 use crate::ages::Reuse;
@@ -23,10 +26,12 @@ use bifold_mmu::{Dimension, Entry, Format, Gpa, Gva, Hpa, PageSize, Start, Walk,
 use std::convert::Infallible;
 use std::ops::Range;
 
+use below::{Below, Machine, Outer};
 pub use cr4::Cr4Write;
 pub use direct::{NativePaging, OffsetPaging};
 pub use nested::NestedPaging;
-pub use shadow::ShadowPaging;
+pub use nested_on_nested::NestedOnNested;
+pub use shadow::{Pvm, ShadowOnNested, ShadowPaging};
 
 /// What a mode works on beside its own tables.
 #[derive(Debug)]
@@ -291,6 +296,12 @@ pub enum Tables {
     Shadow(Box<ShadowPaging>),
     /// The guest's, in a contiguous region of the host's memory.
     Offset(OffsetPaging),
+    /// Those of an inner hypervisor, and the outer one's.
+    ShadowOnNested(Box<ShadowOnNested>),
+    /// Both hypervisors', and those composed of them.
+    NestedOnNested(Box<NestedOnNested>),
+    /// As with [`Tables::ShadowOnNested`].
+    Pvm(Box<Pvm>),
 }
 
 /// Calls `$hook` with `$t` bound to the tables of the mode that `$tables` holds.
@@ -301,6 +312,9 @@ macro_rules! each_mode {
             $crate::paging::Tables::Nested($t) => $hook,
             $crate::paging::Tables::Shadow($t) => $hook,
             $crate::paging::Tables::Offset($t) => $hook,
+            $crate::paging::Tables::ShadowOnNested($t) => $hook,
+            $crate::paging::Tables::NestedOnNested($t) => $hook,
+            $crate::paging::Tables::Pvm($t) => $hook,
         }
     };
 }
@@ -314,6 +328,9 @@ impl Tables {
             Paging::Nested => Tables::Nested(Box::new(NestedPaging::new(host, setup))),
             Paging::Shadow => Tables::Shadow(Box::new(ShadowPaging::new(host, setup))),
             Paging::Offset => Tables::Offset(OffsetPaging::new(host, setup)),
+            Paging::ShadowOnNested => Tables::ShadowOnNested(Box::new(ShadowOnNested::new(host, setup))),
+            Paging::NestedOnNested => Tables::NestedOnNested(Box::new(NestedOnNested::new(host, setup))),
+            Paging::Pvm => Tables::Pvm(Box::new(Pvm::new(host, setup))),
         }
     }
 }

@@ -2,7 +2,7 @@
 //! Shadow paging: the hardware walks tables that the hypervisor composed of the guest's and the
 //! host's. KVM's shadow MMU, which composes them, is in [`crate::shadow`].
 
-use super::{Cr4Write, PagingMode, Setup, Vm, Walker, walk_1d, walk_1d_steady};
+use super::{Below, Cr4Write, Machine, Outer, PagingMode, Setup, Vm, Walker, walk_1d_steady};
 use crate::access::{AccessKind, Flush, Miss, Steady};
 use crate::ages::Reuse;
 use crate::exit_log::Access;
@@ -11,31 +11,30 @@ use crate::host::HostMemory;
 use crate::memory::{Memory, References};
 use crate::profile::ExitCosts;
 use crate::shadow::{Fixed, Shadow, World};
-use bifold_mmu::{Entry, Gpa, Gva, PageSize, Step, Walk, WalkCache, walk};
-use std::convert::Infallible;
+use bifold_mmu::{Entry, Gpa, Gva, PageSize, Walk, WalkCache};
 use std::ops::Range;
 
 /// Walks that one access may take. Two suffice in all but contrived cases; the bound is
 /// against a livelock.
 const MOST_WALKS: usize = 8;
 
-/// The entry of the shadow tables that maps `gva`.
-fn leaf(s: &Shadow, vcpu: usize, gva: Gva) -> Option<Step> {
-    match walk::<Infallible>(s.format(), s.root(vcpu, gva)?, gva.0, |_, at| Ok(s.spte(at))) {
-        Ok(Walk::Leaf(step)) => Some(step),
-        Ok(Walk::NotPresent(_)) => None,
-        Err(never) => match never {},
-    }
-}
-
-/// Shadow paging, and its tables.
+/// Shadow paging, and its tables, by a hypervisor on the machine or in a virtual machine itself.
 #[derive(Debug)]
-pub struct ShadowPaging(Shadow);
+pub struct Shadowed<B>(Shadow, B);
 
-impl PagingMode for ShadowPaging {
+/// Shadow paging by a hypervisor on the machine.
+pub type ShadowPaging = Shadowed<Machine>;
+/// By a hypervisor in a virtual machine, which uses virtualization that the outer hypervisor emulates.
+pub type ShadowOnNested = Shadowed<Outer<true>>;
+/// By a hypervisor in a virtual machine that needs no virtualization for its guests: they run in its own virtual machine, and
+/// exit to it without the outer hypervisor (PVM: Huang et al., SOSP 2023).
+pub type Pvm = Shadowed<Outer<false>>;
+
+impl<B: Below> PagingMode for Shadowed<B> {
     fn new(host: &HostMemory, setup: &Setup<'_>) -> Self {
         let frames = host.frames();
-        ShadowPaging(Shadow::new(setup.guest.format(), frames, setup.vcpus, setup.kvm))
+        let shadow = Shadow::new(setup.guest.format(), frames, setup.vcpus, setup.kvm);
+        Shadowed(shadow, B::new(setup, host.page_size()))
     }
 
     #[inline]
@@ -54,14 +53,14 @@ impl PagingMode for ShadowPaging {
                 ready = if level == 1 { self.0.ready(at) } else { None };
                 ready.unwrap_or_else(|| self.0.spte(at))
             };
-            let end = walk_1d(cpu, format, root, miss.gva, read, |at| self.0.table(at));
+            let end = self.1.walk(cpu, format, root, miss.gva, read, |at| self.0.table(at));
             if let Walk::Leaf(step) = end {
                 let writable = step.entry & format.write != 0;
                 if writable || !write {
                     if ready.is_none() {
                         self.0.used(step.at);
                     }
-                    let size = PageSize::ALL[usize::from(step.level) - 1];
+                    let size = self.1.size(PageSize::ALL[usize::from(step.level) - 1]);
                     return Some(Entry { size, page: size, writable, global: false });
                 }
             }
@@ -87,6 +86,9 @@ impl PagingMode for ShadowPaging {
 
     #[inline]
     fn steady(&mut self, _: &WalkCache, miss: &Steady<'_>) -> Option<bool> {
+        if B::TRANSLATES {
+            return None;
+        }
         let at = self.0.path(miss.vcpu, miss.gva)?.table(1) | miss.format.index(1, miss.gva.0) << 3;
         let writable = self.0.ready(at)? & miss.format.write != 0;
         (writable || !miss.write).then_some(writable)
@@ -123,7 +125,7 @@ impl PagingMode for ShadowPaging {
             cpu.begin_walk();
             return;
         };
-        walk_1d(cpu, self.0.format(), root, gva, |_, at| self.0.spte(at), |at| self.0.table(at));
+        self.1.walk(cpu, self.0.format(), root, gva, |_, at| self.0.spte(at), |at| self.0.table(at));
     }
 
     /// The fault is reflected into the guest. For a protection fault KVM also drops the
@@ -138,9 +140,10 @@ impl PagingMode for ShadowPaging {
     ) -> Option<bool> {
         const PRESENT: u64 = 1;
         const RESERVED: u64 = 1 << 3;
-        let present = vm.counts.log.is_some() && leaf(&self.0, vcpu, gva).is_some();
+        let present = vm.counts.log.is_some() && self.0.leaf(vcpu, gva).is_some();
         if error & PRESENT != 0 && error & RESERVED == 0 {
             self.0.invalidate_gva(vcpu, gva, World { guest, host: vm.host });
+            vm.counts.now.outer_flushes += u64::from(B::EXITS);
         }
         self.0.guest_fault(vcpu, &mut vm.counts.now);
         Some(present)
@@ -185,6 +188,8 @@ impl PagingMode for ShadowPaging {
 
     fn invlpg(&mut self, vm: &mut Vm<'_>, vcpu: usize, gva: Gva, guest: &GuestTables) {
         self.0.invlpg(vcpu, gva, World { guest, host: vm.host }, &mut vm.counts.now);
+        // `kvm_mmu_invlpg` flushes the address by INVLPGA or INVVPID.
+        vm.counts.now.outer_flushes += u64::from(B::EXITS);
     }
 
     fn host_unmapped(&mut self, gfns: Range<u64>) -> bool {
@@ -204,7 +209,7 @@ impl PagingMode for ShadowPaging {
     }
 
     fn use_page(&mut self, vcpu: usize, _: Gpa, gva: Gva, _: &GuestTables) {
-        if let Some(step) = leaf(&self.0, vcpu, gva) {
+        if let Some(step) = self.0.leaf(vcpu, gva) {
             self.0.used(step.at);
         }
     }
@@ -215,6 +220,10 @@ impl PagingMode for ShadowPaging {
 
     fn tables(&self) -> u64 {
         self.0.pages() as u64
+    }
+
+    fn reads_host_tables(&self) -> bool {
+        B::TRANSLATES
     }
 
     /// Nothing tracks the guest's stores while the hardware walks its tables.

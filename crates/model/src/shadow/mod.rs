@@ -16,6 +16,7 @@
 //! delivered; the exits by which other vCPUs are kicked out for a flush.
 
 mod fault;
+mod inside;
 mod pages;
 mod paths;
 mod roots;
@@ -33,6 +34,7 @@ use crate::page::Page;
 use crate::{KvmVersion, Sample};
 use bifold_mmu::format::PAE;
 use bifold_mmu::{Format, Gpa, Gva, Start};
+pub use inside::DirectStore;
 use pages::{Pages, sptep_to_sp};
 use paths::Paths;
 use roots::Vcpu;

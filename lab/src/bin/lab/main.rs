@@ -22,7 +22,7 @@ use bifold_guest::{GuestError, Kind};
 use bifold_lab::lab::{Lab, LabError, default_series};
 use bifold_lab::quick::{self, Skipped};
 use bifold_lab::validate::drive::{Settings, drive};
-use bifold_lab::validate::{CONFIGS, Workload, document, table};
+use bifold_lab::validate::{CONFIGS, INSIDE, Workload, document, table};
 use bifold_lab::vendor::VENDORS;
 use clap::{Parser, Subcommand};
 
@@ -104,6 +104,11 @@ struct Test {
     list: bool,
 }
 
+/// All configurations that can be compared.
+fn known() -> Vec<&'static str> {
+    [CONFIGS, INSIDE].concat()
+}
+
 #[derive(clap::Args)]
 struct Validate {
     /// Kernel of laboratory and guests: a series (its newest package) or a package
@@ -112,9 +117,12 @@ struct Validate {
     /// Programs to compare (default: all, and a run of gcc)
     #[arg(long = "program", value_name = "NAME")]
     programs: Vec<String>,
-    /// Configurations to compare (default: all)
-    #[arg(long = "config", value_name = "NAME", value_parser = CONFIGS)]
+    /// Configurations to compare (default: those of one hypervisor)
+    #[arg(long = "config", value_name = "NAME", value_parser = known())]
     configs: Vec<String>,
+    /// Compare guests within guests: in the laboratory runs another one, and the guest in that
+    #[arg(long, conflicts_with = "configs")]
+    inside: bool,
     /// Kernel page-table isolation of the guests
     #[arg(long, value_parser = ["on", "off", "both"], default_value = "both")]
     kpti: String,
@@ -142,10 +150,11 @@ fn validate(processor: &Processor, args: &Validate) -> Result<ExitCode> {
     let lab = lab(processor, Some(&args.kernel))?;
     let workload = Workload::new(&args.programs, args.memory)?;
     let settings = Settings {
-        configs: CONFIGS
-            .into_iter()
-            .filter(|c| args.configs.is_empty() || args.configs.iter().any(|a| a == c))
-            .collect(),
+        configs: match (args.inside, args.configs.as_slice()) {
+            (true, _) => INSIDE.to_vec(),
+            (false, []) => CONFIGS.to_vec(),
+            (false, named) => known().into_iter().filter(|c| named.iter().any(|a| a == c)).collect(),
+        },
         kpti: match args.kpti.as_str() {
             "on" => vec![true],
             "off" => vec![false],

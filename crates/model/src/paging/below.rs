@@ -1,0 +1,152 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! What lies below a hypervisor: the machine, or an outer hypervisor in whose virtual machine the hypervisor runs.
+//!
+//! A hypervisor in a virtual machine keeps its tables in memory that the outer hypervisor's nested tables map. The outer one has
+//! backed and mapped all of that memory before, as that of a virtual machine that has run for some time is, so no walk ends in
+//! those tables. They are not stored then: where each of their entries lies follows from the address that it maps.
+
+use super::two::{self, NestedSpace};
+use super::{Setup, Walker, walk_1d};
+use crate::memory::{Memory, References};
+use crate::nested::{Violation, base};
+use crate::page::{Made, Page};
+use bifold_mmu::{Dimension, Format, Gpa, Gva, Hpa, PageSize, Start, Walk, WalkCache};
+use std::fmt::Debug;
+
+/// What lies below a hypervisor.
+pub trait Below: Debug {
+    /// True if there is an outer hypervisor, which the exits of the guest pass.
+    const EXITS: bool;
+    /// True if walks are steady only without the references below.
+    const TRANSLATES: bool;
+
+    /// What lies below a hypervisor whose guest's memory has pages of this size on every level.
+    fn new(setup: &Setup<'_>, page: PageSize) -> Self;
+
+    /// The hardware's walk of the hypervisor's tables: [`walk_1d`], with what it takes to translate their addresses.
+    fn walk<M: Memory>(
+        &self,
+        cpu: &mut Walker<'_, M>,
+        format: &'static Format,
+        root: Start,
+        gva: Gva,
+        read: impl FnMut(u8, u64) -> u64,
+        page: impl Fn(u64) -> Page,
+    ) -> Walk;
+
+    /// The size of the TLB entry for a page of the hypervisor's of this size.
+    fn size(&self, of: PageSize) -> PageSize;
+}
+
+/// The machine itself.
+#[derive(Debug)]
+pub struct Machine;
+
+impl Below for Machine {
+    const EXITS: bool = false;
+    const TRANSLATES: bool = false;
+
+    fn new(_: &Setup<'_>, _: PageSize) -> Self {
+        Machine
+    }
+
+    #[inline]
+    fn walk<M: Memory>(
+        &self,
+        cpu: &mut Walker<'_, M>,
+        format: &'static Format,
+        root: Start,
+        gva: Gva,
+        read: impl FnMut(u8, u64) -> u64,
+        page: impl Fn(u64) -> Page,
+    ) -> Walk {
+        walk_1d(cpu, format, root, gva, read, page)
+    }
+
+    #[inline]
+    fn size(&self, of: PageSize) -> PageSize {
+        of
+    }
+}
+
+/// An outer hypervisor's nested tables, which map all memory. `EXITS`: the exits of the guest go through the outer
+/// hypervisor, as those of hardware virtualization do.
+#[derive(Debug)]
+pub struct Outer<const EXITS: bool> {
+    format: &'static Format,
+    page: PageSize,
+}
+
+impl<const EXITS: bool> NestedSpace for &Outer<EXITS> {
+    fn translate<M: Memory>(
+        &mut self,
+        caches: &mut WalkCache,
+        gpa: Gpa,
+        _: bool,
+        guest: u8,
+        refs: &mut References<'_, M>,
+    ) -> Result<(), Violation> {
+        let (at, page) = (gpa.0, gpa.0 >> self.page.shift());
+        if caches.nested_lookup(page, false) {
+            return Ok(());
+        }
+        let (leaf, depth) = (self.page.level(), self.format.depth());
+        let start = caches.start(Dimension::Host, at, Start { level: depth, table: base(depth) }).level;
+        for level in (leaf..=start).rev() {
+            let number = at >> (12 + 9 * (level - 1));
+            let entry = base(level) + (number << 3);
+            if level > 1 && caches.holds(Dimension::Host, level, entry) {
+                continue;
+            }
+            refs.touch(guest, level, || Hpa(entry), || Page::Table(Made::default()));
+            if level > leaf {
+                caches.fill(Dimension::Host, level, at, entry, base(level - 1) + (number << 12));
+            }
+        }
+        caches.nested_fill(page, false, true);
+        Ok(())
+    }
+
+    /// The inner hypervisor's memory lies where that of a hypervisor on the machine would.
+    fn hpa(&self, gpa: Gpa) -> Hpa {
+        Hpa(gpa.0)
+    }
+
+    fn page(&self, _: Gpa) -> Page {
+        Page::Table(Made::default())
+    }
+
+    fn level_at(&self, _: Gpa) -> u8 {
+        self.page.level()
+    }
+}
+
+impl<const EXITS: bool> Below for Outer<EXITS> {
+    const EXITS: bool = EXITS;
+    const TRANSLATES: bool = true;
+
+    fn new(setup: &Setup<'_>, page: PageSize) -> Self {
+        Outer { format: setup.nested, page }
+    }
+
+    fn walk<M: Memory>(
+        &self,
+        cpu: &mut Walker<'_, M>,
+        format: &'static Format,
+        root: Start,
+        gva: Gva,
+        read: impl FnMut(u8, u64) -> u64,
+        _: impl Fn(u64) -> Page,
+    ) -> Walk {
+        let (caches, mut refs, _) = cpu.begin_walk();
+        let first = two::first(caches, format, root, gva);
+        match two::walk_2d(&mut &*self, caches, format, first, gva, false, &mut refs, read) {
+            Ok(end) => end,
+            Err(Violation { gpa, .. }) => unreachable!("the outer tables map all, {gpa:?} too"),
+        }
+    }
+
+    fn size(&self, of: PageSize) -> PageSize {
+        of.min(self.page)
+    }
+}

@@ -1,0 +1,554 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! Nested paging for a guest whose hypervisor runs in a virtual machine under nested paging itself (the Turtles project, Ben-Yehuda
+//! et al., OSDI 2010; KVM's nested NPT and EPT).
+//!
+//! There are three translations: the guest's own, the inner hypervisor's nested tables, and the outer one's. The processor walks
+//! two at most, so the outer hypervisor composes the two nested ones, and the hardware walks the guest's tables over the composed
+//! ones. The inner hypervisor's tables are shadowed for that, by the same [`Shadow`] as a guest's tables under shadow paging.
+//!
+//! An access that the composed tables do not map exits to the outer hypervisor. If the inner one's tables map the address, the
+//! outer hypervisor fills the composed entry. If not, the exit is passed on to the inner hypervisor, which maps the page: its
+//! stores to tables that are shadowed exit, and so does its entry into the guest. Then the access exits once more, to be filled.
+//!
+//! The outer hypervisor has backed all memory of the inner one before (see [`below`](super::below)).
+
+use super::two::{self, NestedSpace};
+use super::{Cr4Write, PagingMode, Setup, Vm, Walker};
+use crate::Sample;
+use crate::access::{AccessKind, Flush, Miss, Steady};
+use crate::ages::Reuse;
+use crate::exit_log::Access;
+use crate::guest::GuestTables;
+use crate::host::{Backing, HostMemory};
+use crate::memory::{Memory, References};
+use crate::nested::Violation;
+use crate::page::Page;
+use crate::profile::{ExitCosts, Virtualization};
+use crate::shadow::{DirectStore, Fixed, Shadow, World};
+use bifold_mmu::{Dimension, Entry, Format, Gpa, Gva, Hpa, PageSize, Walk, WalkCache, walk};
+use std::collections::{HashMap, HashSet};
+use std::ops::Range;
+
+const PRESENT_WRITE_USER: u64 = 1 | 1 << 1 | 1 << 2;
+const WRITE: u64 = 1 << 1;
+const ACCESSED: u64 = 1 << 5;
+const DIRTY: u64 = 1 << 6;
+const LARGE: u64 = 1 << 7;
+
+/// Exits that an access may take. Five suffice in all but contrived cases; the bound is against a livelock.
+const MOST_EXITS: usize = 16;
+
+/// The inner hypervisor's nested tables. Data lie at their guest-physical addresses in the inner hypervisor's memory, and the tables
+/// behind them.
+#[derive(Debug)]
+struct InnerTables {
+    tables: GuestTables,
+    root: u64,
+    /// Frames of tables, by level and number.
+    frames: HashMap<(u8, u64), u64>,
+    next: u64,
+}
+
+impl InnerTables {
+    fn new(format: &'static Format, guest_frames: u64) -> Self {
+        let root = guest_frames.next_multiple_of(1 << 18);
+        let mut tables = GuestTables::new(format);
+        tables.add(root, format.depth(), &[0; 512]);
+        InnerTables { tables, root, frames: HashMap::new(), next: root + 1 }
+    }
+
+    /// Frames of the inner hypervisor's memory: its guest's, and those of a table for each 512 of them, and for their tables.
+    fn all_frames(&self, guest_frames: u64) -> u64 {
+        (self.root + guest_frames / 256 + 1024).next_multiple_of(1 << 18)
+    }
+
+    fn format(&self) -> &'static Format {
+        self.tables.format()
+    }
+
+    /// Where the entry of `level` for `gpa` is, if its table is there.
+    fn entry_at(&self, level: u8, gpa: Gpa) -> Option<Gpa> {
+        let format = self.format();
+        let number = gpa.0 >> (12 + 9 * level);
+        let frame = if level == format.depth() { self.root } else { *self.frames.get(&(level, number))? };
+        Some(Gpa(frame << 12 | format.index(level, gpa.0) << 3))
+    }
+
+    /// Sets the entry of `level` for `gpa`, and returns where it is; none if it was so.
+    fn set(&mut self, level: u8, gpa: Gpa, entry: u64) -> Option<Gpa> {
+        let at = self.entry_at(level, gpa)?;
+        if self.tables.read(at) == entry {
+            return None;
+        }
+        self.tables.store(at, entry);
+        Some(at)
+    }
+
+    /// Maps the page behind `gpa`, of this size, by the tables that are needed, from above (`kvm_tdp_mmu_map`). Returns where it
+    /// stored.
+    fn map(&mut self, gpa: Gpa, size: PageSize, writable: bool) -> Vec<Gpa> {
+        let mut stored = Vec::new();
+        let format = self.format();
+        for level in (size.level() + 1..=format.depth()).rev() {
+            let number = gpa.0 >> (12 + 9 * (level - 1));
+            let frame = match self.frames.get(&(level - 1, number)) {
+                Some(&frame) => frame,
+                None => {
+                    let frame = self.next;
+                    self.next += 1;
+                    self.frames.insert((level - 1, number), frame);
+                    self.tables.add(frame, level - 1, &[0; 512]);
+                    frame
+                }
+            };
+            let entry = PRESENT_WRITE_USER | ACCESSED | frame << 12;
+            stored.extend(self.set(level, gpa, entry));
+        }
+        let page = gpa.0 >> size.shift() << size.shift();
+        let large = if size == PageSize::Size4K { 0 } else { LARGE };
+        let rights = if writable { DIRTY | PRESENT_WRITE_USER } else { PRESENT_WRITE_USER & !WRITE };
+        stored.extend(self.set(size.level(), gpa, page | large | rights | ACCESSED));
+        stored
+    }
+
+    /// The level of the entry that maps `gpa`, and where it is, if there is one.
+    fn leaf(&self, gpa: Gpa) -> Option<(u8, Gpa)> {
+        let format = self.format();
+        for level in (1..=format.depth()).rev() {
+            let at = self.entry_at(level, gpa)?;
+            let entry = self.tables.read(at);
+            if entry & format.present == 0 {
+                return None;
+            }
+            if format.is_leaf(level, entry) {
+                return Some((level, at));
+            }
+        }
+        None
+    }
+
+    /// Do the tables map `gpa` for this access?
+    fn maps(&self, gpa: Gpa, write: bool) -> bool {
+        self.leaf(gpa).is_some_and(|(_, at)| !write || self.tables.read(at) & WRITE != 0)
+    }
+}
+
+/// Nested paging under an inner hypervisor under nested paging, and the tables of both.
+#[derive(Debug)]
+pub struct NestedOnNested {
+    inner: InnerTables,
+    composed: Shadow,
+    /// The outer hypervisor's memory behind the inner one's.
+    memory: HostMemory,
+    /// Frames of the inner hypervisor's tables that its own mapping has write-protected, because they were shadowed when it was last
+    /// looked at.
+    protected: HashSet<u64>,
+    syncs_at_entry: bool,
+    /// Per vCPU: walk caches may hold composed entries that are gone.
+    stale: Vec<bool>,
+    /// What the inner hypervisor did between the guest's own events, to be counted with the next one.
+    pending: Sample,
+}
+
+/// The composed tables as the second dimension of a walk.
+struct Composed<'a> {
+    tables: &'a mut Shadow,
+    vcpu: usize,
+    memory: &'a HostMemory,
+    /// The size of the page that was translated last.
+    size: PageSize,
+    writable: bool,
+}
+
+impl NestedSpace for Composed<'_> {
+    fn translate<M: Memory>(
+        &mut self,
+        caches: &mut WalkCache,
+        gpa: Gpa,
+        write: bool,
+        guest: u8,
+        refs: &mut References<'_, M>,
+    ) -> Result<(), Violation> {
+        let format = self.tables.format();
+        let violation = Violation { gpa, write };
+        let root = self.tables.root(self.vcpu, Gva(gpa.0)).ok_or(violation)?;
+        // What the nested TLB and the TLB hold of the page: its size and rights, which the entry has.
+        let (size, writable) =
+            self.tables.mapping(self.vcpu, Gva(gpa.0)).unwrap_or((PageSize::Size4K, false));
+        (self.size, self.writable) = (size, writable);
+        let page = gpa.0 >> size.shift() | u64::from(size.level()) << 48;
+        if caches.nested_lookup(page, write) {
+            return Ok(());
+        }
+        let start = caches.start(Dimension::Host, gpa.0, root);
+        let end = walk(format, start, gpa.0, |level, at| {
+            let held = level > 1 && caches.holds(Dimension::Host, level, at);
+            if !held {
+                refs.touch(guest, level, || Hpa(at), || self.tables.table(at));
+            }
+            let entry = self.tables.spte(at);
+            if level > 1 && !held && entry & format.present != 0 && !format.is_leaf(level, entry) {
+                caches.fill(Dimension::Host, level, gpa.0, at, format.target(level, entry));
+            }
+            Ok::<u64, Violation>(entry)
+        })?;
+        match end {
+            Walk::Leaf(step) if !write || step.entry & format.write != 0 => {
+                self.tables.used(step.at);
+                caches.nested_fill(page, write, writable);
+                Ok(())
+            }
+            _ => Err(violation),
+        }
+    }
+
+    fn hpa(&self, gpa: Gpa) -> Hpa {
+        self.memory.hpa(gpa)
+    }
+
+    fn page(&self, gpa: Gpa) -> Page {
+        self.memory.page(gpa)
+    }
+
+    fn level_at(&self, gpa: Gpa) -> u8 {
+        self.tables.mapping(self.vcpu, Gva(gpa.0)).map_or(1, |(size, _)| size.level())
+    }
+}
+
+impl NestedOnNested {
+    /// The outer hypervisor handles a violation of the composed tables, or passes the exit on.
+    fn violate(&mut self, violation: Violation, vcpu: usize, gva: Gva, fetch: bool, vm: &mut Vm<'_>) {
+        let Violation { gpa, write } = violation;
+        if self.inner.maps(gpa, write) {
+            let kind = if write { AccessKind::Write } else { AccessKind::Read };
+            let mut work = Sample::default();
+            let at = Gva(gpa.0);
+            let fixed =
+                self.composed.fault(vcpu, at, kind, &mut self.inner.tables, &mut self.memory, &mut work);
+            debug_assert!(fixed == Fixed::Retry, "no table of the inner hypervisor's is its guest's memory");
+            self.note_protected(gpa);
+            vm.counts.now.outer_fills += 1;
+            add_work(&mut vm.counts.now, &work);
+            return;
+        }
+        vm.counts.now.exits_violation += 1;
+        let present = self.inner.leaf(gpa).is_some();
+        vm.counts.log_exits(|| Access { gva, gpa: Some(gpa), write, fetch, present });
+        self.map_inside(violation, vcpu, vm);
+        self.enter(vcpu, &mut vm.counts.now);
+    }
+
+    /// The inner hypervisor backs and maps the page, as [`Nested::resolve`](crate::nested::Nested::resolve) does.
+    fn map_inside(&mut self, Violation { gpa, write }: Violation, vcpu: usize, vm: &mut Vm<'_>) {
+        let Vm { host, counts } = vm;
+        let stale = host.backing(gpa) == Backing::Zero;
+        let backed = host.touch(gpa, write, vcpu);
+        backed.iter().for_each(|size| counts.backed(*size));
+        if stale && backed.is_some() {
+            // The notifier of the host's MMU drops the zero page, and the fault is stale.
+            let frame = gpa.frame();
+            self.unmap(frame..frame + 1, &mut counts.now);
+            return;
+        }
+        let (size, writable) = (host.size_at(gpa), host.backing(gpa) == Backing::Own);
+        // Stores to a new table do not exit, as it is not shadowed yet.
+        for at in self.inner.map(gpa, size, writable) {
+            self.stored(at, &mut counts.now);
+        }
+    }
+
+    /// The inner hypervisor has stored an entry of its tables.
+    fn stored(&mut self, at: Gpa, out: &mut Sample) {
+        let gfn = at.frame();
+        let mut work = Sample::default();
+        let world = World { guest: &self.inner.tables, host: &self.memory };
+        let exits = match self.composed.direct_store(gfn, at.0 as usize & 0xfff, world, &mut work) {
+            Some(DirectStore::Emulated) => true,
+            // The entry by which the inner hypervisor writes the table is writable from now on.
+            Some(DirectStore::Unsynced) => {
+                self.protected.remove(&gfn);
+                true
+            }
+            None => self.protected.remove(&gfn),
+        };
+        out.outer_stores += u64::from(exits);
+        add_work(out, &work);
+    }
+
+    /// The tables on the way to `gpa` are shadowed now, and so write-protected.
+    fn note_protected(&mut self, gpa: Gpa) {
+        for level in 1..=self.inner.format().depth() {
+            if let Some(at) = self.inner.entry_at(level, gpa) {
+                self.protected.insert(at.frame());
+            }
+        }
+    }
+
+    /// A flush that the outer hypervisor asked for reaches the walk caches, which [`PagingMode::flush_caches`] empties of the guest's
+    /// entries alone.
+    fn drop_stale(&mut self, vcpu: usize, caches: &mut WalkCache) {
+        if std::mem::take(&mut self.stale[vcpu]) {
+            caches.flush_all();
+        }
+    }
+
+    /// The inner hypervisor enters its guest again.
+    fn enter(&mut self, vcpu: usize, out: &mut Sample) {
+        if self.syncs_at_entry {
+            self.sync(vcpu, out);
+        }
+    }
+
+    fn sync(&mut self, vcpu: usize, out: &mut Sample) {
+        let mut work = Sample::default();
+        let world = World { guest: &self.inner.tables, host: &self.memory };
+        self.composed.sync_nested(vcpu, world, &mut work);
+        add_work(out, &work);
+    }
+
+    /// The inner hypervisor's entries for these frames go. True if there were any.
+    fn unmap(&mut self, gfns: Range<u64>, out: &mut Sample) -> bool {
+        let (mut any, mut gfn) = (false, gfns.start);
+        while gfn < gfns.end {
+            let gpa = Gpa::from_frame(gfn);
+            let leaf = self.inner.leaf(gpa);
+            let frames = leaf.map_or(1, |(level, _)| 1 << (9 * (level - 1)));
+            gfn = (gfn & !(frames - 1)) + frames;
+            let Some((level, _)) = leaf else { continue };
+            any = true;
+            if let Some(at) = self.inner.set(level, gpa, 0) {
+                self.stored(at, out);
+            }
+        }
+        if any && !self.syncs_at_entry {
+            out.outer_flushes += 1; // INVEPT
+        }
+        if any {
+            (0..self.composed.vcpus()).for_each(|vcpu| self.sync(vcpu, out));
+        }
+        any
+    }
+}
+
+/// The outer hypervisor's work on shadow pages counts as that of shadow paging.
+fn add_work(out: &mut Sample, work: &Sample) {
+    out.shadow_pages_made += work.shadow_pages_made;
+    out.shadow_pages_zapped += work.shadow_pages_zapped;
+    out.syncs += work.syncs;
+}
+
+impl PagingMode for NestedOnNested {
+    fn new(host: &HostMemory, setup: &Setup<'_>) -> Self {
+        let inner = InnerTables::new(setup.nested, host.frames());
+        let frames = inner.all_frames(host.frames());
+        let mut memory = setup.host(host.page_size(), frames, 0);
+        memory.hold(0, frames);
+        let mut composed = Shadow::new(setup.nested, frames, setup.vcpus, setup.kvm);
+        for vcpu in 0..setup.vcpus {
+            composed.set_initial_cr3(vcpu, inner.root << 12, &inner.tables);
+        }
+        let protected = HashSet::from([inner.root]);
+        let syncs_at_entry = setup.virtualization == Virtualization::Svm;
+        let stale = vec![false; setup.vcpus];
+        NestedOnNested {
+            inner,
+            composed,
+            memory,
+            protected,
+            syncs_at_entry,
+            stale,
+            pending: Sample::default(),
+        }
+    }
+
+    fn walk<M: Memory>(
+        &mut self,
+        cpu: &mut Walker<'_, M>,
+        miss: &Miss,
+        guest: &mut GuestTables,
+    ) -> Option<Entry> {
+        cpu.vm.counts.now.add(&std::mem::take(&mut self.pending));
+        let write = miss.kind.writes();
+        let Ok(top) = guest.start(miss.root, miss.gva) else { return None };
+        self.drop_stale(miss.vcpu, cpu.caches);
+        for _ in 0..MOST_EXITS {
+            let (caches, mut refs, _) = cpu.begin_walk();
+            let NestedOnNested { composed, memory, .. } = self;
+            let mut space = Composed {
+                tables: composed,
+                vcpu: miss.vcpu,
+                memory,
+                size: PageSize::Size4K,
+                writable: false,
+            };
+            let first = two::first(caches, guest.format(), top, miss.gva);
+            let read = |_, at| miss.read(guest, at);
+            match two::walk_2d(&mut space, caches, guest.format(), first, miss.gva, write, &mut refs, read) {
+                Ok(_) => {
+                    let (size, writable) = (space.size, space.writable);
+                    let entry = miss.guest_entry(guest);
+                    let size = entry.size.min(size);
+                    return Some(Entry { size, writable: entry.writable && writable, ..entry });
+                }
+                Err(violation) => {
+                    let fetch = miss.kind == AccessKind::Fetch;
+                    let Vm { host, counts } = &mut cpu.vm;
+                    counts.tallied(miss.vcpu, miss.gva, |counts| {
+                        self.violate(violation, miss.vcpu, miss.gva, fetch, &mut Vm { host, counts })
+                    });
+                    // Composed tables that were zapped or changed must not stay in walk caches.
+                    if !cpu.tagged || self.composed.asks_to_flush(miss.vcpu) {
+                        cpu.caches.flush_all();
+                    }
+                }
+            }
+        }
+        None
+    }
+
+    fn steady(&mut self, _: &WalkCache, _: &Steady<'_>) -> Option<bool> {
+        None
+    }
+
+    fn walk_steady<M: Memory>(
+        &mut self,
+        _: &mut WalkCache,
+        _: &Steady<'_>,
+        _: &mut References<'_, M>,
+        _: &HostMemory,
+    ) {
+        debug_assert!(false, "no walk is steady");
+    }
+
+    fn walk_to_fault<M: Memory>(
+        &mut self,
+        cpu: &mut Walker<'_, M>,
+        vcpu: usize,
+        gva: Gva,
+        root: Gpa,
+        guest: &GuestTables,
+    ) {
+        let Ok(top) = guest.start(root, gva) else {
+            cpu.begin_walk();
+            return;
+        };
+        self.drop_stale(vcpu, cpu.caches);
+        for _ in 0..MOST_EXITS {
+            let (caches, mut refs, _) = cpu.begin_walk();
+            let NestedOnNested { composed, memory, .. } = self;
+            let mut space =
+                Composed { tables: composed, vcpu, memory, size: PageSize::Size4K, writable: false };
+            let first = two::first(caches, guest.format(), top, gva);
+            let read = |_, at| guest.read(Gpa(at));
+            match two::walk_2d(&mut space, caches, guest.format(), first, gva, false, &mut refs, read) {
+                Ok(_) => return,
+                Err(violation) => {
+                    self.violate(violation, vcpu, gva, false, &mut cpu.vm);
+                    if !cpu.tagged || self.composed.asks_to_flush(vcpu) {
+                        cpu.caches.flush_all();
+                    }
+                }
+            }
+        }
+    }
+
+    fn permission_fault(&mut self, vm: &mut Vm<'_>, vcpu: usize, gva: Gva, root: Gpa, guest: &GuestTables) {
+        for _ in 0..MOST_EXITS {
+            let Ok(start) = guest.start(root, gva) else { return };
+            let end =
+                walk(guest.format(), start, gva.0, |_, at| match self.composed.mapping(vcpu, Gva(at)) {
+                    Some((_, true)) => Ok(guest.read(Gpa(at))),
+                    _ => Err(Violation { gpa: Gpa(at), write: true }),
+                });
+            let Err(violation) = end else { return };
+            self.violate(violation, vcpu, gva, false, vm);
+        }
+    }
+
+    /// The load is intercepted by neither hypervisor. It reads the entries without a translation: where the inner one maps the table,
+    /// so do the composed tables, once a walk has come by.
+    fn load_registers<M: Memory>(
+        &mut self,
+        cpu: &mut Walker<'_, M>,
+        _: usize,
+        root: Gpa,
+        guest: &GuestTables,
+    ) {
+        let at = GuestTables::root_table(root);
+        let memory = &self.memory;
+        let (_, mut refs, _) = cpu.parts();
+        refs.touch(guest.format().depth(), 0, || memory.hpa(at), || memory.page(at));
+    }
+
+    fn take_flush(&mut self) -> Flush {
+        let flush = self.composed.take_flush();
+        match flush {
+            Flush::None => {}
+            Flush::Vcpu(vcpu) => self.stale[usize::from(vcpu)] = true,
+            Flush::All => self.stale.fill(true),
+        }
+        flush
+    }
+
+    /// The inner hypervisor intercepts the write.
+    fn write_cr4(&mut self, vm: &mut Vm<'_>, vcpu: usize, write: Cr4Write, _: &GuestTables) {
+        if write.exits(true) {
+            vm.counts.now.exits_cr4_write += 1;
+            self.enter(vcpu, &mut vm.counts.now);
+        }
+    }
+
+    fn host_unmapped(&mut self, gfns: Range<u64>) -> bool {
+        let mut pending = std::mem::take(&mut self.pending);
+        let any = self.unmap(gfns, &mut pending);
+        self.pending = pending;
+        any
+    }
+
+    /// The inner hypervisor clears the bits in its tables, which drops the composed entries.
+    fn clear_young(&mut self, gfns: Range<u64>) -> bool {
+        let mut pending = std::mem::take(&mut self.pending);
+        let mut young = false;
+        for gfn in gfns {
+            let Some((level, at)) = self.inner.leaf(Gpa::from_frame(gfn)) else { continue };
+            let entry = self.inner.tables.read(at);
+            if entry & ACCESSED != 0 {
+                young = true;
+                if let Some(at) = self.inner.set(level, Gpa::from_frame(gfn), entry & !ACCESSED) {
+                    self.stored(at, &mut pending);
+                }
+            }
+        }
+        if young {
+            (0..self.composed.vcpus()).for_each(|vcpu| self.sync(vcpu, &mut pending));
+        }
+        self.pending = pending;
+        young
+    }
+
+    fn begin_interval(&mut self) {
+        self.composed.begin_interval();
+    }
+
+    fn reuse(&self) -> Vec<Reuse> {
+        Vec::new()
+    }
+
+    fn use_page(&mut self, _: usize, _: Gpa, _: Gva, _: &GuestTables) {}
+
+    fn cold_exit_cycles(&self, exit: &ExitCosts) -> u64 {
+        exit.violation.cycles
+    }
+
+    fn reads_host_tables(&self) -> bool {
+        true
+    }
+
+    fn hpa(&self, _: &HostMemory, gpa: Gpa) -> Hpa {
+        self.memory.hpa(gpa)
+    }
+
+    fn tables(&self) -> u64 {
+        self.composed.pages() as u64
+    }
+}

@@ -1,0 +1,86 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! The walk in two dimensions: a guest's tables, each of their entries behind a walk of nested tables, and then the nested walk of
+//! the page itself (guest level 0).
+
+use crate::memory::{Memory, References};
+use crate::nested::Violation;
+use crate::page::Page;
+use bifold_mmu::{Dimension, Format, Gpa, Gva, Hpa, Start, Step, Tag, Walk, WalkCache, walk};
+
+/// Nested tables, and the memory that they map.
+pub trait NestedSpace {
+    /// Translates `gpa` for a walk step of guest level `guest`.
+    ///
+    /// # Errors
+    /// If the tables do not map it for the access.
+    fn translate<M: Memory>(
+        &mut self,
+        caches: &mut WalkCache,
+        gpa: Gpa,
+        write: bool,
+        guest: u8,
+        refs: &mut References<'_, M>,
+    ) -> Result<(), Violation>;
+
+    /// The host-physical address of `gpa`.
+    fn hpa(&self, gpa: Gpa) -> Hpa;
+
+    /// What decides on which node the memory at `gpa` lies.
+    fn page(&self, gpa: Gpa) -> Page;
+
+    /// The level of the nested entry that maps `gpa`.
+    fn level_at(&self, gpa: Gpa) -> u8;
+}
+
+/// The walk from the table at `start` on, which is a table's address as the nested tables map it. The host's address of that table
+/// may be `known`, so that it is not translated. `read` returns the guest's entry at an address.
+#[allow(clippy::too_many_arguments)]
+#[inline(always)]
+pub fn walk_2d<S: NestedSpace, M: Memory>(
+    space: &mut S,
+    caches: &mut WalkCache,
+    format: &Format,
+    (start, mut known): (Start, bool),
+    gva: Gva,
+    write: bool,
+    refs: &mut References<'_, M>,
+    mut read: impl FnMut(u8, u64) -> u64,
+) -> Result<Walk, Violation> {
+    let cached_as = format.cached_as(gva.0);
+    let end = walk(format, start, gva.0, |level, at| {
+        if !std::mem::take(&mut known) {
+            space.translate(caches, Gpa(at), true, level, refs)?;
+        }
+        // Computed only where the address matters: it costs a permutation.
+        let at_host = if caches.tag() == Tag::Physical { space.hpa(Gpa(at)).0 } else { 0 };
+        let held = level > 1 && caches.holds(Dimension::Guest, level, at_host);
+        if !held {
+            refs.touch(level, 0, || space.hpa(Gpa(at)), || space.page(Gpa(at)));
+        }
+        let entry = read(level, at);
+        // A large leaf entry that the host maps in pieces is read once for each piece. A cache tagged by the entry's
+        // address holds that entry as any other of its level.
+        let cached = |entry| {
+            let page = || format.target(level, entry) | gva.0 & ((1 << format.level(level).shift) - 1);
+            !format.is_leaf(level, entry)
+                || caches.tag() == Tag::Physical && level > space.level_at(Gpa(page()))
+        };
+        if level > 1 && !held && entry & format.present != 0 && cached(entry) {
+            caches.fill(Dimension::Guest, level, cached_as, at_host, format.target(level, entry));
+        }
+        Ok(entry)
+    })?;
+    if let Walk::Leaf(Step { level, entry, .. }) = end {
+        let offset = gva.0 & ((1 << format.level(level).shift) - 1);
+        space.translate(caches, Gpa(format.target(level, entry) | offset), write, 0, refs)?;
+    }
+    Ok(end)
+}
+
+/// Where a walk from `top` begins: there, or at a table to which a walk cache leads, whose host address is then known.
+#[inline(always)]
+pub fn first(caches: &mut WalkCache, format: &Format, top: Start, gva: Gva) -> (Start, bool) {
+    let start = caches.start(Dimension::Guest, format.cached_as(gva.0), top);
+    // A virtually tagged hit gives the next table's host address as well.
+    (start, caches.tag() == Tag::Virtual && start != top)
+}
