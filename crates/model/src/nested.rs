@@ -238,9 +238,8 @@ impl Nested {
     }
 
     /// Notes what a walk of `gva` would read as used, without walking.
-    pub fn use_path(&mut self, guest: &GuestTables, root: Gpa, gva: Gva) {
+    pub fn use_path(&mut self, guest: &GuestTables, start: Start, gva: Gva) {
         let format = guest.format();
-        let Some(start) = self.top(guest, root, gva) else { return };
         let end = walk::<std::convert::Infallible>(format, start, gva.0, |_, at| {
             self.note_frame(Gpa(at));
             Ok(guest.read(Gpa(at)))
@@ -251,12 +250,18 @@ impl Nested {
         }
     }
 
-    /// The first of the guest's tables on the way to `gva` that is not mapped, if any.
-    pub fn unmapped_table(&self, guest: &GuestTables, root: Gpa, gva: Gva) -> Option<Violation> {
+    /// The first of the guest's tables on the way from `start` to `gva` that is not mapped, if any. The host address of the one at
+    /// `start` may be `known`.
+    pub fn unmapped_table(
+        &self,
+        guest: &GuestTables,
+        start: Start,
+        known: bool,
+        gva: Gva,
+    ) -> Option<Violation> {
         let format = guest.format();
-        let start = self.top(guest, root, gva)?;
-        let end = walk(format, start, gva.0, |_, at| {
-            if self.peek(at >> 12) & self.format.write == 0 {
+        let end = walk(format, start, gva.0, |level, at| {
+            if !(known && level == start.level) && self.peek(at >> 12) & self.format.write == 0 {
                 return Err(Violation { gpa: Gpa(at), write: true });
             }
             Ok(guest.read(Gpa(at)))
@@ -465,10 +470,27 @@ impl Nested {
         host: &HostMemory,
         read: impl Fn(u64) -> u64,
     ) -> Result<Walk, Violation> {
-        let cached_as = format.cached_as(gva.0);
-        let start = caches.start(Dimension::Guest, cached_as, top);
+        let start = caches.start(Dimension::Guest, format.cached_as(gva.0), top);
         // A virtually tagged hit gives the next table's host address as well.
-        let mut known = caches.tag() == Tag::Virtual && start != top;
+        let known = caches.tag() == Tag::Virtual && start != top;
+        self.walk_below(caches, format, (start, known), gva, write, refs, host, read)
+    }
+
+    /// The two-dimensional walk from the table at `start` on, whose host address is `known` or not.
+    #[allow(clippy::too_many_arguments)]
+    #[inline(always)]
+    pub fn walk_below<M: Memory>(
+        &mut self,
+        caches: &mut WalkCache,
+        format: &Format,
+        (start, mut known): (Start, bool),
+        gva: Gva,
+        write: bool,
+        refs: &mut References<'_, M>,
+        host: &HostMemory,
+        read: impl Fn(u64) -> u64,
+    ) -> Result<Walk, Violation> {
+        let cached_as = format.cached_as(gva.0);
         let end = walk(format, start, gva.0, |level, at| {
             if !std::mem::take(&mut known) {
                 self.translate(caches, Gpa(at), true, level, refs)?;

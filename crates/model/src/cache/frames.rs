@@ -35,9 +35,9 @@ impl Draws {
     /// The layout of a configuration's frames; none if caches of these levels have the data in the same sets as the ideal run's.
     pub(super) fn layout(&self, config: Config, levels: &[CacheLevel]) -> Option<Layout> {
         let (layout, order) = match (config.mode, self.frames) {
-            (Paging::Native, _) | (Paging::Offset, Frames::Fresh) => return None,
-            (Paging::Offset, Frames::Aged) => (Layout::Single, 0),
-            (Paging::Nested | Paging::Shadow, frames) => {
+            (Paging::Native, _) | (Paging::Offset | Paging::Direct, Frames::Fresh) => return None,
+            (Paging::Offset | Paging::Direct, Frames::Aged) => (Layout::Single, 0),
+            (Paging::Nested | Paging::Shadow | Paging::Agile, frames) => {
                 let order = frames.least_order(config.host_page);
                 (Layout::Blocks(order), order)
             }
