@@ -2,10 +2,10 @@
 //! A configuration: the paging mode and the size of the host's pages.
 
 use crate::profile::Virtualization;
-use bifold_mmu::PageSize;
+use bifold_mmu::{Format, PageSize};
 use serde::{Deserialize, Serialize};
 
-/// How a guest-virtual address becomes a host-physical one: by native, nested or shadow paging.
+/// How a guest-virtual address becomes a host-physical one.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Paging {
@@ -18,6 +18,10 @@ pub enum Paging {
     /// The guest's memory is a contiguous region of the host's, and the hardware adds the region's base to each
     /// guest-physical address below its limit. No product has this: Palacios had it for DMA alone.
     Offset,
+    /// A walk begins in shadow tables, and where an entry there says so, goes on as a nested one. Published, in no product.
+    Agile,
+    /// The guest's tables hold the machine's addresses, and each change of them is a hypercall (Xen's paravirtual guests).
+    Direct,
     /// Shadow paging by a hypervisor in a virtual machine, which is itself under nested paging.
     ShadowOnNested,
     /// Nested paging by a hypervisor in a virtual machine, which is itself under nested paging: the outer hypervisor composes both
@@ -32,7 +36,7 @@ pub enum Paging {
 pub struct Config {
     /// The paging mode.
     pub mode: Paging,
-    /// Host page size; for [`Paging::Native`] and [`Paging::Offset`] it has no meaning and is 4 KB.
+    /// Host page size; for modes without [sizes](Paging::has_sizes) it has no meaning and is 4 KB.
     pub host_page: PageSize,
 }
 
@@ -47,13 +51,16 @@ impl Config {
     ];
 
     /// The configurations that are modelled if they are named, in the order of outputs.
-    pub const KNOWN: [Config; 13] = [
+    pub const KNOWN: [Config; 16] = [
         Config::ALL[0],
         Config::ALL[1],
         Config::ALL[2],
         Config { mode: Paging::Nested, host_page: PageSize::Size1G },
         Config::ALL[3],
         Config::ALL[4],
+        Config { mode: Paging::Agile, host_page: PageSize::Size4K },
+        Config { mode: Paging::Agile, host_page: PageSize::Size2M },
+        Config { mode: Paging::Direct, host_page: PageSize::Size4K },
         Config { mode: Paging::Offset, host_page: PageSize::Size4K },
         Config { mode: Paging::ShadowOnNested, host_page: PageSize::Size4K },
         Config { mode: Paging::ShadowOnNested, host_page: PageSize::Size2M },
@@ -64,7 +71,8 @@ impl Config {
     ];
 
     /// The name used on the command line and in every output: `native`,
-    /// `nested-4k`, `nested-2m`, `nested-1g`, `shadow-4k`, `shadow-2m`, `offset`.
+    /// `nested-4k`, `nested-2m`, `nested-1g`, `shadow-4k`, `shadow-2m`, `agile-4k`,
+    /// `agile-2m`, `direct`, `offset`.
     pub fn name(self) -> String {
         let size = match self.host_page {
             PageSize::Size4K => "4k",
@@ -102,6 +110,8 @@ impl Paging {
             Paging::Nested => ("nested", "nested paging", true, true),
             Paging::Shadow => ("shadow", "shadow paging", true, true),
             Paging::Offset => ("offset", "offset paging", false, false),
+            Paging::Agile => ("agile", "agile paging", true, false),
+            Paging::Direct => ("direct", "direct paging", false, false),
             Paging::ShadowOnNested => ("shadow-on-nested", "shadow on nested paging", true, false),
             Paging::NestedOnNested => ("nested-on-nested", "nested on nested paging", true, false),
             Paging::Pvm => ("pvm", "PVM's paging", true, false),
@@ -140,10 +150,15 @@ impl Paging {
         self.has_outer_exits() && virtualization == Virtualization::Svm
     }
 
+    /// Whether the mode can run guests with tables of this format: agile paging is made for those in 64-bit mode.
+    pub fn serves(self, guest: &Format) -> bool {
+        self != Paging::Agile || guest.is_long()
+    }
+
     /// The mode among the two that a hypervisor can switch between; none for the others.
     pub fn switchable(self) -> Option<bifold_mmu::Mode> {
         match self {
-            Paging::Native | Paging::Offset => None,
+            Paging::Native | Paging::Offset | Paging::Agile | Paging::Direct => None,
             Paging::ShadowOnNested | Paging::NestedOnNested | Paging::Pvm => None,
             Paging::Nested => Some(bifold_mmu::Mode::Nested),
             Paging::Shadow => Some(bifold_mmu::Mode::Shadow),

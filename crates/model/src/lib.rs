@@ -49,6 +49,7 @@ pub mod shadow;
 mod swaps;
 mod timeline;
 mod uses;
+pub mod walk_2d;
 
 pub use cache::{CacheError, CacheFacts, CacheMode};
 pub use charge::{Charge, Costs, Entry, Place};
@@ -61,8 +62,8 @@ pub use model::{Decide, Looked, MOST_REGIONS, Model, Options, SoFar, SwitchedOut
 pub use outcome::{ConfigOutcome, Estimate, Outcome, RegionOutcome, RegionTotal, Regions, Sampling};
 pub use placement::{Placed, PlacedCycles, PlacedFacts, Placement, PlacementOptions, Split, TableNode};
 pub use profile::{
-    CacheLevel, Content, Cost, ExitCosts, KEYS, Key, Profile, ProfileError, TableOrigin, TagKind, Unmeasured,
-    Variant, Virtualization,
+    Agile, AgileStart, CacheLevel, Content, Cost, ExitCosts, KEYS, Key, Profile, ProfileError, TableOrigin,
+    TagKind, Unmeasured, Variant, Virtualization,
 };
 pub use sample::{Counter, Sample};
 pub use swaps::Swaps;

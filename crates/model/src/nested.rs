@@ -16,8 +16,9 @@ use crate::guest::GuestTables;
 use crate::host::HostMemory;
 use crate::memory::{Memory, References};
 use crate::page::{Made, Makers, Page};
+use crate::walk_2d::{self, NestedSpace, walk_2d};
 use bifold_mmu::format::MOST_LEVELS;
-use bifold_mmu::{Dimension, Format, Gpa, Gva, Hpa, PageSize, Start, Step, Tag, Walk, WalkCache, walk};
+use bifold_mmu::{Dimension, Format, Gpa, Gva, Hpa, PageSize, Start, Step, Walk, WalkCache, walk};
 
 /// Host-physical addresses of table pages, above every frame that backs guest memory:
 /// each level has a range of its own, in the order of the addresses that its tables map.
@@ -238,9 +239,8 @@ impl Nested {
     }
 
     /// Notes what a walk of `gva` would read as used, without walking.
-    pub fn use_path(&mut self, guest: &GuestTables, root: Gpa, gva: Gva) {
+    pub fn use_path(&mut self, guest: &GuestTables, start: Start, gva: Gva) {
         let format = guest.format();
-        let Some(start) = self.top(guest, root, gva) else { return };
         let end = walk::<std::convert::Infallible>(format, start, gva.0, |_, at| {
             self.note_frame(Gpa(at));
             Ok(guest.read(Gpa(at)))
@@ -251,12 +251,18 @@ impl Nested {
         }
     }
 
-    /// The first of the guest's tables on the way to `gva` that is not mapped, if any.
-    pub fn unmapped_table(&self, guest: &GuestTables, root: Gpa, gva: Gva) -> Option<Violation> {
+    /// The first of the guest's tables on the way from `start` to `gva` that is not mapped, if any. The host address of the one at
+    /// `start` may be `known`.
+    pub fn unmapped_table(
+        &self,
+        guest: &GuestTables,
+        start: Start,
+        known: bool,
+        gva: Gva,
+    ) -> Option<Violation> {
         let format = guest.format();
-        let start = self.top(guest, root, gva)?;
-        let end = walk(format, start, gva.0, |_, at| {
-            if self.peek(at >> 12) & self.format.write == 0 {
+        let end = walk(format, start, gva.0, |level, at| {
+            if !(known && level == start.level) && self.peek(at >> 12) & self.format.write == 0 {
                 return Err(Violation { gpa: Gpa(at), write: true });
             }
             Ok(guest.read(Gpa(at)))
@@ -465,38 +471,26 @@ impl Nested {
         host: &HostMemory,
         read: impl Fn(u64) -> u64,
     ) -> Result<Walk, Violation> {
-        let cached_as = format.cached_as(gva.0);
-        let start = caches.start(Dimension::Guest, cached_as, top);
-        // A virtually tagged hit gives the next table's host address as well.
-        let mut known = caches.tag() == Tag::Virtual && start != top;
-        let end = walk(format, start, gva.0, |level, at| {
-            if !std::mem::take(&mut known) {
-                self.translate(caches, Gpa(at), true, level, refs)?;
-            }
-            // Computed only where the address matters: it costs a permutation.
-            let at_host = if caches.tag() == Tag::Physical { host.hpa(Gpa(at)).0 } else { 0 };
-            let held = level > 1 && caches.holds(Dimension::Guest, level, at_host);
-            if !held {
-                refs.touch(level, 0, || host.hpa(Gpa(at)), || host.page(Gpa(at)));
-            }
-            let entry = read(at);
-            // A large leaf entry that the host maps in pieces is read once for each piece. A cache tagged by the entry's
-            // address holds that entry as any other of its level.
-            let cached = |entry| {
-                let page = || format.target(level, entry) | gva.0 & ((1 << format.level(level).shift) - 1);
-                !format.is_leaf(level, entry)
-                    || caches.tag() == Tag::Physical && level > host.size_at(Gpa(page())).level()
-            };
-            if level > 1 && !held && entry & format.present != 0 && cached(entry) {
-                caches.fill(Dimension::Guest, level, cached_as, at_host, format.target(level, entry));
-            }
-            Ok(entry)
-        })?;
-        if let Walk::Leaf(Step { level, entry, .. }) = end {
-            let offset = gva.0 & ((1 << format.level(level).shift) - 1);
-            self.translate(caches, Gpa(format.target(level, entry) | offset), write, 0, refs)?;
-        }
-        Ok(end)
+        let first = walk_2d::first(caches, format, top, gva);
+        self.walk_below(caches, format, first, gva, write, refs, host, read)
+    }
+
+    /// The two-dimensional walk from the table at `start` on, whose host address is `known` or not.
+    #[allow(clippy::too_many_arguments)]
+    #[inline(always)]
+    pub fn walk_below<M: Memory>(
+        &mut self,
+        caches: &mut WalkCache,
+        format: &Format,
+        start: (Start, bool),
+        gva: Gva,
+        write: bool,
+        refs: &mut References<'_, M>,
+        host: &HostMemory,
+        read: impl Fn(u64) -> u64,
+    ) -> Result<Walk, Violation> {
+        let mut space = Over { tables: self, host };
+        walk_2d(&mut space, caches, format, start, gva, write, refs, |_, at| read(at))
     }
 
     /// Reads the entries at `at` that a load of CR3 puts into registers, as one reference. Unlike those of walks, the read does not
@@ -525,6 +519,41 @@ impl Nested {
             0 => self.leaf(gpa).entry & self.format.write != 0,
             bits => bits & READY_WRITE != 0,
         }
+    }
+}
+
+/// Nested tables over the host's memory.
+struct Over<'a> {
+    tables: &'a mut Nested,
+    host: &'a HostMemory,
+}
+
+impl NestedSpace for Over<'_> {
+    #[inline(always)]
+    fn translate<M: Memory>(
+        &mut self,
+        caches: &mut WalkCache,
+        gpa: Gpa,
+        write: bool,
+        guest: u8,
+        refs: &mut References<'_, M>,
+    ) -> Result<(), Violation> {
+        self.tables.translate(caches, gpa, write, guest, refs)
+    }
+
+    #[inline(always)]
+    fn hpa(&self, gpa: Gpa) -> Hpa {
+        self.host.hpa(gpa)
+    }
+
+    #[inline(always)]
+    fn page(&self, gpa: Gpa) -> Page {
+        self.host.page(gpa)
+    }
+
+    #[inline(always)]
+    fn level_at(&self, gpa: Gpa) -> u8 {
+        self.host.size_at(gpa).level()
     }
 }
 

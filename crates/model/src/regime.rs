@@ -13,7 +13,7 @@ use crate::guest::GuestTables;
 use crate::host::{Backing, HostMemory, Taking};
 use crate::memory::{Memory, References};
 use crate::page::{Made, Page};
-use crate::paging::{Cr4Write, PagingMode, Setup, Tables, Vm, Walker, each_mode};
+use crate::paging::{Cr4Write, PagingMode, Setup, Stored, Tables, Vm, Walker, each_mode};
 use crate::profile::ExitCosts;
 use crate::{Config, Paging, Profile};
 use bifold_mmu::{Entry, Gpa, Gva, Hpa, WalkCache};
@@ -383,6 +383,18 @@ impl Regime {
         self.log_instruction(gva);
     }
 
+    /// True if [`Regime::stored`] has an effect.
+    pub fn hears_stores(&self) -> bool {
+        each_mode!(&self.tables, t => t.hears_stores())
+    }
+
+    /// The guest is about to change what is in a table's page.
+    pub fn stored(&mut self, vcpu: usize, store: Stored<'_>, guest: &GuestTables) {
+        let Regime { tables, host, counts, .. } = self;
+        each_mode!(tables, t => t.stored(&mut Vm { host, counts }, vcpu, store, guest));
+        self.log_instruction(Gva(0));
+    }
+
     /// A page fault of the guest's own, with its error code: the walk that found it, and the
     /// exit that it may take.
     pub fn guest_fault<M: Memory>(
@@ -439,7 +451,7 @@ mod tests {
         guest
     }
 
-    fn setup<'a>(guest: &'a GuestTables, profile: &Profile) -> Setup<'a> {
+    fn setup<'a>(guest: &'a GuestTables, profile: &'a Profile) -> Setup<'a> {
         Setup {
             guest,
             nested: &X86_64_4_LEVEL,
@@ -447,6 +459,7 @@ mod tests {
             kvm: profile.kvm,
             virtualization: profile.cpu.virtualization,
             frames: Default::default(),
+            profile,
             placed: false,
         }
     }

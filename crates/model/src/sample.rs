@@ -79,6 +79,7 @@ counters! {
     exits_cr3_read: "1" = "Exits for MOV from CR3.",
     exits_invlpg: "1" = "Exits for INVLPG.",
     exits_cr4_write: "1" = "Exits for writes to CR4.",
+    exits_hypercall: "1" = "Hypercalls of direct paging that change page tables: one for each batch.",
     outer_exits: "1" = "Exits to the outer hypervisor, where the guest's hypervisor runs in a virtual machine: all exits to that hypervisor pass the outer one, as do its entries into the guest; and those of the next three counters.",
     outer_fills: "1" = "Exits to the outer hypervisor for an entry that is missing in its composed tables, though present in the inner hypervisor's.",
     outer_stores: "1" = "Exits to the outer hypervisor for stores of the inner one to its nested tables.",
@@ -89,6 +90,7 @@ counters! {
     syncs: "pages" = "Unsync shadow pages re-read from the guest's tables.",
     shadow_pages_made: "pages" = "Shadow pages created.",
     shadow_pages_zapped: "pages" = "Shadow pages zapped.",
+    hypercall_entries: "1" = "Entries of page tables that the hypervisor checked: changed by hypercalls, or found in new tables.",
     mode_switches: "1" = "Switches of the paging mode.",
     frames_backed: "pages" = "4 KB host pages newly backed for the guest.",
     huge_frames_backed: "pages" = "2 MB host pages newly backed for the guest; a 1 GB page counts as 512.",
@@ -199,6 +201,6 @@ mod tests {
         assert_eq!(s.values().len(), Sample::COUNTERS.len());
         assert_eq!(Sample::from_values(s.values()), s);
         assert_eq!(s.all_exits(), 5);
-        assert_eq!(s.exits().count(), 11);
+        assert_eq!(s.exits().count(), 12);
     }
 }

@@ -35,8 +35,8 @@ impl Draws {
     /// The layout of a configuration's frames; none if caches of these levels have the data in the same sets as the ideal run's.
     pub(super) fn layout(&self, config: Config, levels: &[CacheLevel]) -> Option<Layout> {
         let (layout, order) = match (config.mode, self.frames) {
-            (Paging::Native, _) | (Paging::Offset, Frames::Fresh) => return None,
-            (Paging::Offset, Frames::Aged) => (Layout::Single, 0),
+            (Paging::Native, _) | (Paging::Offset | Paging::Direct, Frames::Fresh) => return None,
+            (Paging::Offset | Paging::Direct, Frames::Aged) => (Layout::Single, 0),
             // An inner hypervisor's memory lies on the machine as that of a hypervisor there would.
             (_, frames) => {
                 let order = frames.least_order(config.host_page);

@@ -6,7 +6,7 @@ use super::Model;
 use super::groups::places;
 use crate::charge::Place;
 use crate::memory::Uncached;
-use crate::paging::Cr4Write;
+use crate::paging::{Cr4Write, Stored};
 use crate::timeline::Cut;
 use bifold_mmu::{Gpa, Gva, Side};
 use bifold_trace::Event;
@@ -80,6 +80,7 @@ impl Model {
                         caches.first_use();
                     }
                 }
+                self.hear(Stored::Entry(Gpa(gpa)));
                 self.guest.store_word(Gpa(gpa), old, new);
                 if self.pcid && old & 1 != 0 {
                     let owner = self.guest.owner(gpa >> 12);
@@ -89,9 +90,15 @@ impl Model {
                 }
             }
             // Tables are in memory; what a damaged stream puts elsewhere reads as not present.
-            Event::Table { gfn, level, entries } if gfn < self.frames => self.guest.add(gfn, level, entries),
+            Event::Table { gfn, level, entries } if gfn < self.frames => {
+                self.hear(Stored::Table(gfn, entries));
+                self.guest.add(gfn, level, entries);
+            }
             Event::Table { .. } => {}
-            Event::Retire { gfn } => self.guest.retire(gfn),
+            Event::Retire { gfn } => {
+                self.hear(Stored::Retired(gfn));
+                self.guest.retire(gfn);
+            }
             Event::Check { gva, gpa } => {
                 self.walk_checks += 1;
                 let ours = self.guest.lookup(self.vcpus[vcpu].root, Gva(gva)).map(|l| l.gpa(Gva(gva)));
@@ -137,6 +144,17 @@ impl Model {
             if let Event::Fault { gva, error } = event {
                 running.fault(Gva(gva), error);
             }
+        }
+    }
+
+    /// Configurations hear of a store to a table, if they have to. Not of the tables that there are when the guest starts.
+    #[inline]
+    fn hear(&mut self, store: Stored<'_>) {
+        if self.hears_stores && self.vcpus[self.current].started {
+            for regime in self.regimes.iter_mut().filter(|r| r.hears_stores()) {
+                regime.stored(self.current, store, &self.guest);
+            }
+            self.flush_asked();
         }
     }
 

@@ -119,7 +119,7 @@ impl Vcpu {
 }
 
 /// What the tables of a configuration are made from.
-fn setup<'a>(guest: &'a GuestTables, profile: &Profile, options: &Options, placed: bool) -> Setup<'a> {
+fn setup<'a>(guest: &'a GuestTables, profile: &'a Profile, options: &Options, placed: bool) -> Setup<'a> {
     Setup {
         guest,
         nested: options.nested_format,
@@ -127,6 +127,7 @@ fn setup<'a>(guest: &'a GuestTables, profile: &Profile, options: &Options, place
         kvm: profile.kvm,
         virtualization: profile.cpu.virtualization,
         frames: options.host_frames,
+        profile,
         placed,
     }
 }
@@ -175,11 +176,23 @@ pub struct Model {
     /// What hosts hold at most, if they page out.
     limit: Option<Box<limit::Limit>>,
     looks: looked::Looks,
+    /// Some configuration hears of the guest's stores to its tables.
+    hears_stores: bool,
 }
 
 impl Model {
     /// A model that has seen nothing yet.
+    ///
+    /// # Panics
+    ///
+    /// If a configuration does not [serve](crate::Paging::serves) the format of the guest's tables.
     pub fn new(profile: &Profile, options: Options) -> Model {
+        let refused = options.configs.iter().find(|c| !c.mode.serves(options.guest_format));
+        assert!(
+            refused.is_none(),
+            "{} is for guests in 64-bit mode",
+            refused.map(|c| c.name()).unwrap_or_default()
+        );
         let guest = GuestTables::new(options.guest_format);
         let pcid = profile.cpu.pcid && options.guest_format.is_long();
         let vcpus = options.vcpus.max(1);
@@ -190,6 +203,7 @@ impl Model {
             .iter()
             .map(|&c| Regime::new(c, profile, &setup, options.guest_frames, options.seed))
             .collect();
+        let hears_stores = regimes.iter().any(Regime::hears_stores);
         let groups = Group::start(&regimes, &Kind { arrays: profile.tlb_specs(), vcpus, pcid });
         let draws = Draws { seed: options.seed, frames: options.host_frames };
         let interval = (options.interval_seconds * profile.cpu.frequency_hz as f64).max(1.0) as u64;
@@ -232,6 +246,7 @@ impl Model {
             charges: None,
             limit: None,
             looks: looked::Looks::default(),
+            hears_stores,
             observers: Observers {
                 caches: Caches::new(profile, options.caches, draws, vcpus, &options.configs),
                 places: options.placed.as_ref().map(|p| Places::new(p, vcpus, &options.configs)),

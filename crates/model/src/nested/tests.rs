@@ -2,6 +2,7 @@
 //! A ready entry's walk is the walk of any entry, and what the host does to a page reaches the tables.
 
 use super::*;
+use bifold_mmu::Tag;
 use crate::KvmVersion;
 use crate::host::Taking;
 use crate::memory::{Refs, Uncached};

@@ -5,11 +5,11 @@
 //! backed and mapped all of that memory before, as that of a virtual machine that has run for some time is, so no walk ends in
 //! those tables. They are not stored then: where each of their entries lies follows from the address that it maps.
 
-use super::two::{self, NestedSpace};
 use super::{Setup, Walker, walk_1d};
 use crate::memory::{Memory, References};
 use crate::nested::{Violation, base};
 use crate::page::{Made, Page};
+use crate::walk_2d::{self, NestedSpace, walk_2d};
 use bifold_mmu::{Dimension, Format, Gpa, Gva, Hpa, PageSize, Start, Walk, WalkCache};
 use std::fmt::Debug;
 
@@ -139,8 +139,8 @@ impl<const EXITS: bool> Below for Outer<EXITS> {
         _: impl Fn(u64) -> Page,
     ) -> Walk {
         let (caches, mut refs, _) = cpu.begin_walk();
-        let first = two::first(caches, format, root, gva);
-        match two::walk_2d(&mut &*self, caches, format, first, gva, false, &mut refs, read) {
+        let first = walk_2d::first(caches, format, root, gva);
+        match walk_2d(&mut &*self, caches, format, first, gva, false, &mut refs, read) {
             Ok(end) => end,
             Err(Violation { gpa, .. }) => unreachable!("the outer tables map all, {gpa:?} too"),
         }

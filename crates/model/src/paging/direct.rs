@@ -1,16 +1,30 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Modes whose hardware walks the guest's own tables alone.
+//! Direct paging, as Xen's paravirtual guests have it (Barham et al., SOSP 2003): the guest's tables hold the machine's
+//! addresses, and the hardware walks them alone. The guest may read its tables and not write them; the hypervisor checks
+//! each change, which comes by a hypercall.
 //!
-//! Native paging has no hypervisor, and nothing exits. In offset paging, the guest's memory is one contiguous region of the host's:
-//! the hardware checks each guest-physical address against the region's limit and adds its base, as it does for a
-//! segment. No access violates anything, because the region is there before the guest starts.
+//! How many hypercalls there are follows Linux (`arch/x86/xen/mmu_pv.c`, `multicalls.c`, 6.1):
 //!
-//! The direct segments of Basu et al. (ISCA 2013) and of Gandhi et al. (MICRO 2014, "VMM direct") are this design.
-//! With several guest nodes, each has a region of its own.
+//! - A store to an entry above level 1 is one call (`xen_set_pmd` and its like: no loop over such entries is in lazy MMU
+//!   mode).
+//! - Stores to one table of level 1 that follow each other on a vCPU are one call for up to 32 entries (`MC_BATCH`): Linux
+//!   is in lazy MMU mode while it goes through a table of level 1 (`zap_pte_range`, `copy_pte_range`, `change_pte_range`).
+//!   Another table, a page fault, a load of CR3, INVLPG, a write to CR4 or a walk that reads an entry of the table ends
+//!   the batch. So the one entry that a page fault sets is a call of its own (`xen_set_pte`).
+//! - A page that becomes a table is pinned, which checks its entries; one that ceases to be a table is unpinned. Up to 32
+//!   that follow each other are one call (`xen_pgd_pin`, `xen_pgd_unpin`).
+//! - Loads of CR3 and INVLPG are one call each (`MMUEXT_NEW_BASEPTR`, `MMUEXT_INVLPG_LOCAL`), and a write to CR4 is an
+//!   exit, as any privileged instruction. A read of CR3 is none (`xen_read_cr3`).
+//! - A page fault enters the hypervisor, which hands it to the guest.
 //!
-//! Left out: TLB entries beyond the guest's page size, and what keeping such a region contiguous costs the host.
+//! The domain's memory is there before it starts: no access violates anything, and where it lies is as for
+//! [`OffsetPaging`].
+//!
+//! Left out: system calls, which enter the hypervisor in 64-bit mode, where user and kernel have roots of their own; that the
+//! kernel's pages are not global there; and that the kernel fills the tables of a new process before they are pinned, where
+//! the stream has stores to such tables.
 
-use super::{Cr4Write, PagingMode, Setup, Vm, Walker, walk_1d, walk_1d_steady};
+use super::{Cr4Write, OffsetPaging, PagingMode, Setup, Stored, Vm, Walker};
 use crate::access::{Miss, Steady};
 use crate::ages::Reuse;
 use crate::guest::GuestTables;
@@ -18,52 +32,67 @@ use crate::host::HostMemory;
 use crate::memory::{Memory, References};
 use crate::page::Page;
 use crate::profile::ExitCosts;
-use bifold_mmu::{Entry, Gpa, Gva, Hpa, Start, WalkCache};
+use bifold_mmu::{Entry, Gpa, Gva, Hpa, WalkCache};
 use std::ops::Range;
 
-/// No tables beside the guest's. The guest's memory begins at `BASE` of the machine's; with 0 it is the machine's.
+/// `MC_BATCH`.
+const MOST: u64 = 32;
+
+/// What the next operation may be added to.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+enum Batch {
+    #[default]
+    Ended,
+    /// So many stores to the table of level 1 in this frame.
+    Stores(u64, u64),
+    /// So many tables pinned or unpinned.
+    Pins(u64),
+}
+
+/// Direct paging.
 #[derive(Debug)]
-pub struct Direct<const BASE: u64>;
-
-/// Native paging.
-pub type NativePaging = Direct<0>;
-/// Offset paging. Any frame will do for the region's first: data caches see it, and nothing else.
-pub type OffsetPaging = Direct<{ 1 << 40 }>;
-
-/// What decides on which node the memory at `gpa` lies.
-#[inline]
-fn page_at<const BASE: u64>(gpa: Gpa) -> Page {
-    if BASE == 0 { Page::Machine(gpa) } else { Page::Region(gpa) }
+pub struct DirectPaging {
+    own: OffsetPaging,
+    /// Per vCPU.
+    batches: Vec<Batch>,
 }
 
-#[inline]
-fn walk<const BASE: u64, M: Memory>(
-    cpu: &mut Walker<'_, M>,
-    gva: Gva,
-    root: Gpa,
-    guest: &GuestTables,
-    read: impl Fn(u64) -> u64,
-) {
+impl DirectPaging {
+    fn end(&mut self, vcpu: usize) {
+        self.batches[vcpu] = Batch::Ended;
+    }
+
+    /// One operation more: begins a call unless it goes on with `batch`, which then becomes one longer.
+    fn operation(
+        &mut self,
+        vm: &mut Vm<'_>,
+        vcpu: usize,
+        alone: Batch,
+        longer: impl Fn(Batch) -> Option<Batch>,
+    ) {
+        let batch = &mut self.batches[vcpu];
+        *batch = match longer(*batch) {
+            Some(longer) => longer,
+            None => {
+                vm.counts.now.exits_hypercall += 1;
+                alone
+            }
+        };
+    }
+}
+
+/// Entries that are present among a table's words.
+fn present(words: &[u64; 512], guest: &GuestTables) -> u64 {
     let format = guest.format();
-    let Ok(top) = guest.start(root, gva) else {
-        cpu.begin_walk();
-        return;
-    };
-    let root = Start { table: top.table.wrapping_add(BASE), ..top };
-    let back = |at: u64| at.wrapping_sub(BASE);
-    let page = |at| page_at::<BASE>(Gpa(back(at)));
-    walk_1d(cpu, format, root, gva, |_, at| moved::<BASE>(format, read(back(at))), page);
+    let per_word = 8 >> format.entry_shift;
+    let bits = 64 / per_word;
+    let is_present = |word: u64, i: u32| word >> (bits * i) & format.present != 0;
+    words.iter().map(|&word| (0..per_word).filter(|&i| is_present(word, i)).count() as u64).sum()
 }
 
-/// A guest's entry that points to a table, as the walk sees it: the base is added to the table's address.
-#[inline]
-fn moved<const BASE: u64>(format: &bifold_mmu::Format, entry: u64) -> u64 {
-    if entry & format.present == 0 { entry } else { entry.wrapping_add(BASE) }
-}
-
-impl<const BASE: u64> PagingMode for Direct<BASE> {
-    fn new(_: &HostMemory, _: &Setup<'_>) -> Self {
-        Direct
+impl PagingMode for DirectPaging {
+    fn new(host: &HostMemory, setup: &Setup<'_>) -> Self {
+        DirectPaging { own: OffsetPaging::new(host, setup), batches: vec![Batch::Ended; setup.vcpus] }
     }
 
     #[inline]
@@ -73,13 +102,17 @@ impl<const BASE: u64> PagingMode for Direct<BASE> {
         miss: &Miss,
         guest: &mut GuestTables,
     ) -> Option<Entry> {
-        walk::<BASE, M>(cpu, miss.gva, miss.root, guest, |at| miss.read(guest, at));
-        Some(miss.guest_entry(guest))
+        if matches!(self.batches[miss.vcpu], Batch::Stores(table, _) if table == miss.leaf.step.at >> 12) {
+            self.end(miss.vcpu);
+        }
+        self.own.walk(cpu, miss, guest)
     }
 
     #[inline]
-    fn steady(&mut self, _: &WalkCache, miss: &Steady<'_>) -> Option<bool> {
-        Some(miss.writable)
+    fn steady(&mut self, caches: &WalkCache, miss: &Steady<'_>) -> Option<bool> {
+        let ends =
+            matches!(self.batches[miss.vcpu], Batch::Stores(table, _) if table == miss.path.table(1) >> 12);
+        if ends { None } else { self.own.steady(caches, miss) }
     }
 
     #[inline]
@@ -88,39 +121,86 @@ impl<const BASE: u64> PagingMode for Direct<BASE> {
         caches: &mut WalkCache,
         miss: &Steady<'_>,
         refs: &mut References<'_, M>,
-        _: &HostMemory,
+        host: &HostMemory,
     ) {
-        // Caches hold addresses as the hardware has them.
-        let table = |level| miss.path.table(level).wrapping_add(BASE);
-        let page = |at: u64| page_at::<BASE>(Gpa(at.wrapping_sub(BASE)));
-        walk_1d_steady(caches, miss.format, miss.gva, refs, table, page);
+        self.own.walk_steady(caches, miss, refs, host);
     }
 
     fn walk_to_fault<M: Memory>(
         &mut self,
         cpu: &mut Walker<'_, M>,
-        _: usize,
+        vcpu: usize,
         gva: Gva,
         root: Gpa,
         guest: &GuestTables,
     ) {
-        walk::<BASE, M>(cpu, gva, root, guest, |at| guest.read(Gpa(at)));
+        self.own.walk_to_fault(cpu, vcpu, gva, root, guest);
     }
 
     fn load_registers<M: Memory>(
         &mut self,
         cpu: &mut Walker<'_, M>,
-        _: usize,
+        vcpu: usize,
         root: Gpa,
         guest: &GuestTables,
     ) {
-        let at = GuestTables::root_table(root);
-        let (_, mut refs, _) = cpu.parts();
-        refs.touch(guest.format().depth(), 0, || Hpa(at.0.wrapping_add(BASE)), || page_at::<BASE>(at));
+        self.own.load_registers(cpu, vcpu, root, guest);
     }
 
-    fn write_cr4(&mut self, vm: &mut Vm<'_>, _: usize, write: Cr4Write, _: &GuestTables) {
-        vm.counts.now.exits_cr4_write += u64::from(BASE != 0 && write.exits(true));
+    fn guest_fault(
+        &mut self,
+        vm: &mut Vm<'_>,
+        vcpu: usize,
+        _: Gva,
+        error: u64,
+        _: &GuestTables,
+    ) -> Option<bool> {
+        self.end(vcpu);
+        vm.counts.now.exits_guest_fault += 1;
+        Some(error & 1 != 0)
+    }
+
+    fn load_cr3(&mut self, vm: &mut Vm<'_>, vcpu: usize, _: u64, _: &GuestTables) {
+        self.end(vcpu);
+        vm.counts.now.exits_cr3_write += 1;
+    }
+
+    fn write_cr4(&mut self, vm: &mut Vm<'_>, vcpu: usize, _: Cr4Write, _: &GuestTables) {
+        self.end(vcpu);
+        vm.counts.now.exits_cr4_write += 1;
+    }
+
+    fn invlpg(&mut self, vm: &mut Vm<'_>, vcpu: usize, _: Gva, _: &GuestTables) {
+        self.end(vcpu);
+        vm.counts.now.exits_invlpg += 1;
+    }
+
+    fn hears_stores(&self) -> bool {
+        true
+    }
+
+    fn stored(&mut self, vm: &mut Vm<'_>, vcpu: usize, store: Stored<'_>, guest: &GuestTables) {
+        match store {
+            Stored::Entry(at) => {
+                let table = at.frame();
+                let Some(level) = guest.level(table) else { return };
+                vm.counts.now.hypercall_entries += 1;
+                let alone = if level == 1 { Batch::Stores(table, 1) } else { Batch::Ended };
+                self.operation(vm, vcpu, alone, |batch| match batch {
+                    Batch::Stores(of, n) if of == table && n < MOST => Some(Batch::Stores(of, n + 1)),
+                    _ => None,
+                });
+            }
+            Stored::Table(..) | Stored::Retired(_) => {
+                if let Stored::Table(_, words) = store {
+                    vm.counts.now.hypercall_entries += present(words, guest);
+                }
+                self.operation(vm, vcpu, Batch::Pins(1), |batch| match batch {
+                    Batch::Pins(n) if n < MOST => Some(Batch::Pins(n + 1)),
+                    _ => None,
+                });
+            }
+        }
     }
 
     fn host_unmapped(&mut self, _: Range<u64>) -> bool {
@@ -143,17 +223,18 @@ impl<const BASE: u64> PagingMode for Direct<BASE> {
         0
     }
 
+    /// The kernel is made for the one interface.
     fn can_switch(&self) -> bool {
         false
     }
 
     #[inline]
-    fn hpa(&self, _: &HostMemory, gpa: Gpa) -> Hpa {
-        Hpa(gpa.0.wrapping_add(BASE))
+    fn hpa(&self, host: &HostMemory, gpa: Gpa) -> Hpa {
+        self.own.hpa(host, gpa)
     }
 
-    fn page(&self, _: &HostMemory, gpa: Gpa) -> Page {
-        page_at::<BASE>(gpa)
+    fn page(&self, host: &HostMemory, gpa: Gpa) -> Page {
+        self.own.page(host, gpa)
     }
 
     fn tables(&self) -> u64 {

@@ -5,13 +5,14 @@
 //! [`Tables`] holds the tables of any mode, and [`each_mode!`] calls a hook of the mode it
 //! holds: the one place that matches on modes. Every call is a direct one.
 
+mod agile;
 mod below;
 mod cr4;
 mod direct;
 mod nested;
 mod nested_on_nested;
+mod own;
 mod shadow;
-mod two;
 
 use crate::access::{Flush, Miss, Steady};
 use crate::ages::Reuse;
@@ -21,17 +22,30 @@ use crate::host::{Frames, HostMemory};
 use crate::memory::{Memory, References};
 use crate::page::Page;
 use crate::profile::{ExitCosts, Virtualization};
-use crate::{KvmVersion, Paging};
+use crate::{KvmVersion, Paging, Profile};
 use bifold_mmu::{Dimension, Entry, Format, Gpa, Gva, Hpa, PageSize, Start, Walk, WalkCache, walk};
 use std::convert::Infallible;
 use std::ops::Range;
 
+pub use agile::AgilePaging;
 use below::{Below, Machine, Outer};
 pub use cr4::Cr4Write;
-pub use direct::{NativePaging, OffsetPaging};
+pub use direct::DirectPaging;
 pub use nested::NestedPaging;
 pub use nested_on_nested::NestedOnNested;
+pub use own::{NativePaging, OffsetPaging};
 pub use shadow::{Pvm, ShadowOnNested, ShadowPaging};
+
+/// What a guest does to a page that is a table, or becomes one.
+#[derive(Debug, Clone, Copy)]
+pub enum Stored<'a> {
+    /// Stores an entry.
+    Entry(Gpa),
+    /// The page becomes a table with these words.
+    Table(u64, &'a [u64; 512]),
+    /// The table is used for something else.
+    Retired(u64),
+}
 
 /// What a mode works on beside its own tables.
 #[derive(Debug)]
@@ -86,6 +100,8 @@ pub struct Setup<'a> {
     pub virtualization: Virtualization,
     /// How long the host has run.
     pub frames: Frames,
+    /// The machine's profile.
+    pub profile: &'a Profile,
     /// Whether the host's memory remembers for which vCPU each page was backed and each table made.
     pub placed: bool,
 }
@@ -216,6 +232,15 @@ pub trait PagingMode: Sized {
     /// INVLPG.
     fn invlpg(&mut self, _vm: &mut Vm<'_>, _vcpu: usize, _gva: Gva, _guest: &GuestTables) {}
 
+    /// True if the mode has to hear of the guest's stores to its tables ([`PagingMode::stored`]) beside those that exit.
+    #[inline]
+    fn hears_stores(&self) -> bool {
+        false
+    }
+
+    /// The guest is about to change what is in a table's page.
+    fn stored(&mut self, _vm: &mut Vm<'_>, _vcpu: usize, _store: Stored<'_>, _guest: &GuestTables) {}
+
     /// The host has unmapped these guest frames (`kvm_unmap_gfn_range`): drops their entries.
     /// True if there were any, so that TLBs must be flushed.
     fn host_unmapped(&mut self, gfns: Range<u64>) -> bool;
@@ -296,6 +321,10 @@ pub enum Tables {
     Shadow(Box<ShadowPaging>),
     /// The guest's, in a contiguous region of the host's memory.
     Offset(OffsetPaging),
+    /// The hypervisor's composed tables, then the guest's and the host's.
+    Agile(Box<AgilePaging>),
+    /// The guest's, which only the hypervisor may change.
+    Direct(Box<DirectPaging>),
     /// Those of an inner hypervisor, and the outer one's.
     ShadowOnNested(Box<ShadowOnNested>),
     /// Both hypervisors', and those composed of them.
@@ -312,6 +341,8 @@ macro_rules! each_mode {
             $crate::paging::Tables::Nested($t) => $hook,
             $crate::paging::Tables::Shadow($t) => $hook,
             $crate::paging::Tables::Offset($t) => $hook,
+            $crate::paging::Tables::Agile($t) => $hook,
+            $crate::paging::Tables::Direct($t) => $hook,
             $crate::paging::Tables::ShadowOnNested($t) => $hook,
             $crate::paging::Tables::NestedOnNested($t) => $hook,
             $crate::paging::Tables::Pvm($t) => $hook,
@@ -328,6 +359,8 @@ impl Tables {
             Paging::Nested => Tables::Nested(Box::new(NestedPaging::new(host, setup))),
             Paging::Shadow => Tables::Shadow(Box::new(ShadowPaging::new(host, setup))),
             Paging::Offset => Tables::Offset(OffsetPaging::new(host, setup)),
+            Paging::Agile => Tables::Agile(Box::new(AgilePaging::new(host, setup))),
+            Paging::Direct => Tables::Direct(Box::new(DirectPaging::new(host, setup))),
             Paging::ShadowOnNested => Tables::ShadowOnNested(Box::new(ShadowOnNested::new(host, setup))),
             Paging::NestedOnNested => Tables::NestedOnNested(Box::new(NestedOnNested::new(host, setup))),
             Paging::Pvm => Tables::Pvm(Box::new(Pvm::new(host, setup))),

@@ -17,7 +17,14 @@ use std::ops::Range;
 
 /// An exit for a frame that the nested tables do not map as needed.
 #[cold]
-fn violate(nested: &mut Nested, violation: Violation, vcpu: usize, gva: Gva, fetch: bool, vm: &mut Vm<'_>) {
+pub(super) fn violate(
+    nested: &mut Nested,
+    violation: Violation,
+    vcpu: usize,
+    gva: Gva,
+    fetch: bool,
+    vm: &mut Vm<'_>,
+) {
     let Vm { host, counts } = vm;
     counts.now.exits_violation += 1;
     counts.log_exits(|| {
@@ -139,7 +146,8 @@ impl PagingMode for NestedPaging {
 
     /// A guest table that the nested tables do not map is a violation for this walk too.
     fn permission_fault(&mut self, vm: &mut Vm<'_>, vcpu: usize, gva: Gva, root: Gpa, guest: &GuestTables) {
-        while let Some(violation) = self.0.unmapped_table(guest, root, gva) {
+        let Some(top) = self.0.top(guest, root, gva) else { return };
+        while let Some(violation) = self.0.unmapped_table(guest, top, false, gva) {
             violate(&mut self.0, violation, vcpu, gva, false, vm);
         }
     }
@@ -169,7 +177,9 @@ impl PagingMode for NestedPaging {
     }
 
     fn use_page(&mut self, _: usize, root: Gpa, gva: Gva, guest: &GuestTables) {
-        self.0.use_path(guest, root, gva);
+        if let Some(top) = self.0.top(guest, root, gva) {
+            self.0.use_path(guest, top, gva);
+        }
     }
 
     fn cold_exit_cycles(&self, exit: &ExitCosts) -> u64 {

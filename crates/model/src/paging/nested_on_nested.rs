@@ -12,7 +12,6 @@
 //!
 //! The outer hypervisor has backed all memory of the inner one before (see [`below`](super::below)).
 
-use super::two::{self, NestedSpace};
 use super::{Cr4Write, PagingMode, Setup, Vm, Walker};
 use crate::Sample;
 use crate::access::{AccessKind, Flush, Miss, Steady};
@@ -25,6 +24,7 @@ use crate::nested::Violation;
 use crate::page::Page;
 use crate::profile::{ExitCosts, Virtualization};
 use crate::shadow::{DirectStore, Fixed, Shadow, World};
+use crate::walk_2d::{self, NestedSpace, walk_2d};
 use bifold_mmu::{Dimension, Entry, Format, Gpa, Gva, Hpa, PageSize, Walk, WalkCache, walk};
 use std::collections::{HashMap, HashSet};
 use std::ops::Range;
@@ -381,9 +381,9 @@ impl PagingMode for NestedOnNested {
                 size: PageSize::Size4K,
                 writable: false,
             };
-            let first = two::first(caches, guest.format(), top, miss.gva);
+            let first = walk_2d::first(caches, guest.format(), top, miss.gva);
             let read = |_, at| miss.read(guest, at);
-            match two::walk_2d(&mut space, caches, guest.format(), first, miss.gva, write, &mut refs, read) {
+            match walk_2d(&mut space, caches, guest.format(), first, miss.gva, write, &mut refs, read) {
                 Ok(_) => {
                     let (size, writable) = (space.size, space.writable);
                     let entry = miss.guest_entry(guest);
@@ -438,9 +438,9 @@ impl PagingMode for NestedOnNested {
             let NestedOnNested { composed, memory, .. } = self;
             let mut space =
                 Composed { tables: composed, vcpu, memory, size: PageSize::Size4K, writable: false };
-            let first = two::first(caches, guest.format(), top, gva);
+            let first = walk_2d::first(caches, guest.format(), top, gva);
             let read = |_, at| guest.read(Gpa(at));
-            match two::walk_2d(&mut space, caches, guest.format(), first, gva, false, &mut refs, read) {
+            match walk_2d(&mut space, caches, guest.format(), first, gva, false, &mut refs, read) {
                 Ok(_) => return,
                 Err(violation) => {
                     self.violate(violation, vcpu, gva, false, &mut cpu.vm);

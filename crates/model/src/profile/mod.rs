@@ -14,7 +14,10 @@ use crate::KvmVersion;
 use bifold_mmu::{ArraySpec, CacheSpec, PageSize, Tag};
 use bifold_trace::bounded;
 pub(crate) use keys::WalkCosts;
-pub use keys::{CacheLevel, Content, Cost, ExitCosts, KEYS, Key, Memory, TagKind, Variant, Virtualization};
+pub use keys::{
+    Agile, AgileStart, CacheLevel, Content, Cost, ExitCosts, KEYS, Key, Memory, TagKind, Variant,
+    Virtualization,
+};
 use keys::{Cpu, DimensionKind, Side, System, TlbArray, WalkCaches};
 pub use origins::{TableOrigin, Unmeasured};
 use overrides::set;
@@ -103,8 +106,8 @@ pub enum ProfileError {
 }
 
 /// The default is left out, so that naming it is no other profile.
-fn is_default(kvm: &KvmVersion) -> bool {
-    *kvm == KvmVersion::default()
+fn is_default<T: PartialEq + Default>(value: &T) -> bool {
+    *value == T::default()
 }
 
 /// A hardware profile.
@@ -139,6 +142,9 @@ pub struct Profile {
     /// What the machine's own kernel costs; the model does not use the values.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub system: Option<System>,
+    /// Agile paging.
+    #[serde(default, skip_serializing_if = "is_default")]
+    pub agile: Agile,
     /// Cycles per exit.
     pub exit: ExitCosts,
 }
@@ -201,6 +207,7 @@ impl Profile {
             toml::from_str(text).map_err(syntax)?
         } else {
             let mut table: toml::Table = toml::from_str(text).map_err(syntax)?;
+            keys::Cost::add_unnamed(&mut table);
             for setting in overrides {
                 set(&mut table, setting).map_err(|problem| ProfileError::Override {
                     origin: origin.into(),
@@ -294,6 +301,9 @@ impl Profile {
                 return bad("walk_cache.nested_tlb".into(), "is missing, but the variant is 2d+ntlb");
             }
             _ => {}
+        }
+        if self.agile.cr3_cache > 64 {
+            return bad("agile.cr3_cache".into(), "must be at most 64");
         }
         check_caches::check(self, origin)?;
         for table in self.origins() {

@@ -125,7 +125,7 @@ impl Profile {
             let values = ["page_fault", "page_fault_huge", "syscall", "process_switch", "mprotect"];
             out.push(origin("system", &s.source, &s.prior, &values));
         }
-        for (name, cost) in self.exit.iter() {
+        for (name, cost) in self.exit.iter().filter(|(_, cost)| !cost.is_unnamed()) {
             out.push(origin(format!("exit.{name}"), &cost.source, &cost.prior, &["cycles"]));
         }
         out

@@ -24,7 +24,7 @@ const PREFETCH: usize = 8;
 const MAX_HUGEPAGE_LEVEL: u8 = 3;
 
 /// The kind of a fault, which chooses its counter.
-enum Outcome {
+pub(super) enum Outcome {
     Hidden,
     Permission,
     Unsync,
@@ -60,9 +60,12 @@ impl Shadow {
             return Fixed::NotMapped;
         }
         let root = guest.root(vcpu, self.vcpus[vcpu].cr3);
-        let Some(walker) = GuestWalker::walk(guest, root, gva, kind.writes()) else {
+        let Some(mut walker) = GuestWalker::walk(guest, root, gva, kind.writes()) else {
             return Fixed::NotMapped;
         };
+        if self.hardware_sets_both() {
+            walker.pte_access = walker.access;
+        }
         self.unsynced = false;
         self.pages.maker = vcpu;
         let outcome = self.page_fault(vcpu, gva, kind, &walker, guest, host);
@@ -92,6 +95,14 @@ impl Shadow {
         let last = self.last_sptep(vcpu, gva);
         let old = self.pages.spte(last);
         let gpa = Gpa::from_frame(walker.gfn);
+
+        if let Some(level) = self.nested_level(walker) {
+            self.link_nested(vcpu, gva, walker, level, guest, host);
+            return Outcome::Hidden;
+        }
+        if write && self.counts_writes() && self.is_protected(walker.gfn) {
+            return self.write_protected(vcpu, gva, walker, guest, host);
+        }
 
         // page_fault_handle_page_track
         if old & PRESENT != 0 && write && self.pages.is_tracked(walker.gfn) {
@@ -166,7 +177,7 @@ impl Shadow {
     /// `FNAME(fetch)`: shadow pages from the root to the guest's leaf entry, below a
     /// large one direct pages as far as the host's page size or a shadowed table
     /// inside needs them, then the leaf. True if the leaf had to be write-protected.
-    fn fetch(
+    pub(super) fn fetch(
         &mut self,
         vcpu: usize,
         gva: Gva,
@@ -205,7 +216,7 @@ impl Shadow {
     }
 
     /// `kvm_mmu_child_role`: of the page below an spte. Two pages shadow the halves of a 32-bit leaf table.
-    fn child_role(&self, id: usize, level: u8, direct: bool, access: u8) -> Role {
+    pub(super) fn child_role(&self, id: usize, level: u8, direct: bool, access: u8) -> Role {
         let quadrant = if self.has_4_byte_gpte { (id & 1) as u8 } else { 0 };
         Role { level, direct, access, quadrant }
     }
@@ -214,7 +225,7 @@ impl Shadow {
     /// if it is the right one, else one from the hash or a new one, synced first. That
     /// covers `validate_direct_spte`: a direct page made for a clean guest entry has
     /// another role than the dirty entry asks for.
-    fn link_child(&mut self, id: usize, gfn: u64, role: Role, world: World<'_>) -> usize {
+    pub(super) fn link_child(&mut self, id: usize, gfn: u64, role: Role, world: World<'_>) -> usize {
         let present = self.pages.spte(id) & PRESENT != 0;
         if present && !self.pages.is_last(id) {
             let child = self.pages.child(id);
@@ -405,7 +416,7 @@ impl Shadow {
     /// `FNAME(prefetch_gpte)`: false if the guest's entry is absent or not accessed
     /// (`FNAME(prefetch_invalid_gpte)`), or its frame not there to be written.
     pub(super) fn prefetch_gpte(&mut self, host: &HostMemory, id: usize, gpte: u64) -> bool {
-        if gpte & PRESENT == 0 || gpte & ACCESSED == 0 {
+        if gpte & PRESENT == 0 || gpte & ACCESSED == 0 && !self.hardware_sets_both() {
             self.pages.drop_spte(id);
             return false;
         }
@@ -414,7 +425,8 @@ impl Shadow {
             return false;
         }
         let role = self.pages.page(sptep_to_sp(id)).role;
-        let access = protect_clean(role.access & gpte_access(gpte), gpte);
+        let access = role.access & gpte_access(gpte);
+        let access = if self.hardware_sets_both() { access } else { protect_clean(access, gpte) };
         self.set_spte(host, id, access, gfn, true, true);
         true
     }

@@ -5,7 +5,8 @@
 //!
 //! `fault.rs` follows `FNAME(page_fault)`, prefetch and the emulator; `sync.rs` unsync
 //! pages and INVLPG; `roots.rs` CR3 and CR4; `zap.rs` `kvm_mmu_prepare_zap_page`, the
-//! budget, write flooding; `pages.rs` and `spte.rs` hold pages, links and bits.
+//! budget, write flooding; `pages.rs` and `spte.rs` hold pages, links and bits; `agile.rs` has what agile paging
+//! adds.
 //!
 //! The shadow of a guest in 32-bit mode has the format of PAE, as KVM makes it on 64-bit hosts too.
 //!
@@ -15,6 +16,7 @@
 //! non-leaf table at once for one that no entry has); faults while an event is
 //! delivered; the exits by which other vCPUs are kicked out for a flush.
 
+mod agile;
 mod fault;
 mod inside;
 mod pages;
@@ -32,6 +34,8 @@ use crate::guest::GuestTables;
 use crate::host::{Backing, HostMemory};
 use crate::page::Page;
 use crate::{KvmVersion, Sample};
+pub use agile::Rules;
+use agile::Subtrees;
 use bifold_mmu::format::PAE;
 use bifold_mmu::{Format, Gpa, Gva, Start};
 pub use inside::DirectStore;
@@ -107,6 +111,8 @@ pub struct Shadow {
     /// Per large spte, by id: the interval of the last use.
     large_used_in: HashMap<usize, u32>,
     ages: Ages,
+    /// What agile paging adds; none under shadow paging.
+    subtrees: Option<Box<Subtrees>>,
 }
 
 impl Shadow {
@@ -134,6 +140,7 @@ impl Shadow {
             table_used_in: vec![0],
             large_used_in: HashMap::new(),
             ages: Ages::default(),
+            subtrees: None,
         }
     }
 
@@ -174,6 +181,12 @@ impl Shadow {
     #[inline]
     pub fn spte(&self, at: u64) -> u64 {
         self.pages.at(at)
+    }
+
+    /// Is this the (pseudo) host-physical address of a shadow page?
+    #[inline]
+    pub fn has_at(&self, table: u64) -> bool {
+        table >= pages::SHADOW_BASE
     }
 
     /// What decides on which node the table lies that has an entry at `at`.
@@ -277,6 +290,11 @@ impl Shadow {
         self.flush = Flush::All;
     }
 
+    /// Asks to flush every vCPU's TLB.
+    pub fn flush_all(&mut self) {
+        self.flush_remote_tlbs();
+    }
+
     fn flush_tlb_current(&mut self, vcpu: usize) {
         self.flush = match self.flush {
             Flush::Vcpu(v) if usize::from(v) != vcpu => Flush::All,
@@ -307,7 +325,7 @@ impl Shadow {
     }
 
     /// What KVM does on the way back into the guest, and the sample of the work done.
-    fn settle(&mut self, world: World<'_>, out: &mut Sample) {
+    pub fn settle(&mut self, world: World<'_>, out: &mut Sample) {
         if self.obsolete_roots {
             self.free_obsolete_roots(world);
         }

@@ -9,7 +9,7 @@
 
 use crate::page::{Made, Makers};
 
-use super::spte::{ADDRESS, LARGE, PRESENT, Role, WRITE};
+use super::spte::{ADDRESS, LARGE, PRESENT, Role, SWITCH, WRITE};
 use std::collections::HashMap;
 
 /// Where shadow pages lie in host-physical memory: above every frame of the guest.
@@ -374,14 +374,20 @@ impl Pages {
         debug_assert_eq!(self.sptes[id], 0);
         self.write(id, spte);
         self.gfns[id] = gfn;
-        let level = self.pages[sptep_to_sp(id)].role.level;
+        let level = self.mapped_level(id);
         self.list_add(Head::Rmap { level, gfn }, id);
+    }
+
+    /// The level of the pages that the rmap of a leaf spte is for.
+    fn mapped_level(&self, id: usize) -> u8 {
+        if self.sptes[id] & SWITCH != 0 { 1 } else { self.pages[sptep_to_sp(id)].role.level }
     }
 
     /// `drop_spte`: clears a leaf spte, which may be absent.
     pub fn drop_spte(&mut self, id: usize) {
         if self.sptes[id] & PRESENT != 0 {
-            let level = self.pages[sptep_to_sp(id)].role.level;
+            self.unlinked += u64::from(self.sptes[id] & SWITCH != 0);
+            let level = self.mapped_level(id);
             self.list_remove(Head::Rmap { level, gfn: self.gfns[id] }, id);
             self.write(id, 0);
         }

@@ -175,7 +175,7 @@ impl Shadow {
     }
 
     /// `mmu_free_root_page` of a cached root, or of the current one.
-    fn free_root(&mut self, vcpu: usize, prev: Option<usize>) {
+    pub(super) fn free_root(&mut self, vcpu: usize, prev: Option<usize>) {
         let v = &mut self.vcpus[vcpu];
         let root = match prev {
             Some(i) => &mut v.prev_roots[i],

@@ -17,6 +17,9 @@ pub(super) const DIRTY: u64 = 1 << 6;
 pub(super) const LARGE: u64 = 1 << 7;
 /// `shadow_host_writable_mask`: the host maps the frame writable.
 pub(super) const HOST_WRITABLE: u64 = 1 << 9;
+/// The entry switches to nested paging: it holds the host address of the guest's table of the next level (agile paging). It
+/// counts as a leaf, and is filed under the table's frame.
+pub(super) const SWITCH: u64 = 1 << 10;
 /// `kvm_mmu_page_get_access`: what the guest's entry allowed when the spte was made.
 pub(super) const ACCESS_SHIFT: u32 = 52;
 pub(super) const NX: u64 = 1 << 63;
@@ -66,6 +69,8 @@ pub(super) struct GuestWalker {
     pub pt_access: [u8; 5],
     /// Access allowed in all, after `protect_clean_gpte` unless writing.
     pub pte_access: u8,
+    /// The same without `protect_clean_gpte`.
+    pub access: u8,
     /// Frame that the address maps to.
     pub gfn: u64,
     /// `max_level`: that of the root table, below PAE's registers.
@@ -73,20 +78,26 @@ pub(super) struct GuestWalker {
 }
 
 impl GuestWalker {
+    /// A walk at its root, of `level`.
+    pub fn at(level: u8) -> GuestWalker {
+        GuestWalker {
+            level,
+            table_gfn: [0; 5],
+            pt_access: [0; 5],
+            pte_access: ACC_ALL,
+            access: ACC_ALL,
+            gfn: 0,
+            max_level: level,
+        }
+    }
+
     /// Walks; `None` if the guest's tables do not map `gva` for this access. Sets the
     /// leaf's accessed bit and for a write its dirty bit, as
     /// `FNAME(update_accessed_dirty_bits)` does (nothing reads those of upper levels).
     pub fn walk(guest: &mut GuestTables, root: Gpa, gva: Gva, write: bool) -> Option<GuestWalker> {
         let format: &'static Format = guest.format();
         let Start { level, mut table } = guest.start(root, gva).ok()?;
-        let mut w = GuestWalker {
-            level,
-            table_gfn: [0; 5],
-            pt_access: [0; 5],
-            pte_access: ACC_ALL,
-            gfn: 0,
-            max_level: level,
-        };
+        let mut w = GuestWalker::at(level);
         let mut access = ACC_ALL;
         loop {
             let slot = usize::from(w.level) - 1;
@@ -110,6 +121,7 @@ impl GuestWalker {
             if pte & bits != bits {
                 guest.store(Gpa(at), pte | bits);
             }
+            w.access = access;
             w.pte_access = if write { access } else { protect_clean(access, pte) };
             let offset = gva.0 & ((1 << format.level(w.level).shift) - 1);
             w.gfn = (table | offset) >> 12;

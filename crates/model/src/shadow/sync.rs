@@ -27,7 +27,7 @@ impl Shadow {
         while slot != 0 {
             let page = self.pages.page(slot);
             if !page.role.direct {
-                if !can_unsync {
+                if !can_unsync || self.counts_writes() {
                     return false;
                 }
                 if !page.unsync {

@@ -22,7 +22,8 @@ impl Shadow {
             *self.pages.track(gfn) += 1; // kvm_slot_page_track_add_page
         }
         self.pages.update_disallow_lpage(gfn, true);
-        if self.write_protect_gfn(gfn) {
+        // TLBs may hold the frame by the nested tables as well.
+        if self.write_protect_gfn(gfn) || self.counts_writes() {
             self.flush_remote_tlbs();
         }
     }

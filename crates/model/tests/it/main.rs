@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! The model against independent references.
 
+mod agile;
 mod caches;
 mod charges;
 mod closed_forms;

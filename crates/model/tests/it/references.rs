@@ -131,7 +131,7 @@ proptest! {
             let seed = 7;
             let mut slow = Reference::new(&profile, config, FRAMES, 1, seed).of(format);
             let guest = GuestTables::new(crate::random::format(format));
-            let setup = Setup { guest: &guest, nested: &X86_64_4_LEVEL, vcpus: 1, kvm: profile.kvm, virtualization: profile.cpu.virtualization, frames: Default::default(), placed: false };
+            let setup = Setup { guest: &guest, nested: &X86_64_4_LEVEL, vcpus: 1, kvm: profile.kvm, virtualization: profile.cpu.virtualization, frames: Default::default(), profile: &profile, placed: false };
             let regime = Regime::new(config, &profile, &setup, FRAMES, seed);
             let mut fast = Walks { regime, guest, root: Gpa(0), seen: Observer::default(), cr4: false };
             let (mut words, mut root, mut cr4) = (&writer.words[..], 0, 0);

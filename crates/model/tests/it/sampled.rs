@@ -243,8 +243,8 @@ fn in_a_gap_a_mended_fault_s_access_is_made_up_for() {
             // Its four tables, which the fault's walk touched, and the page itself.
             (Paging::Nested, true) => assert_eq!((t.exits_violation, t.frames_backed), (5, 5)),
             (Paging::Nested, false) => assert!(t.exits_violation >= 1),
-            (Paging::Offset, _) => unreachable!("not among these"),
             (Paging::Shadow, _) => assert_eq!((t.exits_guest_fault, t.exits_hidden_fault), (1, 1)),
+            _ => unreachable!("not among these"),
         }
         assert_eq!((t.walks, t.walk_cycles), (0, 0), "walks are measured in windows");
     }

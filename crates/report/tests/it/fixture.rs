@@ -41,7 +41,7 @@ fn sample(config: Config, i: u64) -> Sample {
     };
     let faults = s.guest_page_faults;
     match config.mode {
-        Paging::Native | Paging::Offset => {}
+        Paging::Native | Paging::Offset | Paging::Direct | Paging::Agile => {}
         Paging::Nested => {
             let small = config.host_page == bifold_mmu::PageSize::Size4K;
             s.host_refs = misses * if small { 5 } else { 3 };

@@ -1,0 +1,757 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! Agile paging (Gandhi, Hill and Swift, "Agile Paging: Exceeding the Best of Nested and Shadow Paging", ISCA 2016): a walk begins
+//! in shadow tables, and where an entry there switches, goes on as a nested walk of the guest's tables below.
+//!
+//! The switching entry gives the host address of the guest's table of the next level. So a walk in two dimensions of 4 levels each
+//! makes 4 references where nothing switches, 8, 12, 16 and 20 where the lowest one, two, three or all four levels are nested, and
+//! 24 in an address space that the hypervisor has not shadowed yet: CR3 has a guest address, which is translated first.
+//!
+//! The shadow tables are [`Shadow`]'s, the nested ones [`Nested`]'s, and both map one host's memory. The policy of the hypervisor
+//! is here; what is in nested mode, and the write protection, in `shadow/agile.rs`:
+//!
+//! - An address space begins in nested mode, as short ones cost least there. At the end of an interval in which it ran it is
+//!   shadowed if its nested walks cost more cycles in the interval than its loads of CR3 would have, which exit then.
+//! - The second write to a shadowed table within an interval moves the subtree below that table to nested mode, and the table can be
+//!   written freely.
+//! - At the end of an interval, tables in nested mode that were not written within it can be shadowed again, tables above first,
+//!   as faults come.
+//! - A shadowed address space whose exits took more cycles in an interval, the first after its change left out, than nested
+//!   walks would have, goes back to nested mode, and stays for twice as long as the last time.
+//!
+//! An interval is one of the timeline. The paper's is 1 s, which is 10 ms at the time scale of 100 of the suite's policies.
+//!
+//! Shadow entries are never out of date, so INVLPG and flushes by CR4 need no exit. A load of CR3 exits while some address space
+//! is shadowed, unless the cache of shadow roots has the value. A guest's page fault exits where its walk ends in the shadow
+//! tables.
+//!
+//! Left out: the hypervisor's own time at an interval's end, which reads the dirty bits of the entries that map the guest's tables;
+//! that these bits stand for 2 MB where the host's pages are so large; and the nested entries of 4 KB that a protected table in
+//! a page of 2 MB would need. The hardware's own references to a protected table do not count as writes to it.
+
+use super::nested::violate;
+use super::{Cr4Write, PagingMode, Setup, Stored, Vm, Walker};
+use crate::access::{AccessKind, Flush, Miss, Steady};
+use crate::ages::Reuse;
+use crate::exit_log::Access;
+use crate::guest::GuestTables;
+use crate::host::HostMemory;
+use crate::memory::{Memory, References};
+use crate::nested::{Nested, Violation};
+use crate::page::Page;
+use crate::profile::{AgileStart, ExitCosts};
+use crate::shadow::{Fixed, Rules, Shadow, World};
+use crate::{Profile, Sample};
+use bifold_mmu::{Dimension, Entry, Gpa, Gva, Hpa, PageSize, Start, Step, Tag, WalkCache};
+use std::collections::{HashMap, HashSet};
+use std::ops::Range;
+
+/// Walks that one access may take: each exit brings it an entry further, of 5 levels at most on either side. The bound is against a
+/// livelock.
+const MOST_WALKS: usize = 64;
+/// The longest time in nested mode before another attempt, as a power of two of intervals.
+const LONGEST: u32 = 6;
+
+/// A vCPU.
+#[derive(Debug, Clone, Default)]
+struct Vcpu {
+    cr3: u64,
+    root: Gpa,
+    /// Its address space, by number.
+    space: usize,
+    /// The address space is walked in nested mode.
+    nested: bool,
+    /// Values of CR3 whose roots the hardware knows, the last used first.
+    cached: Vec<u64>,
+}
+
+/// What is known of an address space.
+#[derive(Debug, Clone, Default)]
+struct Space {
+    /// The frame of its root; none if that is no table any more.
+    root: Option<u64>,
+    /// The hypervisor has not seen it but for a load of CR3: the hardware gets its root's guest address.
+    fresh: bool,
+    /// In this interval: walks, references to nested tables, loads of CR3, and cycles of exits that nested mode would not have.
+    walks: u64,
+    nested_refs: u64,
+    loads: u64,
+    exit_cycles: u64,
+    /// References to nested tables per walk, when it was last in nested mode.
+    refs_per_walk: f64,
+    /// It was shadowed at the end of the last interval.
+    new: bool,
+    /// Times that it went back to nested mode, and intervals until it may be shadowed again.
+    returns: u32,
+    waits: u32,
+}
+
+/// Counts the references to nested tables on their way.
+struct Counting<'a, M> {
+    memory: &'a mut M,
+    nested: u64,
+}
+
+impl<M: Memory> Memory for Counting<'_, M> {
+    #[inline(always)]
+    fn touch(&mut self, guest: u8, host: u8, at: impl FnOnce() -> Hpa, page: impl FnOnce() -> Page) -> usize {
+        self.nested += u64::from(host > 0);
+        self.memory.touch(guest, host, at, page)
+    }
+}
+
+/// Where a walk ended.
+enum End {
+    /// In the shadow tables: at this entry, or at one that is not present.
+    Shadow(Option<Step>),
+    /// In the guest's tables, below an entry that switches.
+    Nested,
+    /// The nested tables lack an entry.
+    Violation(Violation),
+}
+
+/// Where the hardware's walk of an address leaves the shadow tables.
+enum Part {
+    Shadow(Option<Step>),
+    /// To the guest's tables from here on. The address of the first is known or not.
+    Nested(Start, bool),
+}
+
+/// Agile paging, and its tables.
+#[derive(Debug)]
+pub struct AgilePaging {
+    shadow: Shadow,
+    nested: Nested,
+    vcpus: Vec<Vcpu>,
+    /// Number 0 is that of a vCPU which has not loaded CR3.
+    spaces: Vec<Space>,
+    /// Their numbers, by the frames of their roots.
+    numbers: HashMap<u64, usize>,
+    /// Frames of tables in nested mode, or not used by walks yet, that were written in this interval.
+    written: HashSet<u64>,
+    start: AgileStart,
+    /// Roots that the hardware can know, per vCPU.
+    cache: usize,
+    /// Cycles of a reference to a nested table, and of exits.
+    ref_cycles: f64,
+    costs: ExitCosts,
+    /// The last write to CR3 was an exit in which the hypervisor flushes.
+    by_exit: bool,
+    /// A new interval has begun, and the policy has not acted yet.
+    due: bool,
+    /// The flush to come concerns nested tables as well.
+    flushes_nested: bool,
+}
+
+impl AgilePaging {
+    fn of(host: &HostMemory, setup: &Setup<'_>, profile: &Profile) -> Self {
+        let keys = profile.agile;
+        let rules = Rules { writes: keys.writes, sets_both: keys.sets_both };
+        let shadow = Shadow::new(setup.guest.format(), host.frames(), setup.vcpus, setup.kvm);
+        let walk = &profile.walk;
+        AgilePaging {
+            shadow: shadow.with_subtrees(rules),
+            nested: Nested::new(host, setup.nested),
+            vcpus: vec![Vcpu::default(); setup.vcpus],
+            spaces: vec![Space::default()],
+            numbers: HashMap::new(),
+            written: HashSet::new(),
+            start: keys.start,
+            cache: usize::from(keys.cr3_cache),
+            ref_cycles: (walk.host_upper + walk.host_leaf) as f64 / 2.0,
+            costs: profile.exit.clone(),
+            by_exit: keys.writes == 0,
+            due: false,
+            flushes_nested: false,
+        }
+    }
+
+    /// Loads of CR3 exit, unless the hardware knows the root: some address space is shadowed.
+    fn intercepts(&self) -> bool {
+        !self.shadow.counts_writes() || self.numbers.keys().any(|gfn| !self.shadow.is_nested(*gfn))
+    }
+
+    /// The number of the address space with the root in this frame, which begins if it was not seen before.
+    fn space(&mut self, gfn: u64) -> usize {
+        if let Some(&number) = self.numbers.get(&gfn) {
+            return number;
+        }
+        let fresh = self.start == AgileStart::Nested;
+        if fresh {
+            self.shadow.begin_nested(gfn);
+        }
+        self.spaces.push(Space { root: Some(gfn), fresh, ..Space::default() });
+        self.numbers.insert(gfn, self.spaces.len() - 1);
+        self.spaces.len() - 1
+    }
+
+    /// The hypervisor's `work` in an exit of the vCPU, whose cycles are its address space's.
+    fn exit<R>(
+        &mut self,
+        vcpu: usize,
+        vm: &mut Vm<'_>,
+        work: impl FnOnce(&mut Self, &mut HostMemory, &mut Sample) -> R,
+    ) -> R {
+        vm.host.note_unmapped(true);
+        let mut done = Sample::default();
+        let result = work(self, vm.host, &mut done);
+        vm.counts.now.add(&done);
+        let backed = Sample { frames_backed: 0, huge_frames_backed: 0, ..done };
+        self.spaces[self.vcpus[vcpu].space].exit_cycles += self.costs.cycles(&backed);
+        self.tell_nested(vm.host);
+        self.refresh();
+        result
+    }
+
+    /// The nested tables lose what the host unmapped while it backed pages for the shadow tables, which know.
+    fn tell_nested(&mut self, host: &mut HostMemory) {
+        for gfns in host.take_unmapped().into_iter().flatten() {
+            if self.nested.host_unmapped(gfns) {
+                self.flushes_nested = true;
+                self.shadow.flush_all();
+            }
+        }
+    }
+
+    /// The other way round: it backed pages for the nested tables.
+    fn tell_shadow(&mut self, host: &mut HostMemory) {
+        for gfns in host.take_unmapped().into_iter().flatten() {
+            if self.shadow.host_unmapped(gfns) {
+                self.shadow.flush_all();
+            }
+        }
+    }
+
+    /// Notes for each vCPU in which mode its address space is.
+    fn refresh(&mut self) {
+        for v in &mut self.vcpus {
+            v.nested = self.shadow.is_nested(v.root.frame());
+        }
+    }
+
+    /// The policy at an interval's end.
+    #[cold]
+    fn decide(&mut self, guest: &GuestTables, host: &mut HostMemory, counts: &mut Sample) {
+        self.due = false;
+        if !self.shadow.counts_writes() {
+            return;
+        }
+        let mut stay = std::mem::take(&mut self.written);
+        let cr3_cycles = if self.cache > 0 { 0 } else { self.costs.cr3_write.cycles };
+        let mut to_nested = Vec::new();
+        let mut shadowed = false;
+        for space in &mut self.spaces {
+            let Some(gfn) = space.root else { continue };
+            let used = space.walks > 0;
+            let mut nested = self.shadow.is_nested(gfn);
+            if nested && used {
+                space.refs_per_walk = space.nested_refs as f64 / space.walks as f64;
+                let gain = space.nested_refs as f64 * self.ref_cycles;
+                if space.waits > 0 {
+                    space.waits -= 1;
+                } else if gain > (space.loads * cr3_cycles) as f64 {
+                    (nested, space.fresh, space.new) = (false, false, true);
+                    shadowed = true;
+                }
+            } else if !nested && used && !std::mem::take(&mut space.new) {
+                let gain = space.walks as f64 * space.refs_per_walk * self.ref_cycles
+                    - space.nested_refs as f64 * self.ref_cycles;
+                if space.exit_cycles as f64 > gain {
+                    space.returns += 1;
+                    space.waits = 1 << space.returns.min(LONGEST);
+                    to_nested.push(gfn);
+                }
+            }
+            if nested {
+                stay.insert(gfn);
+            } else {
+                stay.remove(&gfn);
+            }
+            (space.walks, space.nested_refs, space.loads, space.exit_cycles) = (0, 0, 0, 0);
+        }
+        if self.shadow.stay_nested(stay) || shadowed {
+            self.shadow.flush_all();
+        }
+        for gfn in to_nested {
+            self.shadow.enter_nested(gfn, host);
+        }
+        self.refresh();
+        for vcpu in 0..self.vcpus.len() {
+            if shadowed && !self.vcpus[vcpu].nested {
+                self.load_shadow(vcpu, World { guest, host }, &mut Sample::default());
+            }
+        }
+        self.shadow.settle(World { guest, host }, counts);
+    }
+
+    /// The vCPU goes on in the shadow tables of its address space, if it is not there.
+    fn load_shadow(&mut self, vcpu: usize, world: World<'_>, out: &mut Sample) {
+        let v = &self.vcpus[vcpu];
+        if v.space != 0 {
+            self.shadow.load_cr3(vcpu, v.cr3, world, out);
+        }
+    }
+
+    /// The hardware's walk of `gva` in the shadow tables, without references.
+    fn part(&self, vcpu: usize, gva: Gva) -> Part {
+        let v = &self.vcpus[vcpu];
+        let format = self.shadow.format();
+        if v.nested {
+            return Part::Nested(
+                Start { level: format.depth(), table: v.root.0 },
+                !self.spaces[v.space].fresh,
+            );
+        }
+        let Some(Start { mut level, mut table }) = self.shadow.root(vcpu, gva) else {
+            return Part::Shadow(None);
+        };
+        loop {
+            let at = table | format.index(level, gva.0) << 3;
+            let entry = self.shadow.spte(at);
+            if entry & format.present == 0 {
+                return Part::Shadow(None);
+            }
+            if let Some(table) = self.shadow.switches_to(at) {
+                return Part::Nested(Start { level: level - 1, table: table.0 }, true);
+            }
+            if format.is_leaf(level, entry) {
+                return Part::Shadow(Some(Step { level, at, entry }));
+            }
+            table = format.target(level, entry);
+            level -= 1;
+        }
+    }
+
+    /// One walk of the hardware. `read` returns the guest's entry at an address.
+    fn walk_once<M: Memory>(
+        &mut self,
+        cpu: &mut Walker<'_, M>,
+        (vcpu, gva, write): (usize, Gva, bool),
+        guest: &GuestTables,
+        read: impl Fn(u64) -> u64,
+    ) -> End {
+        let format = guest.format();
+        let v = &self.vcpus[vcpu];
+        let fresh = self.spaces[v.space].fresh;
+        cpu.vm.counts.now.walks += 1;
+        let memory = &mut Counting { memory: &mut *cpu.memory, nested: 0 };
+        let caches = &mut *cpu.caches;
+        let mut refs = References { memory, refs: &mut cpu.vm.counts.refs };
+        let top = match v.nested {
+            true => Start { level: format.depth(), table: v.root.0 },
+            false => match self.shadow.root(vcpu, gva) {
+                Some(top) => top,
+                None => return End::Shadow(None),
+            },
+        };
+        let va = format.cached_as(gva.0);
+        let mut start = caches.start(Dimension::Guest, va, top);
+        let mut known = if start == top { v.nested && !fresh } else { caches.tag() == Tag::Virtual };
+        let end = loop {
+            if !self.shadow.has_at(start.table) {
+                let host = &*cpu.vm.host;
+                let end = self.nested.walk_below(
+                    caches,
+                    format,
+                    (start, known),
+                    gva,
+                    write,
+                    &mut refs,
+                    host,
+                    &read,
+                );
+                break end.map_or_else(End::Violation, |_| End::Nested);
+            }
+            let level = start.level;
+            let at = start.table | format.index(level, gva.0) << 3;
+            let held = level > 1 && caches.holds(Dimension::Guest, level, at);
+            if !held {
+                refs.touch(level, 0, || Hpa(at), || self.shadow.table(at));
+            }
+            let entry = self.shadow.spte(at);
+            if entry & format.present == 0 {
+                break End::Shadow(None);
+            }
+            let switches = self.shadow.switches_to(at);
+            if switches.is_none() && format.is_leaf(level, entry) {
+                break End::Shadow(Some(Step { level, at, entry }));
+            }
+            if switches.is_some() {
+                self.shadow.used(at);
+            }
+            let table = switches.map_or_else(|| format.target(level, entry), |table| table.0);
+            if !held {
+                caches.fill(Dimension::Guest, level, va, at, table);
+            }
+            (start, known) = (Start { level: level - 1, table }, switches.is_some());
+        };
+        let nested = refs.memory.nested;
+        let space = &mut self.spaces[self.vcpus[vcpu].space];
+        space.walks += 1;
+        space.nested_refs += nested;
+        end
+    }
+
+    /// The TLB entry after a walk that ended in the nested part. None if the page is a table that must not be written.
+    fn nested_entry(&self, miss: &Miss, guest: &GuestTables, host: &HostMemory) -> Entry {
+        let gpa = miss.leaf.gpa(miss.gva);
+        let entry = miss.guest_entry(guest);
+        let mut size = entry.size.min(host.size_at(gpa));
+        if self.shadow.counts_writes() {
+            while size > PageSize::Size4K && self.shadow.is_apart(gpa.frame(), size.level()) {
+                size = PageSize::ALL[usize::from(size.level()) - 2];
+            }
+        }
+        let writable = entry.writable && self.nested.writable(gpa) && !self.shadow.is_protected(gpa.frame());
+        Entry { size, writable, ..entry }
+    }
+
+    /// The nested tables lack an entry.
+    fn violation<M: Memory>(
+        &mut self,
+        cpu: &mut Walker<'_, M>,
+        violation: Violation,
+        (vcpu, gva, fetch): (usize, Gva, bool),
+    ) {
+        let Vm { host, counts } = &mut cpu.vm;
+        host.note_unmapped(true);
+        counts.tallied(vcpu, gva, |counts| {
+            violate(&mut self.nested, violation, vcpu, gva, fetch, &mut Vm { host, counts })
+        });
+        self.tell_shadow(host);
+    }
+
+    /// What must be done before a walk.
+    #[inline]
+    fn before_walk<M: Memory>(&mut self, cpu: &mut Walker<'_, M>, vcpu: usize, guest: &GuestTables) {
+        self.flushes_nested = false;
+        if self.due {
+            self.decide(guest, cpu.vm.host, &mut cpu.vm.counts.now);
+            self.after_exit(cpu, vcpu);
+        }
+    }
+
+    /// KVM flushes before the guest goes on. A walk cache must not keep a table that this very fault has zapped.
+    fn after_exit<M: Memory>(&self, cpu: &mut Walker<'_, M>, vcpu: usize) {
+        if !cpu.tagged || self.flushes_nested {
+            cpu.caches.flush_all();
+        } else if self.shadow.asks_to_flush(vcpu) {
+            cpu.caches.flush_guest();
+        }
+    }
+}
+
+impl PagingMode for AgilePaging {
+    fn new(host: &HostMemory, setup: &Setup<'_>) -> Self {
+        AgilePaging::of(host, setup, setup.profile)
+    }
+
+    fn walk<M: Memory>(
+        &mut self,
+        cpu: &mut Walker<'_, M>,
+        miss: &Miss,
+        guest: &mut GuestTables,
+    ) -> Option<Entry> {
+        self.before_walk(cpu, miss.vcpu, guest);
+        let write = miss.kind.writes();
+        let fetch = miss.kind == AccessKind::Fetch;
+        for _ in 0..MOST_WALKS {
+            let end = self.walk_once(cpu, (miss.vcpu, miss.gva, write), guest, |at| miss.read(guest, at));
+            let present = match end {
+                End::Violation(violation) => {
+                    self.violation(cpu, violation, (miss.vcpu, miss.gva, fetch));
+                    self.after_exit(cpu, miss.vcpu);
+                    continue;
+                }
+                End::Nested => {
+                    let entry = self.nested_entry(miss, guest, cpu.vm.host);
+                    let gpa = miss.leaf.gpa(miss.gva);
+                    if !write || !self.shadow.is_protected(gpa.frame()) {
+                        return Some(entry);
+                    }
+                    let Vm { host, counts } = &mut cpu.vm;
+                    let emulated = counts.tallied(miss.vcpu, miss.gva, |counts| {
+                        self.exit(miss.vcpu, &mut Vm { host, counts }, |agile, host, done| {
+                            agile.shadow.nested_write(miss.vcpu, gpa, guest, host, done)
+                        })
+                    });
+                    counts.log_exits(|| Access {
+                        gva: miss.gva,
+                        gpa: Some(gpa),
+                        write,
+                        fetch,
+                        present: true,
+                    });
+                    self.after_exit(cpu, miss.vcpu);
+                    if emulated {
+                        return None;
+                    }
+                    continue;
+                }
+                End::Shadow(Some(step)) => {
+                    let writable = step.entry & self.shadow.format().write != 0;
+                    if writable || !write {
+                        self.shadow.used(step.at);
+                        let clean = self.shadow.hardware_sets_both() && !miss.guest_entry(guest).writable;
+                        let size = PageSize::ALL[usize::from(step.level) - 1];
+                        return Some(Entry { size, page: size, writable: writable && !clean, global: false });
+                    }
+                    true
+                }
+                End::Shadow(None) => false,
+            };
+            let Vm { host, counts } = &mut cpu.vm;
+            let fixed = counts.tallied(miss.vcpu, miss.gva, |counts| {
+                self.exit(miss.vcpu, &mut Vm { host, counts }, |agile, host, done| {
+                    agile.shadow.fault(miss.vcpu, miss.gva, miss.kind, guest, host, done)
+                })
+            });
+            counts.log_exits(|| Access { gva: miss.gva, gpa: None, write, fetch, present });
+            self.after_exit(cpu, miss.vcpu);
+            if fixed != Fixed::Retry {
+                return None;
+            }
+        }
+        None
+    }
+
+    /// No walk is known to change nothing: whether one does depends on two kinds of tables.
+    #[inline]
+    fn steady(&mut self, _: &WalkCache, _: &Steady<'_>) -> Option<bool> {
+        None
+    }
+
+    fn walk_steady<M: Memory>(
+        &mut self,
+        _: &mut WalkCache,
+        _: &Steady<'_>,
+        _: &mut References<'_, M>,
+        _: &HostMemory,
+    ) {
+        unreachable!("no walk is steady");
+    }
+
+    fn walk_to_fault<M: Memory>(
+        &mut self,
+        cpu: &mut Walker<'_, M>,
+        vcpu: usize,
+        gva: Gva,
+        _: Gpa,
+        guest: &GuestTables,
+    ) {
+        self.before_walk(cpu, vcpu, guest);
+        for _ in 0..MOST_WALKS {
+            match self.walk_once(cpu, (vcpu, gva, false), guest, |at| guest.read(Gpa(at))) {
+                End::Violation(violation) => {
+                    self.violation(cpu, violation, (vcpu, gva, false));
+                    self.after_exit(cpu, vcpu);
+                }
+                End::Nested => return,
+                // The guest's tables may lead to one in nested mode, where the fault comes again.
+                End::Shadow(_) => {
+                    let switches = self.exit(vcpu, &mut cpu.vm, |agile, host, done| {
+                        agile.shadow.switches_for_fault(vcpu, gva, guest, host, done)
+                    });
+                    if !switches {
+                        return;
+                    }
+                    cpu.vm.counts.log_exits(|| Access {
+                        gva,
+                        gpa: None,
+                        write: false,
+                        fetch: false,
+                        present: false,
+                    });
+                    self.after_exit(cpu, vcpu);
+                }
+            }
+        }
+    }
+
+    /// A table of the nested part that the nested tables do not map is a violation for this walk too.
+    fn permission_fault(&mut self, vm: &mut Vm<'_>, vcpu: usize, gva: Gva, _: Gpa, guest: &GuestTables) {
+        while let Part::Nested(start, known) = self.part(vcpu, gva) {
+            let Some(violation) = self.nested.unmapped_table(guest, start, known, gva) else { return };
+            vm.host.note_unmapped(true);
+            violate(&mut self.nested, violation, vcpu, gva, false, vm);
+            self.tell_shadow(vm.host);
+        }
+    }
+
+    fn guest_fault(
+        &mut self,
+        vm: &mut Vm<'_>,
+        vcpu: usize,
+        gva: Gva,
+        error: u64,
+        guest: &GuestTables,
+    ) -> Option<bool> {
+        const PRESENT: u64 = 1;
+        const RESERVED: u64 = 1 << 3;
+        let Part::Shadow(step) = self.part(vcpu, gva) else { return None };
+        self.exit(vcpu, vm, |agile, host, done| {
+            if error & PRESENT != 0 && error & RESERVED == 0 {
+                agile.shadow.invalidate_gva(vcpu, gva, World { guest, host });
+            }
+            agile.shadow.guest_fault(vcpu, done);
+        });
+        Some(step.is_some())
+    }
+
+    fn flush_caches(&self, caches: &mut WalkCache) {
+        if self.flushes_nested || !self.shadow.counts_writes() {
+            caches.flush_all()
+        } else {
+            caches.flush_guest()
+        }
+    }
+
+    fn flushes_by_exit(&self) -> bool {
+        self.by_exit
+    }
+
+    #[inline]
+    fn take_flush(&mut self) -> Flush {
+        self.shadow.take_flush()
+    }
+
+    fn initial_cr3(&mut self, vcpu: usize, value: u64, guest: &GuestTables) {
+        let root = guest.root(vcpu, value);
+        let space = self.space(root.frame());
+        let v = &mut self.vcpus[vcpu];
+        (v.cr3, v.root, v.space) = (value, root, space);
+        self.refresh();
+        if !self.vcpus[vcpu].nested {
+            self.shadow.set_initial_cr3(vcpu, value, guest);
+        }
+    }
+
+    fn load_cr3(&mut self, vm: &mut Vm<'_>, vcpu: usize, value: u64, guest: &GuestTables) {
+        if self.due {
+            self.decide(guest, vm.host, &mut vm.counts.now);
+        }
+        let root = guest.root(vcpu, value);
+        let space = self.space(root.frame());
+        self.spaces[space].loads += 1;
+        let v = &mut self.vcpus[vcpu];
+        (v.cr3, v.root, v.space) = (value, root, space);
+        self.refresh();
+        let intercepts = self.intercepts();
+        let v = &mut self.vcpus[vcpu];
+        let known = v.cached.iter().position(|&cached| cached == value);
+        if intercepts && self.cache > 0 {
+            known.map(|i| v.cached.remove(i));
+            v.cached.insert(0, value);
+            v.cached.truncate(self.cache);
+        }
+        let known = known.is_some();
+        if v.nested {
+            self.by_exit = false;
+            if intercepts && !known {
+                self.exit(vcpu, vm, |_, _, done| done.exits_cr3_write += 1);
+            }
+            return;
+        }
+        self.by_exit = true;
+        self.exit(vcpu, vm, |agile, host, done| {
+            agile.load_shadow(vcpu, World { guest, host }, done);
+            // The hardware may know a root whose page was zapped meanwhile.
+            if known && done.shadow_pages_made == 0 {
+                done.exits_cr3_write = 0;
+            }
+        });
+    }
+
+    fn read_cr3(&mut self, vm: &mut Vm<'_>, vcpu: usize) {
+        if !self.shadow.counts_writes() {
+            self.shadow.read_cr3(vcpu, &mut vm.counts.now);
+        }
+    }
+
+    fn write_cr4(&mut self, vm: &mut Vm<'_>, vcpu: usize, write: Cr4Write, guest: &GuestTables) {
+        if self.shadow.counts_writes() {
+            self.by_exit = false;
+            vm.counts.now.exits_cr4_write += u64::from(write.exits(true));
+        } else if write.exits(false) {
+            let world = World { guest, host: vm.host };
+            self.shadow.write_cr4(vcpu, write.flushes_global(), world, &mut vm.counts.now);
+        }
+    }
+
+    fn invlpg(&mut self, vm: &mut Vm<'_>, vcpu: usize, gva: Gva, guest: &GuestTables) {
+        if !self.shadow.counts_writes() {
+            self.shadow.invlpg(vcpu, gva, World { guest, host: vm.host }, &mut vm.counts.now);
+        }
+    }
+
+    fn hears_stores(&self) -> bool {
+        self.shadow.counts_writes()
+    }
+
+    fn stored(&mut self, _: &mut Vm<'_>, _: usize, store: Stored<'_>, _: &GuestTables) {
+        match store {
+            Stored::Entry(at) => {
+                if !self.shadow.is_protected(at.frame()) {
+                    self.written.insert(at.frame());
+                }
+            }
+            Stored::Table(..) => {}
+            Stored::Retired(gfn) => {
+                self.written.remove(&gfn);
+                if let Some(space) = self.numbers.remove(&gfn) {
+                    self.spaces[space].root = None;
+                }
+                self.shadow.leave_nested(gfn);
+            }
+        }
+    }
+
+    fn host_unmapped(&mut self, gfns: Range<u64>) -> bool {
+        self.shadow.host_unmapped(gfns.clone()) | self.nested.host_unmapped(gfns)
+    }
+
+    fn clear_young(&mut self, gfns: Range<u64>) -> bool {
+        self.shadow.clear_young(gfns.clone()) | self.nested.clear_young(gfns)
+    }
+
+    fn map_all(&mut self, host: &mut HostMemory) {
+        self.nested.map_all(host);
+    }
+
+    fn begin_interval(&mut self) {
+        self.shadow.begin_interval();
+        self.nested.begin_interval();
+        self.due = true;
+    }
+
+    fn reuse(&self) -> Vec<Reuse> {
+        let mut reuse = self.shadow.reuse();
+        for more in self.nested.reuse() {
+            match reuse.iter_mut().find(|r| (r.last, r.made) == (more.last, more.made)) {
+                Some(r) => (r.exits, r.tables) = (r.exits + more.exits, r.tables + more.tables),
+                None => reuse.push(more),
+            }
+        }
+        reuse
+    }
+
+    fn use_page(&mut self, vcpu: usize, _: Gpa, gva: Gva, guest: &GuestTables) {
+        match self.part(vcpu, gva) {
+            Part::Shadow(Some(step)) => self.shadow.used(step.at),
+            Part::Shadow(None) => {}
+            Part::Nested(start, _) => self.nested.use_path(guest, start, gva),
+        }
+    }
+
+    fn cold_exit_cycles(&self, exit: &ExitCosts) -> u64 {
+        exit.hidden_fault.cycles
+    }
+
+    #[inline]
+    fn reads_host_tables(&self) -> bool {
+        true
+    }
+
+    fn tables(&self) -> u64 {
+        self.shadow.pages() as u64 + self.nested.tables()
+    }
+}
