@@ -15,7 +15,13 @@ pub fn model(profile: &Profile, configs: &[Config], cpus: usize, words: &[u64]) 
     model_of(Tables::Long(4), profile, configs, cpus, words)
 }
 
-fn model_of(tables: Tables, profile: &Profile, configs: &[Config], cpus: usize, words: &[u64]) -> Outcome {
+pub fn model_of(
+    tables: Tables,
+    profile: &Profile,
+    configs: &[Config],
+    cpus: usize,
+    words: &[u64],
+) -> Outcome {
     let options = Options {
         configs: configs.to_vec(),
         guest_frames: FRAMES,

@@ -8,6 +8,7 @@ pub mod caches;
 pub mod data_caches;
 pub mod exits;
 pub mod host;
+mod hypercalls;
 mod lists;
 pub mod placed;
 mod tables;
@@ -19,6 +20,7 @@ use bifold_trace::{Event, decode};
 use caches::{Caches, Of};
 use data_caches::DataCaches;
 use host::Host;
+use hypercalls::{Hypercalls, Operation};
 use placed::{Placed, Read};
 use std::collections::{HashMap, HashSet};
 use std::ops::Range;
@@ -116,6 +118,8 @@ pub struct Reference {
     /// Data caches, if they are asked for, and whether walks go through them.
     pub data: Option<DataCaches>,
     pub walks_use_caches: bool,
+    /// What direct paging has of them.
+    pub hypercalls: Hypercalls,
     /// Local and remote references, if they are asked for.
     pub placed: Option<Placed>,
 }
@@ -151,6 +155,7 @@ impl Reference {
             touched: Vec::new(),
             data: None,
             walks_use_caches: true,
+            hypercalls: Hypercalls::default(),
             placed: None,
         }
     }
@@ -169,7 +174,46 @@ impl Reference {
         }
     }
 
+    /// What direct paging does for the event, but for walks.
+    fn note_hypercalls(&mut self, event: &Event<'_>) {
+        if let Event::Table { gfn, level, .. } = event {
+            self.hypercalls.levels.insert(*gfn, *level);
+        }
+        if !self.cpus[self.current].started {
+            return;
+        }
+        let (format, calls) = (self.format, &mut self.hypercalls);
+        let operation = match event {
+            Event::PtStore { gpa, .. } => {
+                let Some(&level) = calls.levels.get(&(gpa >> 12)) else { return };
+                calls.entries += 1;
+                Operation::Store { table: gpa >> 12, level }
+            }
+            Event::Table { entries, .. } => {
+                let bytes = format.entry_bytes();
+                let all =
+                    (0..4096).step_by(bytes as usize).map(|at| entry_in(entries[at as usize / 8], at, bytes));
+                calls.entries += all.filter(|entry| entry & PRESENT != 0).count() as u64;
+                Operation::Pin
+            }
+            Event::Retire { gfn } => {
+                calls.levels.remove(gfn);
+                Operation::Pin
+            }
+            Event::Fault { .. } | Event::Cr3(_) | Event::Invlpg(_) => {
+                calls.faults += u64::from(matches!(event, Event::Fault { .. }));
+                calls.roots += u64::from(matches!(event, Event::Cr3(_)));
+                calls.invalidations += u64::from(matches!(event, Event::Invlpg(_)));
+                Operation::End
+            }
+            Event::Cr4(_) if self.cpus[self.current].cr4.is_some() => Operation::End,
+            _ => return,
+        };
+        calls.note(self.current, operation);
+    }
+
     pub fn event(&mut self, event: Event<'_>) {
+        self.note_hypercalls(&event);
         let cpu = &mut self.cpus[self.current];
         match event {
             Event::Load(va) | Event::LoadBeforeChain(va) => self.data_access(va, false, false),
@@ -376,6 +420,7 @@ impl Reference {
         let entry = entry | ACCESSED | if write { DIRTY } else { 0 };
         self.write(at, entry);
         let gpa = self.address(va, level, entry);
+        self.hypercalls.note(self.current, Operation::Walk(at >> 12));
         self.walk(va, write);
         let guest = size_of(level);
         let size = self.host.as_ref().map_or(guest, |h| size_of(h.key(gpa).0).min(guest));
