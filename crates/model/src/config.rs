@@ -150,6 +150,12 @@ impl Paging {
         self.has_outer_exits() && virtualization == Virtualization::Svm
     }
 
+    /// Whether a hypervisor can enter the mode while its guest runs: those of products, and agile paging, which has the tables of
+    /// both.
+    pub fn is_entered(self) -> bool {
+        self.is_offered() || self == Paging::Agile
+    }
+
     /// Whether the mode can run guests with tables of this format: agile paging is made for those in 64-bit mode.
     pub fn serves(self, guest: &Format) -> bool {
         self != Paging::Agile || guest.is_long()

@@ -212,6 +212,10 @@ fn events(
     }
     plan.thin = sample.filter(|_| !plan.source.live());
     plan.sample = sample.or(plan.sample);
+    if let (true, Some(config)) = (plan.sample.is_some(), plan.configs.iter().find(|c| c.mode == Paging::Agile)) {
+        let problem = format!("{} decides at the ends of intervals, and a sampled run has none", config.name());
+        return Err(UsageError::conflict("--configs", problem).into());
+    }
     let needs_timeline = [(!plan.on_line.is_empty(), "--check"), (show.timeline.is_some(), "--timeline")];
     if let Some((_, option)) = needs_timeline.into_iter().find(|(given, _)| *given) {
         if plan.sample.is_some() {

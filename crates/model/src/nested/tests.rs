@@ -2,11 +2,11 @@
 //! A ready entry's walk is the walk of any entry, and what the host does to a page reaches the tables.
 
 use super::*;
-use bifold_mmu::Tag;
 use crate::KvmVersion;
 use crate::host::Taking;
 use crate::memory::{Refs, Uncached};
 use bifold_mmu::CacheSpec;
+use bifold_mmu::Tag;
 use bifold_mmu::format::{X86_64_4_LEVEL, X86_64_5_LEVEL};
 use proptest::prelude::*;
 

@@ -14,9 +14,10 @@
 //! - The second write to a shadowed table within an interval moves the subtree below that table to nested mode, and the table can be
 //!   written freely.
 //! - At the end of an interval, tables in nested mode that were not written within it can be shadowed again, tables above first,
-//!   as faults come.
-//! - A shadowed address space whose exits took more cycles in an interval, the first after its change left out, than nested
-//!   walks would have, goes back to nested mode, and stays for twice as long as the last time.
+//!   as faults come. One that moved several times has to be left alone for longer, each time for twice as long.
+//! - A shadowed address space goes back to nested mode when its exits have cost more than nested walks would have, by as much as
+//!   it took to fill its shadow tables. It is shadowed again when nested walks have cost as much more. What it goes by doubles with
+//!   each return. So the cost of changes stays within a multiple of what the better mode costs, whatever the program does.
 //!
 //! An interval is one of the timeline. The paper's is 1 s, which is 10 ms at the time scale of 100 of the suite's policies.
 //!
@@ -48,8 +49,8 @@ use std::ops::Range;
 /// Walks that one access may take: each exit brings it an entry further, of 5 levels at most on either side. The bound is against a
 /// livelock.
 const MOST_WALKS: usize = 64;
-/// The longest time in nested mode before another attempt, as a power of two of intervals.
-const LONGEST: u32 = 6;
+/// Doublings of the time that a table or an address space stays in nested mode.
+const DOUBLINGS: u32 = 6;
 
 /// A vCPU.
 #[derive(Debug, Clone, Default)]
@@ -76,13 +77,25 @@ struct Space {
     nested_refs: u64,
     loads: u64,
     exit_cycles: u64,
-    /// References to nested tables per walk, when it was last in nested mode.
-    refs_per_walk: f64,
+    /// References to nested tables per walk, when it was last in nested mode. None if it never was: it stays shadowed then.
+    refs_per_walk: Option<f64>,
     /// It was shadowed at the end of the last interval.
     new: bool,
-    /// Times that it went back to nested mode, and intervals until it may be shadowed again.
+    /// Cycles of the exits that filled its shadow tables.
+    fill: f64,
+    /// Cycles by which the other mode would have been cheaper since the last change.
+    regret: f64,
+    /// Times that it went back to nested mode.
     returns: u32,
-    waits: u32,
+}
+
+/// A table in nested mode.
+#[derive(Debug, Clone, Copy, Default)]
+struct Moved {
+    /// Times that writes moved it there.
+    times: u32,
+    /// Intervals since its last write.
+    quiet: u32,
 }
 
 /// Counts the references to nested tables on their way.
@@ -128,6 +141,8 @@ pub struct AgilePaging {
     numbers: HashMap<u64, usize>,
     /// Frames of tables in nested mode, or not used by walks yet, that were written in this interval.
     written: HashSet<u64>,
+    /// Tables that writes moved to nested mode.
+    moved: HashMap<u64, Moved>,
     start: AgileStart,
     /// Roots that the hardware can know, per vCPU.
     cache: usize,
@@ -155,6 +170,7 @@ impl AgilePaging {
             spaces: vec![Space::default()],
             numbers: HashMap::new(),
             written: HashSet::new(),
+            moved: HashMap::new(),
             start: keys.start,
             cache: usize::from(keys.cr3_cache),
             ref_cycles: (walk.host_upper + walk.host_leaf) as f64 / 2.0,
@@ -235,30 +251,32 @@ impl AgilePaging {
         if !self.shadow.counts_writes() {
             return;
         }
-        let mut stay = std::mem::take(&mut self.written);
+        let mut stay = self.tables_that_stay();
         let cr3_cycles = if self.cache > 0 { 0 } else { self.costs.cr3_write.cycles };
         let mut to_nested = Vec::new();
         let mut shadowed = false;
         for space in &mut self.spaces {
             let Some(gfn) = space.root else { continue };
-            let used = space.walks > 0;
             let mut nested = self.shadow.is_nested(gfn);
-            if nested && used {
-                space.refs_per_walk = space.nested_refs as f64 / space.walks as f64;
-                let gain = space.nested_refs as f64 * self.ref_cycles;
-                if space.waits > 0 {
-                    space.waits -= 1;
-                } else if gain > (space.loads * cr3_cycles) as f64 {
-                    (nested, space.fresh, space.new) = (false, false, true);
+            let limit = space.fill * f64::from(1 << space.returns.min(DOUBLINGS));
+            if nested && space.walks > 0 {
+                space.refs_per_walk = Some(space.nested_refs as f64 / space.walks as f64);
+                let gain = space.nested_refs as f64 * self.ref_cycles - (space.loads * cr3_cycles) as f64;
+                space.regret = (space.regret + gain).max(0.0);
+                if space.regret > limit {
+                    (nested, space.fresh, space.new, space.regret) = (false, false, true, 0.0);
                     shadowed = true;
                 }
-            } else if !nested && used && !std::mem::take(&mut space.new) {
-                let gain = space.walks as f64 * space.refs_per_walk * self.ref_cycles
-                    - space.nested_refs as f64 * self.ref_cycles;
-                if space.exit_cycles as f64 > gain {
-                    space.returns += 1;
-                    space.waits = 1 << space.returns.min(LONGEST);
+            } else if std::mem::take(&mut space.new) {
+                space.fill = space.exit_cycles as f64;
+            } else if let (false, Some(refs)) = (nested, space.refs_per_walk) {
+                let gain = (space.walks as f64 * refs - space.nested_refs as f64) * self.ref_cycles;
+                space.regret += space.exit_cycles as f64 - gain;
+                if space.regret > limit {
+                    (space.returns, space.regret) = (space.returns + 1, 0.0);
                     to_nested.push(gfn);
+                } else if space.regret < -limit {
+                    (space.returns, space.regret) = (0, -space.fill);
                 }
             }
             if nested {
@@ -281,6 +299,21 @@ impl AgilePaging {
             }
         }
         self.shadow.settle(World { guest, host }, counts);
+    }
+
+    /// An interval has ended: the frames of tables that are in nested mode in the next one.
+    fn tables_that_stay(&mut self) -> HashSet<u64> {
+        let mut stay = std::mem::take(&mut self.written);
+        for gfn in self.shadow.take_moved() {
+            self.moved.entry(gfn).or_default().times += 1;
+        }
+        for (gfn, moved) in &mut self.moved {
+            moved.quiet = if stay.contains(gfn) { 0 } else { moved.quiet + 1 };
+            if moved.quiet < 1 << (moved.times - 1).min(DOUBLINGS) {
+                stay.insert(*gfn);
+            }
+        }
+        stay
     }
 
     /// The vCPU goes on in the shadow tables of its address space, if it is not there.
@@ -697,6 +730,7 @@ impl PagingMode for AgilePaging {
             Stored::Table(..) => {}
             Stored::Retired(gfn) => {
                 self.written.remove(&gfn);
+                self.moved.remove(&gfn);
                 if let Some(space) = self.numbers.remove(&gfn) {
                     self.spaces[space].root = None;
                 }

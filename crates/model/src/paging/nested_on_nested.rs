@@ -146,6 +146,8 @@ pub struct NestedOnNested {
     syncs_at_entry: bool,
     /// Per vCPU: walk caches may hold composed entries that are gone.
     stale: Vec<bool>,
+    /// The flushes of TLBs that the outer hypervisor has asked for.
+    asked: Flush,
     /// What the inner hypervisor did between the guest's own events, to be counted with the next one.
     pending: Sample,
 }
@@ -278,10 +280,21 @@ impl NestedOnNested {
     /// The tables on the way to `gpa` are shadowed now, and so write-protected.
     fn note_protected(&mut self, gpa: Gpa) {
         for level in 1..=self.inner.format().depth() {
-            if let Some(at) = self.inner.entry_at(level, gpa) {
-                self.protected.insert(at.frame());
-            }
+            let table = self.inner.entry_at(level, gpa).map(Gpa::frame);
+            self.protected.extend(table.filter(|gfn| self.composed.protects(*gfn)));
         }
+    }
+
+    /// The outer hypervisor's flushes become [stale](NestedOnNested::stale) walk caches at once, and flushes of TLBs when they are
+    /// asked for.
+    fn note_flush(&mut self) {
+        let flush = self.composed.take_flush();
+        match flush {
+            Flush::None => return,
+            Flush::Vcpu(vcpu) => self.stale[usize::from(vcpu)] = true,
+            Flush::All => self.stale.fill(true),
+        }
+        self.asked = if self.asked == Flush::None || self.asked == flush { flush } else { Flush::All };
     }
 
     /// A flush that the outer hypervisor asked for reaches the walk caches, which [`PagingMode::flush_caches`] empties of the guest's
@@ -290,6 +303,13 @@ impl NestedOnNested {
         if std::mem::take(&mut self.stale[vcpu]) {
             caches.flush_all();
         }
+    }
+
+    /// Composed entries that are gone must not stay in walk caches.
+    fn after_exit<M>(&mut self, vcpu: usize, cpu: &mut Walker<'_, M>) {
+        self.note_flush();
+        self.stale[vcpu] |= !cpu.tagged;
+        self.drop_stale(vcpu, cpu.caches);
     }
 
     /// The inner hypervisor enters its guest again.
@@ -357,6 +377,7 @@ impl PagingMode for NestedOnNested {
             protected,
             syncs_at_entry,
             stale,
+            asked: Flush::None,
             pending: Sample::default(),
         }
     }
@@ -396,10 +417,7 @@ impl PagingMode for NestedOnNested {
                     counts.tallied(miss.vcpu, miss.gva, |counts| {
                         self.violate(violation, miss.vcpu, miss.gva, fetch, &mut Vm { host, counts })
                     });
-                    // Composed tables that were zapped or changed must not stay in walk caches.
-                    if !cpu.tagged || self.composed.asks_to_flush(miss.vcpu) {
-                        cpu.caches.flush_all();
-                    }
+                    self.after_exit(miss.vcpu, cpu);
                 }
             }
         }
@@ -444,9 +462,7 @@ impl PagingMode for NestedOnNested {
                 Ok(_) => return,
                 Err(violation) => {
                     self.violate(violation, vcpu, gva, false, &mut cpu.vm);
-                    if !cpu.tagged || self.composed.asks_to_flush(vcpu) {
-                        cpu.caches.flush_all();
-                    }
+                    self.after_exit(vcpu, cpu);
                 }
             }
         }
@@ -481,13 +497,8 @@ impl PagingMode for NestedOnNested {
     }
 
     fn take_flush(&mut self) -> Flush {
-        let flush = self.composed.take_flush();
-        match flush {
-            Flush::None => {}
-            Flush::Vcpu(vcpu) => self.stale[usize::from(vcpu)] = true,
-            Flush::All => self.stale.fill(true),
-        }
-        flush
+        self.note_flush();
+        std::mem::take(&mut self.asked)
     }
 
     /// The inner hypervisor intercepts the write.

@@ -37,12 +37,19 @@ pub(super) struct Subtrees {
     nested: HashSet<u64>,
     /// Writes that exited in this interval, by table.
     writes: HashMap<u64, u32>,
+    /// Tables that writes have moved.
+    moved: Vec<u64>,
 }
 
 impl Shadow {
     /// The same tables with subtrees in nested mode.
     pub fn with_subtrees(mut self, rules: Rules) -> Shadow {
-        self.subtrees = Some(Box::new(Subtrees { rules, nested: HashSet::new(), writes: HashMap::new() }));
+        self.subtrees = Some(Box::new(Subtrees {
+            rules,
+            nested: HashSet::new(),
+            writes: HashMap::new(),
+            moved: Vec::new(),
+        }));
         self
     }
 
@@ -220,6 +227,7 @@ impl Shadow {
         *writes += 1;
         let moves = *writes >= subtrees.rules.writes;
         if moves {
+            subtrees.moved.push(gfn);
             self.enter_nested(gfn, host);
         }
         moves
@@ -290,6 +298,11 @@ impl Shadow {
         let mut left: Vec<u64> = left.into_iter().filter(|gfn| !self.is_nested(*gfn)).collect();
         left.sort_unstable();
         left.into_iter().fold(false, |dropped, gfn| self.drop_switches(gfn) || dropped)
+    }
+
+    /// The frames of tables that writes have moved to nested mode since the last call.
+    pub fn take_moved(&mut self) -> Vec<u64> {
+        self.subtrees.as_mut().map(|s| std::mem::take(&mut s.moved)).unwrap_or_default()
     }
 
     /// The table in this frame is in nested mode no more, or is a table no more.

@@ -49,6 +49,12 @@ impl Shadow {
         self.settle(world, out);
     }
 
+    /// Is the hypervisor's table in this frame write-protected?
+    pub fn protects(&self, gfn: u64) -> bool {
+        let synced = |slot: &usize| !self.pages.page(*slot).role.direct && !self.pages.page(*slot).unsync;
+        self.pages.is_tracked(gfn) || self.pages.shadows_of(gfn).iter().any(synced)
+    }
+
     /// The entry that maps `gva`.
     pub fn leaf(&self, vcpu: usize, gva: Gva) -> Option<Step> {
         match walk::<Infallible>(self.format, self.root(vcpu, gva)?, gva.0, |_, at| Ok(self.spte(at))) {

@@ -3,7 +3,7 @@
 //! references, which get the same rules in words of their own.
 
 use crate::guest::{FRAMES, Guest, Op, ops};
-use crate::random::{cases, formats, profile};
+use crate::random::{cases, formats, has_reference, profile};
 use crate::reference::exits::{GuestPage, Vm};
 use crate::reference::host::Host;
 use crate::reference::{Counts, Reference, Tables, WRITE};
@@ -134,7 +134,7 @@ proptest! {
                     prop_assert_eq!(&taken, &act_in_reference(&mut slow[host], &act), "{}", config.name());
                     let swapped_in = slow[host].host.as_ref().map_or(0, |h| h.swapped_in);
                     prop_assert_eq!(model.swapped_in(host), swapped_in);
-                } else if !matches!(config.mode, Paging::Shadow | Paging::Agile) {
+                } else if has_reference(config.mode) {
                     slow[host].consume(&words);
                     prop_assert!(taken.is_empty());
                 }
@@ -143,7 +143,7 @@ proptest! {
         let outcome = model.finish();
         for (host, (c, alone)) in outcome.configs.iter().zip(alone).enumerate() {
             prop_assert_eq!(&alone.finish().configs[0], c, "{} {}", &profile.name, c.config.name());
-            if !matches!(c.config.mode, Paging::Shadow | Paging::Agile) {
+            if has_reference(c.config.mode) {
                 prop_assert_eq!(&Counts::of(c), &slow[host].counts, "{} {}", &profile.name, c.config.name());
             }
         }

@@ -103,7 +103,7 @@ pub struct StaticRun {
 }
 
 impl Timeline {
-    /// The timeline of a run of the model: of the modes that a product has. Page sizes of which shadow or nested mode was
+    /// The timeline of a run of the model: of the modes that a hypervisor can switch to. Page sizes of which shadow or nested mode was
     /// not modelled are left out.
     pub fn of(outcome: &Outcome, profile: &Profile, program: String, guest: String) -> Timeline {
         let run = |c: &ConfigOutcome| {
@@ -116,7 +116,7 @@ impl Timeline {
             }
         };
         let runs = |host_page| {
-            let here = |c: &&ConfigOutcome| c.config.host_page == host_page && c.config.mode.is_offered();
+            let here = |c: &&ConfigOutcome| c.config.host_page == host_page && c.config.mode.is_entered();
             let modes = outcome.configs.iter().filter(here).map(|c| (c.config.mode, run(c))).collect();
             let runs = Runs { host_page, modes };
             runs.has_both().then_some(runs)

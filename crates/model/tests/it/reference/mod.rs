@@ -8,6 +8,8 @@ pub mod caches;
 pub mod data_caches;
 pub mod exits;
 pub mod host;
+mod hypercalls;
+pub mod inside;
 mod lists;
 pub mod placed;
 mod tables;
@@ -19,6 +21,8 @@ use bifold_trace::{Event, decode};
 use caches::{Caches, Of};
 use data_caches::DataCaches;
 use host::Host;
+use hypercalls::{Hypercalls, Operation};
+use inside::Inside;
 use placed::{Placed, Read};
 use std::collections::{HashMap, HashSet};
 use std::ops::Range;
@@ -110,12 +114,18 @@ pub struct Reference {
     /// AMD's nested paging.
     svm_nested: bool,
     pub host: Option<Host>,
+    /// The outer hypervisor, if the one of `host` is a guest itself.
+    pub inside: Option<Inside>,
+    /// A flush was asked for during an access.
+    flushes_late: bool,
     pub counts: Counts,
     /// Every reference: guest level, host level, host-physical address.
     pub touched: Vec<(u8, u8, u64)>,
     /// Data caches, if they are asked for, and whether walks go through them.
     pub data: Option<DataCaches>,
     pub walks_use_caches: bool,
+    /// What direct paging has of them.
+    pub hypercalls: Hypercalls,
     /// Local and remote references, if they are asked for.
     pub placed: Option<Placed>,
 }
@@ -123,13 +133,20 @@ pub struct Reference {
 /// Where a walk ended: level, address of the entry, its value, writes allowed.
 type End = (u8, u64, u64, bool);
 
+fn host_of(host: &Option<Host>) -> &Host {
+    host.as_ref().expect("only nested paging has violations")
+}
+
 fn size_of(level: u8) -> PageSize {
     PageSize::ALL[usize::from(level) - 1]
 }
 
 impl Reference {
     pub fn new(profile: &Profile, config: Config, frames: u64, cpus: usize, seed: u64) -> Self {
-        let host = (config.mode == Paging::Nested).then(|| Host::new(config.host_page, frames, seed));
+        let is_inside = config.mode == Paging::NestedOnNested;
+        let svm = profile.cpu.virtualization == Virtualization::Svm;
+        let host =
+            (config.mode == Paging::Nested || is_inside).then(|| Host::new(config.host_page, frames, seed));
         let cpu = || Cpu {
             root: 0,
             registers: [0; 4],
@@ -145,12 +162,15 @@ impl Reference {
             cpus: (0..cpus).map(|_| cpu()).collect(),
             current: 0,
             pcid: profile.cpu.pcid,
-            svm_nested: host.is_some() && profile.cpu.virtualization == Virtualization::Svm,
+            svm_nested: host.is_some() && svm,
             host,
+            flushes_late: false,
+            inside: is_inside.then(|| Inside::new(svm)),
             counts: Counts::default(),
             touched: Vec::new(),
             data: None,
             walks_use_caches: true,
+            hypercalls: Hypercalls::default(),
             placed: None,
         }
     }
@@ -169,7 +189,46 @@ impl Reference {
         }
     }
 
+    /// What direct paging does for the event, but for walks.
+    fn note_hypercalls(&mut self, event: &Event<'_>) {
+        if let Event::Table { gfn, level, .. } = event {
+            self.hypercalls.levels.insert(*gfn, *level);
+        }
+        if !self.cpus[self.current].started {
+            return;
+        }
+        let (format, calls) = (self.format, &mut self.hypercalls);
+        let operation = match event {
+            Event::PtStore { gpa, .. } => {
+                let Some(&level) = calls.levels.get(&(gpa >> 12)) else { return };
+                calls.entries += 1;
+                Operation::Store { table: gpa >> 12, level }
+            }
+            Event::Table { entries, .. } => {
+                let bytes = format.entry_bytes();
+                let all =
+                    (0..4096).step_by(bytes as usize).map(|at| entry_in(entries[at as usize / 8], at, bytes));
+                calls.entries += all.filter(|entry| entry & PRESENT != 0).count() as u64;
+                Operation::Pin
+            }
+            Event::Retire { gfn } => {
+                calls.levels.remove(gfn);
+                Operation::Pin
+            }
+            Event::Fault { .. } | Event::Cr3(_) | Event::Invlpg(_) => {
+                calls.faults += u64::from(matches!(event, Event::Fault { .. }));
+                calls.roots += u64::from(matches!(event, Event::Cr3(_)));
+                calls.invalidations += u64::from(matches!(event, Event::Invlpg(_)));
+                Operation::End
+            }
+            Event::Cr4(_) if self.cpus[self.current].cr4.is_some() => Operation::End,
+            _ => return,
+        };
+        calls.note(self.current, operation);
+    }
+
     pub fn event(&mut self, event: Event<'_>) {
+        self.note_hypercalls(&event);
         let cpu = &mut self.cpus[self.current];
         match event {
             Event::Load(va) | Event::LoadBeforeChain(va) => self.data_access(va, false, false),
@@ -200,6 +259,7 @@ impl Reference {
                 }
             }
             Event::Cr4(value) => {
+                let exits = cpu.cr4.is_some();
                 let changed = cpu.cr4.replace(value).map_or(0, |old| old ^ value);
                 // PSE, PAE, PGE, SMEP
                 if changed & (1 << 4 | 1 << 5 | 1 << 7 | 1 << 20) != 0 {
@@ -210,6 +270,10 @@ impl Reference {
                     cpu.tlb.flush(true);
                     cpu.caches.flush_guest();
                     self.counts.flushes += 1;
+                }
+                if exits && self.inside.as_ref().is_some_and(|i| i.svm) {
+                    self.enter();
+                    self.flushes_late = false;
                 }
             }
             Event::Invlpg(va) => {
@@ -222,6 +286,7 @@ impl Reference {
                 } else {
                     self.see_tables(gva);
                 }
+                self.flush_late();
                 self.cpus[self.current].tlb.invalidate(gva);
             }
             Event::PtStore { gpa, old, new } => {
@@ -376,10 +441,14 @@ impl Reference {
         let entry = entry | ACCESSED | if write { DIRTY } else { 0 };
         self.write(at, entry);
         let gpa = self.address(va, level, entry);
+        self.hypercalls.note(self.current, Operation::Walk(at >> 12));
         self.walk(va, write);
+        self.flush_late();
         let guest = size_of(level);
         let size = self.host.as_ref().map_or(guest, |h| size_of(h.key(gpa).0).min(guest));
-        let writable = writable && entry & DIRTY != 0 && self.host.as_ref().is_none_or(|h| h.backing(gpa));
+        let backed = self.host.as_ref().is_none_or(|h| h.backing(gpa));
+        let composed = self.inside.as_ref().is_none_or(|inside| self.composed(inside, gpa) == Some(true));
+        let writable = writable && entry & DIRTY != 0 && backed && composed;
         if found == Found::Nowhere {
             self.counts.misses[size as usize] += 1;
         }
@@ -395,6 +464,13 @@ impl Reference {
         for level in (end..=first).rev() {
             let at = table + self.format.entry_bytes() * self.format.index(va, level);
             let Some(host) = &mut self.host else { return };
+            if self.inside.is_some() {
+                while self.inside.as_ref().is_some_and(|i| self.composed(i, at) != Some(true)) {
+                    self.violate(at, true);
+                }
+                table = self.read(at) & ADDRESS;
+                continue;
+            }
             while host.mapped.get(&host.key(at)) != Some(&true) {
                 self.counts.violations += 1;
                 host.resolve(at, true, &mut self.counts.backed, self.current, &mut self.placed);
@@ -408,11 +484,56 @@ impl Reference {
         loop {
             self.counts.walks += 1;
             let Err((gpa, write)) = self.walk_once(va, write) else { return };
+            if self.inside.is_some() {
+                self.violate(gpa, write);
+                continue;
+            }
             self.counts.violations += 1;
             let host = self.host.as_mut().expect("only nested paging has violations");
             let cpu = self.current;
             host.resolve(gpa, write, &mut self.counts.backed, cpu, &mut self.placed);
         }
+    }
+
+    /// The composed entry for the address, if there is one: whether it is for writing.
+    fn composed(&self, inside: &Inside, gpa: u64) -> Option<bool> {
+        let host = self.host.as_ref()?;
+        inside.leaves.get(&host.key(gpa)).copied()
+    }
+
+    /// An exit for an address that the composed tables do not map.
+    fn violate(&mut self, gpa: u64, write: bool) {
+        let (Some(host), Some(inside)) = (&mut self.host, &mut self.inside) else { return };
+        if !inside.passes_on(host, gpa, write) {
+            return inside.fill(host, gpa);
+        }
+        self.counts.violations += 1;
+        let dropped = inside.map(host, gpa, write, &mut self.counts.backed, self.current);
+        if dropped {
+            self.flush_all();
+            self.flushes_late = true;
+        }
+        if self.inside.as_ref().is_some_and(|i| i.svm) {
+            self.enter();
+        }
+    }
+
+    /// The model carries a flush out when the access is translated: entries that the last walk left go as well.
+    fn flush_late(&mut self) {
+        if std::mem::take(&mut self.flushes_late) {
+            self.cpus[self.current].caches.flush_guest();
+        }
+    }
+
+    /// The inner hypervisor enters its guest again, on AMD.
+    fn enter(&mut self) {
+        if let (Some(inside), Some(host)) = (&mut self.inside, &self.host) {
+            inside.sync(host);
+        }
+        let cpu = &mut self.cpus[self.current];
+        cpu.tlb.flush(true);
+        cpu.caches.flush_all();
+        self.flushes_late = true;
     }
 
     fn walk_once(&mut self, va: u64, write: bool) -> Result<(), (u64, bool)> {
@@ -497,15 +618,20 @@ impl Reference {
             if level == leaf {
                 break;
             }
-            if !self.host.as_ref().is_some_and(|h| h.upper.contains(&(level, number))) {
+            let upper = match &self.inside {
+                Some(inside) => &inside.upper,
+                None => &host_of(&self.host).upper,
+            };
+            if !upper.contains(&(level, number)) {
                 return Err((gpa, write));
             }
             if !held {
                 self.cpus[self.current].caches.file(Of::Host, level, gpa, at);
             }
         }
+        let composed = self.inside.as_ref().map(|inside| inside.leaves.get(&key).copied());
         let Some(host) = &mut self.host else { return Ok(()) };
-        match host.mapped.get(&key) {
+        match composed.unwrap_or_else(|| host.mapped.get(&key).copied()).as_ref() {
             Some(&writable) if writable || !write => {
                 host.accessed.insert(key);
                 self.cpus[self.current].caches.nested_file(page, writable);

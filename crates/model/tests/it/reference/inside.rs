@@ -1,0 +1,122 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! What an outer hypervisor does for a guest whose hypervisor is a guest itself under nested paging, from the rules alone: sets of
+//! entries by level and number. [`Host`] is the inner hypervisor.
+
+use super::host::{Backed, Host, Key};
+use super::shift;
+use std::collections::{HashMap, HashSet};
+
+pub struct Inside {
+    /// The outer hypervisor is on AMD: the inner one's entries sync and flush.
+    pub svm: bool,
+    /// Composed leaf entries, and whether for writing.
+    pub leaves: HashMap<Key, bool>,
+    /// Composed upper entries.
+    pub upper: HashSet<Key>,
+    /// The inner hypervisor's tables that are shadowed, by level and number.
+    shadowed: HashSet<Key>,
+    /// Of those of level 1, the ones that are unsync.
+    unsync: HashSet<u64>,
+    pub fills: u64,
+    pub stores: u64,
+    pub flushes: u64,
+}
+
+impl Inside {
+    pub fn new(svm: bool) -> Inside {
+        Inside {
+            svm,
+            leaves: HashMap::new(),
+            upper: HashSet::new(),
+            // The root, which the outer hypervisor has to load.
+            shadowed: HashSet::from([(4, 0)]),
+            unsync: HashSet::new(),
+            fills: 0,
+            stores: 0,
+            flushes: 0,
+        }
+    }
+
+    /// Does the inner hypervisor map the address for this access?
+    pub fn passes_on(&self, host: &Host, gpa: u64, write: bool) -> bool {
+        !host.mapped.get(&host.key(gpa)).is_some_and(|writable| *writable || !write)
+    }
+
+    /// The composed entry is missing, and made from the inner hypervisor's.
+    pub fn fill(&mut self, host: &Host, gpa: u64) {
+        self.fills += 1;
+        let (level, number) = host.key(gpa);
+        for above in level..=host.depth {
+            self.shadowed.insert((above, gpa >> shift(above) >> 9));
+            if above > level {
+                self.upper.insert((above, gpa >> shift(above)));
+            }
+        }
+        self.leaves.insert((level, number), host.mapped[&(level, number)]);
+        if level > 1 {
+            return;
+        }
+        for other in number & !7..(number & !7) + 8 {
+            if other == number || self.leaves.contains_key(&(1, other)) {
+                continue;
+            }
+            let Some(&writable) = host.mapped.get(&(1, other)) else { return };
+            self.leaves.insert((1, other), writable);
+        }
+    }
+
+    /// The inner hypervisor stores this entry.
+    fn store(&mut self, (level, number): Key) {
+        let table = (level, number >> 9);
+        let exits = self.shadowed.contains(&table) && (level > 1 || !self.unsync.contains(&(number >> 9)));
+        self.stores += u64::from(exits);
+        if exits && level == 1 {
+            self.unsync.insert(number >> 9);
+        }
+        if level > 1 {
+            self.leaves.remove(&(level, number));
+        }
+    }
+
+    /// The exit for `gpa` is passed on, and the inner hypervisor maps the page. True if the processor's translations of all vCPUs
+    /// go, because it dropped an entry.
+    pub fn map(&mut self, host: &mut Host, gpa: u64, write: bool, backed: &mut u64, cpu: usize) -> bool {
+        let key = host.key(gpa);
+        if write && host.backed.get(&key) == Some(&Backed::Zero) {
+            // The zero page goes, and the fault is stale.
+            host.resolve(gpa, write, backed, cpu, &mut None);
+            if host.mapped.remove(&key).is_none() {
+                return false;
+            }
+            self.store(key);
+            self.flushes += u64::from(!self.svm);
+            self.sync(host);
+            return true;
+        }
+        let above = (key.0 + 1..=host.depth).rev().map(|level| (level, gpa >> shift(level)));
+        let mut stored: Vec<Key> = above.filter(|entry| !host.upper.contains(entry)).collect();
+        let before = host.mapped.get(&key).copied();
+        host.resolve(gpa, write, backed, cpu, &mut None);
+        if host.mapped.get(&key).copied() != before {
+            stored.push(key);
+        }
+        stored.into_iter().for_each(|entry| self.store(entry));
+        if self.svm {
+            self.sync(host);
+        }
+        false
+    }
+
+    /// Composed entries of unsync tables become what the inner hypervisor's are.
+    pub fn sync(&mut self, host: &Host) {
+        let unsync = std::mem::take(&mut self.unsync);
+        self.leaves.retain(|key, writable| {
+            if key.0 > 1 || !unsync.contains(&(key.1 >> 9)) {
+                return true;
+            }
+            let now = host.mapped.get(key).copied();
+            *writable = now.unwrap_or(false);
+            now.is_some()
+        });
+    }
+}
