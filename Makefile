@@ -36,7 +36,7 @@ PROFILE ?= profiles/epyc-zen5-guest.toml
 # Scale of the memory and of the times in experiments with sharing guests.
 SCALE ?= 1/8
 
-.PHONY: help setup bochs qemu build workspace reporter install uninstall demo test hwloc-trees docs kernel vmtest vmtest-long vmtest-debug vmtest-host kvm-tests validate-exits validate-reclaim validate-time lab-live lab-place lab-policies lab-share lab-reclaim lab-reclaim-paging lab-builds published-times noise lab lint fuzz msrv bench clean
+.PHONY: help setup bochs qemu build workspace reporter install uninstall demo test hwloc-trees docs kernel vmtest vmtest-long vmtest-debug vmtest-host kvm-tests validate-exits validate-inside validate-reclaim validate-time lab-live lab-place lab-policies lab-share lab-reclaim lab-reclaim-paging lab-builds published-times noise lab lint fuzz msrv bench clean
 help: ## list the targets
 	@sed -n 's/^\([a-z-]*\):.*## /make \1|/p' $(MAKEFILE_LIST) | while IFS='|' read -r a b; do printf '  %-20s %s\n' "$$a" "$$b"; done
 
@@ -141,6 +141,10 @@ validate-exits: workspace bochs ## compare predicted exits with the real KVM's, 
 	@status=0; for k in $(KERNELS); do (set -x; $(LAB) validate --kernel $$k -o docs/results/exits-$$k.md) || status=$$?; \
 	(set -x; $(LAB) validate --vendor intel --kernel $$k -n 1 -o docs/results/exits-$$k-intel.md) || status=$$?; done; exit $$status
 
+validate-inside: workspace ## compare predicted exits of guests within guests, to both hypervisors, with the real KVM's: docs/results, an hour for each kernel
+	@mkdir -p docs/results
+	@status=0; for k in $(KERNELS); do (set -x; $(LAB) validate --inside --kernel $$k --kpti off -n 1 -o docs/results/exits-inside-$$k.md) || status=$$?; done; exit $$status
+
 # Under Linux 6.12, guests that read a file do not end in time in `lab superfluous`, which therefore runs the first kernel alone.
 validate-reclaim: workspace ## compare predicted refaults, exits and superfluous swaps of guests whose host holds a part of them with the real KVM's: docs/results, 25 minutes for each kernel
 	@mkdir -p docs/results
@@ -174,7 +178,7 @@ lab-builds: workspace ## predict the two loads of the multi-core thesis: docs/re
 published-times: workspace ## predict GUPS of vMitosis and LMbench of PVM: docs/results, half an hour (PUBLISHED=options)
 	$(TIMING) published -o docs/results/published-times.md $(PUBLISHED)
 
-lab: validate-exits validate-reclaim validate-time lab-live lab-place lab-policies lab-share lab-reclaim lab-reclaim-paging lab-builds published-times vmtest-long vmtest-debug ## run every long experiment: a day
+lab: validate-exits validate-inside validate-reclaim validate-time lab-live lab-place lab-policies lab-share lab-reclaim lab-reclaim-paging lab-builds published-times vmtest-long vmtest-debug ## run every long experiment: a day
 
 docs: ## build the documentation as a book: target/book/index.html
 	@tools/docs

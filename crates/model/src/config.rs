@@ -139,6 +139,11 @@ impl Paging {
         self.declared().is_offered
     }
 
+    /// True if the guest's hypervisor runs in a virtual machine itself.
+    pub fn has_outer(self) -> bool {
+        self.has_outer_exits() || self == Paging::Pvm
+    }
+
     /// True if the guest's exits to its hypervisor go through an outer one.
     pub fn has_outer_exits(self) -> bool {
         matches!(self, Paging::ShadowOnNested | Paging::NestedOnNested)
@@ -156,9 +161,10 @@ impl Paging {
         self.is_offered() || self == Paging::Agile
     }
 
-    /// Whether the mode can run guests with tables of this format: agile paging is made for those in 64-bit mode.
+    /// Whether the mode can run guests with tables of this format: agile paging and nested on nested paging are made for those in
+    /// 64-bit mode.
     pub fn serves(self, guest: &Format) -> bool {
-        self != Paging::Agile || guest.is_long()
+        !matches!(self, Paging::Agile | Paging::NestedOnNested) || guest.is_long()
     }
 
     /// The mode among the two that a hypervisor can switch between; none for the others.

@@ -127,6 +127,14 @@ fn costs(c: &Comparison) -> String {
     }
     let mut head: Vec<&str> = ["\nconfig"].into_iter().chain(columns.iter().map(|(name, _)| *name)).collect();
     head.push("exits\ncount");
+    if rows.iter().any(|r| r.config.mode.has_outer_exits()) {
+        head.push("outer\nexits");
+        for (row, r) in cells.iter_mut().zip(rows) {
+            let exits =
+                if r.config.mode.has_outer_exits() { grouped(r.total.outer_exits) } else { "-".into() };
+            row.push(exits);
+        }
+    }
     if c.outcome.caches.is_some() {
         // With the digits of the overhead.
         let max = figures.iter().map(|f| f.overhead_percent).fold(0.0, f64::max);
@@ -147,11 +155,23 @@ fn costs(c: &Comparison) -> String {
     table(head.into_iter().map(String::from).collect(), cells)
 }
 
+/// Exits to the outer hypervisor, where the guest's one runs in a virtual machine itself.
+fn outer_exits(s: &Sample) -> [(&'static str, u64); 4] {
+    [
+        ("to the outer hypervisor", s.outer_exits),
+        ("- of these fills", s.outer_fills),
+        ("- table stores", s.outer_stores),
+        ("- flushes", s.outer_flushes),
+    ]
+}
+
 /// Exits by reason, a row per reason; none without exits.
 fn exits(c: &Comparison) -> Option<String> {
     let rows = &c.outcome.configs;
-    let reasons: Vec<&str> = Sample::default().exits().map(|(name, _)| name).collect();
-    let counts: Vec<Vec<u64>> = rows.iter().map(|r| r.total.exits().map(|(_, n)| n).collect()).collect();
+    let all = |s: &Sample| s.exits().chain(outer_exits(s)).collect::<Vec<_>>();
+    let reasons: Vec<&str> = all(&Sample::default()).into_iter().map(|(name, _)| name).collect();
+    let counts: Vec<Vec<u64>> =
+        rows.iter().map(|r| all(&r.total).into_iter().map(|(_, n)| n).collect()).collect();
     let cells: Vec<Vec<String>> = reasons
         .iter()
         .enumerate()

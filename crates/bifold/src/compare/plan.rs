@@ -212,8 +212,18 @@ fn events(
     }
     plan.thin = sample.filter(|_| !plan.source.live());
     plan.sample = sample.or(plan.sample);
-    if let (true, Some(config)) = (plan.sample.is_some(), plan.configs.iter().find(|c| c.mode == Paging::Agile)) {
-        let problem = format!("{} decides at the ends of intervals, and a sampled run has none", config.name());
+    if let (true, Some(config)) =
+        (plan.sample.is_some(), plan.configs.iter().find(|c| c.mode == Paging::Agile))
+    {
+        let problem =
+            format!("{} decides at the ends of intervals, and a sampled run has none", config.name());
+        return Err(UsageError::conflict("--configs", problem).into());
+    }
+    if let (true, Some(config)) = (plan.sample.is_some(), plan.configs.iter().find(|c| c.mode.has_outer())) {
+        let problem = format!(
+            "{} has exits to two hypervisors, which windows do not tell apart: leave out --sample",
+            config.name()
+        );
         return Err(UsageError::conflict("--configs", problem).into());
     }
     let needs_timeline = [(!plan.on_line.is_empty(), "--check"), (show.timeline.is_some(), "--timeline")];
@@ -258,6 +268,9 @@ fn only_whole_runs(args: &PlacementArgs, run: &run::Plan) -> Result<(), UsageErr
             "counts every reference, and a sampled run has only some: leave out --sample"
         }
         () if !run.on_line.is_empty() => "is for modes that stay: leave out --check",
+        () if run.configs.iter().any(|c| c.mode.has_outer()) => {
+            "knows the nodes of one hypervisor's memory: leave guests within guests out of --configs"
+        }
         () => return Ok(()),
     };
     Err(UsageError::conflict("--placement", problem))

@@ -32,8 +32,10 @@ pub struct ModelArgs {
     /// LIST is separated by commas: native, nested-4k, nested-2m, shadow-4k, shadow-2m. `nested` and `shadow`
     /// stand for both sizes. The size is that of the host's pages. Only if named: nested-1g; agile-4k and
     /// agile-2m, whose walks begin in shadow tables and go on in nested mode where the guest writes its tables;
-    /// direct, in which the guest's tables hold the machine's addresses and are changed by hypercalls; and
-    /// offset, in which the guest's memory is a contiguous region of the host's, found by base and limit.
+    /// direct, in which the guest's tables hold the machine's addresses and are changed by hypercalls;
+    /// offset, in which the guest's memory is a contiguous region of the host's, found by base and limit; and
+    /// guests within guests, whose hypervisor runs in a virtual machine under nested paging: shadow-on-nested,
+    /// nested-on-nested and pvm, each with -4k or -2m.
     #[arg(long, value_name = "LIST", value_delimiter = ',')]
     pub configs: Vec<String>,
 
@@ -200,14 +202,14 @@ pub fn profile_file(profile: &str) -> Option<&Path> {
 /// The configurations that `--configs` names, singly or by mode; all without names.
 pub fn configs(names: &[String]) -> Result<Vec<Config>, UsageError> {
     // Of a mode with configurations that are shown unnamed, its name stands for these.
-    let stands = |c: &Config| {
-        Config::ALL.contains(c) || Config::ALL.iter().all(|shown| shown.mode != c.mode)
-    };
+    let stands = |c: &Config| Config::ALL.contains(c) || Config::ALL.iter().all(|shown| shown.mode != c.mode);
     let of_mode = |c: &Config, name: &str| c.name() == name || c.mode.name() == name && stands(c);
     if let Some(unknown) = names.iter().find(|n| !Config::KNOWN.iter().any(|c| of_mode(c, n))) {
         let all: Vec<String> = Config::KNOWN[1..].iter().map(|c| c.name()).collect();
-        let problem =
-            format!("there is no configuration `{unknown}`: use native, nested, shadow, agile, {}", all.join(", "));
+        let problem = format!(
+            "there is no configuration `{unknown}`: use native, nested, shadow, agile, pvm, {}",
+            all.join(", ")
+        );
         return Err(UsageError::value("--configs", problem));
     }
     if names.is_empty() {
