@@ -63,7 +63,7 @@ counters! {
     tlb_misses_2m: "1" = "Misses of all TLB levels on a translation of 2 MB.",
     tlb_misses_1g: "1" = "Misses of all TLB levels on a translation of 1 GB.",
     walks: "1" = "Page walks, those that end in a fault or exit and those for a dirty bit included.",
-    guest_refs: "1" = "References to guest tables (native: the tables; shadow: the shadow tables) made by walks.",
+    guest_refs: "1" = "References to guest tables (native: the tables; shadow: the shadow tables; agile: both) made by walks.",
     host_refs: "1" = "References to nested (host) tables made by walks.",
     walk_cycles: "cycles" = "Cycles in page walks, as a PMU would count them.",
     tlb_flushes: "1" = "Flushes of a TLB, whole or all but global entries.",
@@ -79,14 +79,12 @@ counters! {
     exits_cr3_read: "1" = "Exits for MOV from CR3.",
     exits_invlpg: "1" = "Exits for INVLPG.",
     exits_cr4_write: "1" = "Exits for writes to CR4.",
-    exits_hypercall: "1" = "Hypercalls of direct paging that change page tables: one for each batch.",
     vmm_cycles: "cycles" = "Cycles in exits and in the hypervisor's work for them.",
     first_touch_cycles: "cycles" = "The part of vmm_cycles that a long-lived VM, whose memory the host has backed before, does not pay.",
     root_misses: "1" = "CR3 loads whose root was not among the cached ones.",
     syncs: "pages" = "Unsync shadow pages re-read from the guest's tables.",
     shadow_pages_made: "pages" = "Shadow pages created.",
     shadow_pages_zapped: "pages" = "Shadow pages zapped.",
-    hypercall_entries: "1" = "Entries of page tables that the hypervisor checked: changed by hypercalls, or found in new tables.",
     mode_switches: "1" = "Switches of the paging mode.",
     frames_backed: "pages" = "4 KB host pages newly backed for the guest.",
     huge_frames_backed: "pages" = "2 MB host pages newly backed for the guest; a 1 GB page counts as 512.",
@@ -102,6 +100,8 @@ counters! {
     ideal_hidden_cycles: "cycles" = "The part of ideal_stall_cycles that the core hides behind independent work.",
     frames_stall_cycles: "cycles" = "As ideal_stall_cycles, with the data in the configuration's host frames: what exceeds the ideal run's is the placement of the frames in the caches.",
     frames_hidden_cycles: "cycles" = "The part of frames_stall_cycles that the core hides behind independent work.",
+    exits_hypercall: "1" = "Hypercalls of direct paging that change page tables: one for each batch.",
+    hypercall_entries: "1" = "Entries of page tables that the hypervisor checked: changed by hypercalls, or found in new tables.",
 }
 
 impl Sample {

@@ -212,8 +212,11 @@ fn events(
     }
     plan.thin = sample.filter(|_| !plan.source.live());
     plan.sample = sample.or(plan.sample);
-    if let (true, Some(config)) = (plan.sample.is_some(), plan.configs.iter().find(|c| c.mode == Paging::Agile)) {
-        let problem = format!("{} decides at the ends of intervals, and a sampled run has none", config.name());
+    if let (true, Some(config)) =
+        (plan.sample.is_some(), plan.configs.iter().find(|c| c.mode == Paging::Agile))
+    {
+        let problem =
+            format!("{} decides at the ends of intervals, and a sampled run has none", config.name());
         return Err(UsageError::conflict("--configs", problem).into());
     }
     let needs_timeline = [(!plan.on_line.is_empty(), "--check"), (show.timeline.is_some(), "--timeline")];
@@ -258,6 +261,10 @@ fn only_whole_runs(args: &PlacementArgs, run: &run::Plan) -> Result<(), UsageErr
             "counts every reference, and a sampled run has only some: leave out --sample"
         }
         () if !run.on_line.is_empty() => "is for modes that stay: leave out --check",
+        () if run.configs.iter().any(|c| c.mode == Paging::Agile) => {
+            "counts references to the guest's tables and to the hypervisor's apart, which one step of an agile walk may be: \
+             leave agile paging out of --configs"
+        }
         () => return Ok(()),
     };
     Err(UsageError::conflict("--placement", problem))

@@ -200,14 +200,14 @@ pub fn profile_file(profile: &str) -> Option<&Path> {
 /// The configurations that `--configs` names, singly or by mode; all without names.
 pub fn configs(names: &[String]) -> Result<Vec<Config>, UsageError> {
     // Of a mode with configurations that are shown unnamed, its name stands for these.
-    let stands = |c: &Config| {
-        Config::ALL.contains(c) || Config::ALL.iter().all(|shown| shown.mode != c.mode)
-    };
+    let stands = |c: &Config| Config::ALL.contains(c) || Config::ALL.iter().all(|shown| shown.mode != c.mode);
     let of_mode = |c: &Config, name: &str| c.name() == name || c.mode.name() == name && stands(c);
     if let Some(unknown) = names.iter().find(|n| !Config::KNOWN.iter().any(|c| of_mode(c, n))) {
         let all: Vec<String> = Config::KNOWN[1..].iter().map(|c| c.name()).collect();
-        let problem =
-            format!("there is no configuration `{unknown}`: use native, nested, shadow, agile, {}", all.join(", "));
+        let problem = format!(
+            "there is no configuration `{unknown}`: use native, nested, shadow, agile, {}",
+            all.join(", ")
+        );
         return Err(UsageError::value("--configs", problem));
     }
     if names.is_empty() {
