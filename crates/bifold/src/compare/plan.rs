@@ -271,6 +271,10 @@ fn only_whole_runs(args: &PlacementArgs, run: &run::Plan) -> Result<(), UsageErr
         () if run.configs.iter().any(|c| c.mode.has_outer()) => {
             "knows the nodes of one hypervisor's memory: leave guests within guests out of --configs"
         }
+        () if run.configs.iter().any(|c| c.mode == Paging::Agile) => {
+            "counts references to the guest's tables and to the hypervisor's apart, which one step of an agile walk may be: \
+             leave agile paging out of --configs"
+        }
         () => return Ok(()),
     };
     Err(UsageError::conflict("--placement", problem))

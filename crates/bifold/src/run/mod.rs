@@ -220,7 +220,6 @@ pub struct Carried {
 pub fn carry_out(plan: &mut Plan, part: &str, stop: &AtomicBool) -> anyhow::Result<Carried> {
     let mut header = plan.source.header();
     header.source.sample = plan.sample.or(header.source.sample);
-    let writer = plan.record.as_deref().map(|p| Writer::create(p, &header)).transpose()?;
     let options = Options {
         seed: plan.seed,
         host_frames: plan.host_frames,
@@ -234,6 +233,13 @@ pub fn carry_out(plan: &mut Plan, part: &str, stop: &AtomicBool) -> anyhow::Resu
         windows: header.source.sample,
         ..Options::default()
     };
+    if let Some(config) = options.configs.iter().find(|c| !c.mode.serves(options.guest_format)) {
+        let name = config.name();
+        anyhow::bail!(
+            "{name} is for guests in 64-bit mode, and this one is in 32-bit mode: leave {name} out of --configs"
+        );
+    }
+    let writer = plan.record.as_deref().map(|p| Writer::create(p, &header)).transpose()?;
     let interval_s = options.interval_seconds;
     let places = plan.places.as_ref().map(|_| Attribution::new(&options.configs));
     let limited = |host: &Host| {

@@ -60,6 +60,8 @@ golden! {
     gups_table_with_placements: "compare --generate gups:20000@256m --placement all --configs native,nested-4k,nested-1g,offset --set memory.remote_cycles=400";
     gups_csv_with_placements: "compare --generate gups:20000@256m --placement interleaved,remote-tables --caches off --configs nested-2m --format csv";
     fork_storm_table: "compare --generate fork-storm:20";
+    fork_storm_table_of_every_mode: "compare --generate fork-storm:20 --configs native,nested-4k,shadow-4k,agile,direct,offset";
+    gups_json_of_agile_and_direct_paging: "compare --generate gups:20000@64m --caches off --configs agile-4k,direct --format json";
     pointer_chase_table_on_another_profile: "compare --generate pointer-chase:20000 --profile phenom2-x3-720 --seed 7";
 }
 

@@ -30,7 +30,7 @@
 //! a page of 2 MB would need. The hardware's own references to a protected table do not count as writes to it.
 
 use super::nested::violate;
-use super::{Cr4Write, PagingMode, Setup, Stored, Vm, Walker};
+use super::{Cr4Write, PagingMode, Setup, Stored, Vm, Walker, walk_1d_steady};
 use crate::access::{AccessKind, Flush, Miss, Steady};
 use crate::ages::Reuse;
 use crate::exit_log::Access;
@@ -139,6 +139,10 @@ pub struct AgilePaging {
     spaces: Vec<Space>,
     /// Their numbers, by the frames of their roots.
     numbers: HashMap<u64, usize>,
+    /// Numbers that are free.
+    free: Vec<usize>,
+    /// Some address space was shadowed at the end of the last interval, or has begun so.
+    shadowed: bool,
     /// Frames of tables in nested mode, or not used by walks yet, that were written in this interval.
     written: HashSet<u64>,
     /// Tables that writes moved to nested mode.
@@ -169,6 +173,8 @@ impl AgilePaging {
             vcpus: vec![Vcpu::default(); setup.vcpus],
             spaces: vec![Space::default()],
             numbers: HashMap::new(),
+            free: Vec::new(),
+            shadowed: false,
             written: HashSet::new(),
             moved: HashMap::new(),
             start: keys.start,
@@ -183,7 +189,7 @@ impl AgilePaging {
 
     /// Loads of CR3 exit, unless the hardware knows the root: some address space is shadowed.
     fn intercepts(&self) -> bool {
-        !self.shadow.counts_writes() || self.numbers.keys().any(|gfn| !self.shadow.is_nested(*gfn))
+        !self.shadow.counts_writes() || self.shadowed
     }
 
     /// The number of the address space with the root in this frame, which begins if it was not seen before.
@@ -195,9 +201,14 @@ impl AgilePaging {
         if fresh {
             self.shadow.begin_nested(gfn);
         }
-        self.spaces.push(Space { root: Some(gfn), fresh, ..Space::default() });
-        self.numbers.insert(gfn, self.spaces.len() - 1);
-        self.spaces.len() - 1
+        self.shadowed |= !fresh;
+        let number = self.free.pop().unwrap_or_else(|| {
+            self.spaces.push(Space::default());
+            self.spaces.len() - 1
+        });
+        self.spaces[number] = Space { root: Some(gfn), fresh, ..Space::default() };
+        self.numbers.insert(gfn, number);
+        number
     }
 
     /// The hypervisor's `work` in an exit of the vCPU, whose cycles are its address space's.
@@ -292,6 +303,7 @@ impl AgilePaging {
         for gfn in to_nested {
             self.shadow.enter_nested(gfn, host);
         }
+        self.shadowed = self.numbers.keys().any(|gfn| !self.shadow.is_nested(*gfn));
         self.refresh();
         for vcpu in 0..self.vcpus.len() {
             if shadowed && !self.vcpus[vcpu].nested {
@@ -504,7 +516,7 @@ impl PagingMode for AgilePaging {
                     let Vm { host, counts } = &mut cpu.vm;
                     let emulated = counts.tallied(miss.vcpu, miss.gva, |counts| {
                         self.exit(miss.vcpu, &mut Vm { host, counts }, |agile, host, done| {
-                            agile.shadow.nested_write(miss.vcpu, gpa, guest, host, done)
+                            agile.shadow.nested_write(miss.vcpu, gpa, miss.kind, guest, host, done)
                         })
                     });
                     counts.log_exits(|| Access {
@@ -547,20 +559,51 @@ impl PagingMode for AgilePaging {
         None
     }
 
-    /// No walk is known to change nothing: whether one does depends on two kinds of tables.
+    /// A walk that switches on its way never is.
     #[inline]
-    fn steady(&mut self, _: &WalkCache, _: &Steady<'_>) -> Option<bool> {
-        None
+    fn steady(&mut self, caches: &WalkCache, miss: &Steady<'_>) -> Option<bool> {
+        let v = &self.vcpus[miss.vcpu];
+        if self.due || v.nested && !self.spaces[v.space].fresh {
+            return None;
+        }
+        let writable = if v.nested {
+            self.nested.steady(caches, miss)? && !self.shadow.is_protected(miss.gpa().frame())
+        } else {
+            let at = self.shadow.path(miss.vcpu, miss.gva)?.table(1) | miss.format.index(1, miss.gva.0) << 3;
+            let writable = self.shadow.ready(at)? & miss.format.write != 0;
+            writable && (miss.writable || !self.shadow.hardware_sets_both())
+        };
+        (writable || !miss.write).then_some(writable)
     }
 
+    #[inline]
     fn walk_steady<M: Memory>(
         &mut self,
-        _: &mut WalkCache,
-        _: &Steady<'_>,
-        _: &mut References<'_, M>,
-        _: &HostMemory,
+        caches: &mut WalkCache,
+        miss: &Steady<'_>,
+        refs: &mut References<'_, M>,
+        host: &HostMemory,
     ) {
-        unreachable!("no walk is steady");
+        let v = &self.vcpus[miss.vcpu];
+        let space = &mut self.spaces[v.space];
+        space.walks += 1;
+        if v.nested {
+            let memory = &mut Counting { memory: &mut *refs.memory, nested: 0 };
+            self.nested.walk_steady(caches, miss, &mut References { memory, refs: refs.refs }, host);
+            space.nested_refs += memory.nested;
+        } else if let Some(&path) = self.shadow.path(miss.vcpu, miss.gva) {
+            let page = |at| self.shadow.table(at);
+            walk_1d_steady(caches, miss.format, miss.gva, refs, |level| path.table(level), page);
+        }
+    }
+
+    fn replaced(&self, guest: &GuestTables) -> u64 {
+        guest.replaced() + self.shadow.replaced()
+    }
+
+    #[inline]
+    fn read_ahead(&self, frames: &[u64]) -> u64 {
+        frames.iter().fold(0, |seen, &frame| seen ^ self.nested.read_ahead(frame))
     }
 
     fn walk_to_fault<M: Memory>(
@@ -729,10 +772,14 @@ impl PagingMode for AgilePaging {
             }
             Stored::Table(..) => {}
             Stored::Retired(gfn) => {
+                if self.vcpus.iter().any(|v| v.root.frame() == gfn) {
+                    return; // a root that is still loaded
+                }
                 self.written.remove(&gfn);
                 self.moved.remove(&gfn);
-                if let Some(space) = self.numbers.remove(&gfn) {
-                    self.spaces[space].root = None;
+                if let Some(number) = self.numbers.remove(&gfn) {
+                    self.spaces[number].root = None;
+                    self.free.push(number);
                 }
                 self.shadow.leave_nested(gfn);
             }

@@ -14,7 +14,7 @@
 //! - A page that becomes a table is pinned, which checks its entries; one that ceases to be a table is unpinned. Up to 32
 //!   that follow each other are one call (`xen_pgd_pin`, `xen_pgd_unpin`).
 //! - Loads of CR3 and INVLPG are one call each (`MMUEXT_NEW_BASEPTR`, `MMUEXT_INVLPG_LOCAL`), and a write to CR4 is an
-//!   exit, as any privileged instruction. A read of CR3 is none (`xen_read_cr3`).
+//!   exit, as any privileged instruction. A read of CR3 costs no exit (`xen_read_cr3`).
 //! - A page fault enters the hypervisor, which hands it to the guest.
 //!
 //! The domain's memory is there before it starts: no access violates anything, and where it lies is as for

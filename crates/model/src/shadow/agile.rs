@@ -15,6 +15,7 @@ use super::pages::Pages;
 use super::spte::{ACC_ALL, ADDRESS, GuestWalker, LARGE, PRESENT, SWITCH, gpte_access};
 use super::{Shadow, World};
 use crate::Sample;
+use crate::access::AccessKind;
 use crate::guest::GuestTables;
 use crate::host::HostMemory;
 use bifold_mmu::{Gpa, Gva, Start};
@@ -181,19 +182,25 @@ impl Shadow {
         }
     }
 
-    /// A write to a shadowed table that came by the shadow tables.
+    /// A write to a shadowed table that came by the shadow tables. One by an instruction that does not write page tables is
+    /// repeated, as under shadow paging: the page may be no table any more, and is not shadowed until a walk comes to it.
     pub(super) fn write_protected(
         &mut self,
         vcpu: usize,
         gva: Gva,
+        kind: AccessKind,
         w: &GuestWalker,
         guest: &GuestTables,
         host: &mut HostMemory,
     ) -> Outcome {
         self.back(host, Gpa::from_frame(w.gfn), true);
-        if self.count_write(w.gfn, host) {
-            self.make_mmu_pages_available();
-            self.fetch(vcpu, gva, w, true, World { guest, host });
+        if self.count_write(w.gfn, kind, host) {
+            // The same exit lets the write through, unless the tables on its own way were concerned.
+            let root = self.root_slot(vcpu, gva);
+            if root != 0 && !self.pages.page(root).invalid && self.nested_level(w).is_none() {
+                self.make_mmu_pages_available();
+                self.fetch(vcpu, gva, w, true, World { guest, host });
+            }
             return Outcome::Unprotected;
         }
         self.pte_write(w.gfn, gva.0 as usize & 0xfff);
@@ -206,12 +213,13 @@ impl Shadow {
         &mut self,
         vcpu: usize,
         gpa: Gpa,
+        kind: AccessKind,
         guest: &GuestTables,
         host: &mut HostMemory,
         out: &mut Sample,
     ) -> bool {
         self.pages.maker = vcpu;
-        let moved = self.count_write(gpa.frame(), host);
+        let moved = self.count_write(gpa.frame(), kind, host);
         if !moved {
             self.pte_write(gpa.frame(), gpa.0 as usize & 0xfff);
         }
@@ -220,8 +228,8 @@ impl Shadow {
         !moved
     }
 
-    /// One more write to the table has exited. True if it is in nested mode now.
-    fn count_write(&mut self, gfn: u64, host: &HostMemory) -> bool {
+    /// One more write to the table has exited. True if it is not shadowed any more.
+    fn count_write(&mut self, gfn: u64, kind: AccessKind, host: &HostMemory) -> bool {
         let Some(subtrees) = &mut self.subtrees else { return false };
         let writes = subtrees.writes.entry(gfn).or_default();
         *writes += 1;
@@ -229,8 +237,10 @@ impl Shadow {
         if moves {
             subtrees.moved.push(gfn);
             self.enter_nested(gfn, host);
+        } else if kind == AccessKind::WriteOther {
+            self.unprotect_page(gfn);
         }
-        moves
+        moves || kind == AccessKind::WriteOther
     }
 
     /// The table and the subtree below it go over to nested mode: their shadow pages are zapped, and the entries above
@@ -298,6 +308,12 @@ impl Shadow {
         let mut left: Vec<u64> = left.into_iter().filter(|gfn| !self.is_nested(*gfn)).collect();
         left.sort_unstable();
         left.into_iter().fold(false, |dropped, gfn| self.drop_switches(gfn) || dropped)
+    }
+
+    /// The frames of the guest's tables in nested mode.
+    #[cfg(test)]
+    pub fn nested(&self) -> impl Iterator<Item = u64> + '_ {
+        self.subtrees.iter().flat_map(|s| s.nested.iter().copied())
     }
 
     /// The frames of tables that writes have moved to nested mode since the last call.

@@ -101,7 +101,7 @@ impl Shadow {
             return Outcome::Hidden;
         }
         if write && self.counts_writes() && self.is_protected(walker.gfn) {
-            return self.write_protected(vcpu, gva, walker, guest, host);
+            return self.write_protected(vcpu, gva, kind, walker, guest, host);
         }
 
         // page_fault_handle_page_track

@@ -2,7 +2,9 @@
 //! What must hold of the shadow tables at any time.
 
 use super::super::pages::sptep_to_sp;
-use super::super::spte::{ACC_ALL, ACC_WRITE, ACCESSED, LARGE, PRESENT, WRITE, gpte_access, pages_per_hpage};
+use super::super::spte::{
+    ACC_ALL, ACC_WRITE, ACCESSED, ADDRESS, LARGE, PRESENT, SWITCH, WRITE, gpte_access, pages_per_hpage,
+};
 use super::super::{Pages, Shadow, World};
 use super::{A, D, P};
 use crate::guest::GuestTables;
@@ -32,7 +34,8 @@ pub(super) fn check(s: &Shadow, world: World<'_>) {
         assert!(!page.invalid);
         let bits: u32 = page.unsync_child_bitmap.iter().map(|w| w.count_ones()).sum();
         assert_eq!(bits, page.unsync_children);
-        assert!(!page.unsync || (page.role.level == 1 && !page.role.direct));
+        assert!(!page.unsync || (page.role.level == 1 && !page.role.direct && !s.counts_writes()));
+        assert!(page.role.direct || !s.is_nested(page.gfn), "a table in nested mode is shadowed");
         let roots = s.vcpus.iter().flat_map(|v| v.roots()).filter(|&r| r == slot).count();
         assert_eq!(roots as u32, page.root_count);
         for id in s.pages.parents(slot) {
@@ -49,6 +52,8 @@ pub(super) fn check(s: &Shadow, world: World<'_>) {
             }
             if spte & PRESENT == 0 {
                 assert_eq!(spte, 0);
+            } else if spte & SWITCH != 0 {
+                switch(s, world, id);
             } else if s.pages.is_last(id) {
                 leaf(s, world, id);
             } else {
@@ -116,9 +121,25 @@ fn leaf(s: &Shadow, World { guest, host }: World<'_>, id: usize) {
         assert_eq!(gfn, page.gfn + (id as u64 & 511) * pages_per_hpage(level));
     } else if synced(s, guest, sptep_to_sp(id)) {
         let (gpte, maps) = gpte(s, guest, id);
-        assert_eq!(gpte & (P | A), P | A, "the guest's entry is present and accessed");
+        let bits = if s.hardware_sets_both() { 0 } else { A };
+        assert_eq!(gpte & (P | bits), P | bits, "the guest's entry is present and accessed");
         assert_eq!(gfn, maps >> 12);
-        assert!(spte & WRITE == 0 || (gpte_access(gpte) & ACC_WRITE != 0 && gpte & D != 0));
+        let dirty = gpte & D != 0 || s.hardware_sets_both();
+        assert!(spte & WRITE == 0 || (gpte_access(gpte) & ACC_WRITE != 0 && dirty));
+    }
+}
+
+/// An entry that switches leads to the guest's table below, which has no shadow page.
+fn switch(s: &Shadow, World { guest, host }: World<'_>, id: usize) {
+    let gfn = s.pages.gfn_of(id);
+    assert!(s.pages.page(sptep_to_sp(id)).role.level > 1);
+    assert!(s.is_nested(gfn) && !s.is_protected(gfn), "the table is in nested mode");
+    assert_eq!(s.pages.spte(id) & ADDRESS, host.hpa(Gpa::from_frame(gfn)).0, "where the host has it");
+    assert!(s.pages.rmap(gfn).contains(&id), "in the reverse map");
+    assert!(!s.pages.page(sptep_to_sp(id)).role.direct);
+    if synced(s, guest, sptep_to_sp(id)) {
+        let (gpte, maps) = gpte(s, guest, id);
+        assert_eq!((gpte & P, maps >> 12), (P, gfn), "the guest's entry leads to the table");
     }
 }
 
@@ -127,7 +148,7 @@ fn link(s: &Shadow, guest: &GuestTables, id: usize, slots: &[usize]) {
     assert!(slots.contains(&child), "a link to a freed page");
     let (page, below) = (s.pages.page(slot), s.pages.page(child));
     assert_eq!(below.role.level, page.role.level - 1);
-    assert_eq!(s.pages.spte(id) & super::super::spte::ADDRESS, Pages::hpa(child));
+    assert_eq!(s.pages.spte(id) & ADDRESS, Pages::hpa(child));
     assert!(s.pages.parents(child).contains(&id));
     if below.unsync || below.unsync_children != 0 {
         assert_ne!(page.unsync_child_bitmap[(id & 511) >> 6] & 1 << (id & 63), 0, "would not be synced");

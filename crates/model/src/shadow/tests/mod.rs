@@ -10,7 +10,8 @@ mod short;
 mod tables;
 mod versions;
 
-use super::{Fixed, Shadow};
+use super::spte::SWITCH;
+use super::{Fixed, Rules, Shadow};
 use crate::access::{AccessKind, Flush};
 use crate::guest::GuestTables;
 use crate::host::HostMemory;
@@ -48,6 +49,8 @@ pub(super) struct Machine {
     pub shadow: Shadow,
     pub out: Sample,
     pub root: u64,
+    /// What each vCPU has in CR3.
+    pub loaded: [u64; 2],
     /// Where the kernel sees all memory.
     pub direct: u64,
     next: u64,
@@ -64,6 +67,7 @@ impl Machine {
             shadow,
             out: Sample::default(),
             root: 0,
+            loaded: [0; 2],
             direct: if format.is_long() { DIRECT } else { DIRECT_32 },
             next: TABLES,
         };
@@ -80,6 +84,7 @@ impl Machine {
     /// The vCPU has the first root from the start.
     pub fn start(&mut self, vcpu: usize) {
         let cr3 = self.root << 12;
+        self.loaded[vcpu] = cr3;
         self.guest.load_registers(vcpu, self.guest.root(vcpu, cr3));
         self.shadow.set_initial_cr3(vcpu, cr3, &self.guest);
     }
@@ -151,10 +156,16 @@ impl Machine {
     /// The hardware's walk: the entry it ends at and its address, if present.
     pub fn walk(&self, vcpu: usize, gva: u64) -> Option<(u64, u64, u8)> {
         let root = self.shadow.root(vcpu, Gva(gva))?;
-        let end = walk::<std::convert::Infallible>(self.shadow.format(), root, gva, |_, at| {
-            Ok(self.shadow.spte(at))
+        let mut switched = None;
+        let end = walk::<std::convert::Infallible>(self.shadow.format(), root, gva, |level, at| {
+            let spte = self.shadow.spte(at);
+            if spte & SWITCH != 0 {
+                switched = Some((at, spte, level));
+            }
+            Ok(if switched.is_some() { 0 } else { spte })
         });
         match end {
+            _ if switched.is_some() => switched,
             Ok(Walk::Leaf(s)) => Some((s.at, s.entry, s.level)),
             _ => None,
         }
@@ -164,6 +175,12 @@ impl Machine {
     pub fn on(&mut self, vcpu: usize, gva: u64, kind: AccessKind) -> u64 {
         let before = self.out.all_exits();
         for _ in 0..=4 {
+            if self.leaves_shadow(vcpu, gva) {
+                match self.nested(vcpu, gva, kind) {
+                    true => return self.out.all_exits() - before,
+                    false => continue,
+                }
+            }
             if let Some((at, spte, _)) = self.walk(vcpu, gva) {
                 if !kind.writes() || spte & W != 0 {
                     self.shadow.used(at);
@@ -184,6 +201,30 @@ impl Machine {
             }
         }
         panic!("{kind:?} at {gva:#x} did not go through in 4 exits");
+    }
+
+    /// Agile paging: does the hardware's walk go on in the guest's tables?
+    fn leaves_shadow(&self, vcpu: usize, gva: u64) -> bool {
+        self.shadow.is_nested(self.loaded[vcpu] >> 12)
+            || self.walk(vcpu, gva).is_some_and(|(_, spte, _)| spte & SWITCH != 0)
+    }
+
+    /// The access in the guest's tables, as far as it does not concern the nested ones. False if it is repeated.
+    fn nested(&mut self, vcpu: usize, gva: u64, kind: AccessKind) -> bool {
+        let root = self.guest.root(vcpu, self.loaded[vcpu]);
+        let Ok(leaf) = self.guest.lookup(root, Gva(gva)) else { return true };
+        if kind.writes() && !leaf.writable {
+            return true;
+        }
+        self.guest.touch(&leaf, kind.writes());
+        let gpa = leaf.gpa(Gva(gva));
+        if !kind.writes() || !self.shadow.is_protected(gpa.frame()) {
+            return true;
+        }
+        let exits = self.out.all_exits();
+        let done = self.shadow.nested_write(vcpu, gpa, kind, &self.guest, &mut self.host, &mut self.out);
+        assert_eq!(self.out.all_exits(), exits + 1);
+        done
     }
 
     pub fn read(&mut self, gva: u64) -> u64 {
@@ -215,7 +256,11 @@ impl Machine {
 
     pub fn load_cr3_on(&mut self, vcpu: usize, root: u64) {
         let cr3 = root << 12;
+        self.loaded[vcpu] = cr3;
         self.guest.load_registers(vcpu, self.guest.root(vcpu, cr3));
+        if self.shadow.is_nested(root) {
+            return; // agile paging walks in nested mode
+        }
         self.shadow.load_cr3(vcpu, cr3, World { guest: &self.guest, host: &self.host }, &mut self.out);
     }
 

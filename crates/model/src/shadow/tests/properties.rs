@@ -33,6 +33,8 @@ enum Op {
     TakeBack(u64, u64, Taking),
     /// The host looks which pages were used.
     Look,
+    /// Agile paging: an interval ends, after which one in so many of the tables in nested mode stays there.
+    Interval(u64),
 }
 
 fn kinds() -> impl Strategy<Value = AccessKind> {
@@ -59,6 +61,7 @@ fn ops() -> impl Strategy<Value = Op> {
             .prop_map(|(f, n, t)| Op::TakeBack(f, n, t)),
         1 => (0..FRAMES, 1..2000u64).prop_map(|(f, n)| Op::TakeBack(f, n, Taking::Discard)),
         1 => Just(Op::Look),
+        2 => (1..4u64).prop_map(Op::Interval),
     ]
 }
 
@@ -75,7 +78,14 @@ struct Random {
 }
 
 impl Random {
-    fn new(format: &'static Format, cold: bool, host: PageSize, direct: PageSize, budget: usize) -> Random {
+    fn new(
+        format: &'static Format,
+        cold: bool,
+        host: PageSize,
+        direct: PageSize,
+        budget: usize,
+        rules: Option<Rules>,
+    ) -> Random {
         let direct = if format.is_long() { direct } else { direct.min(PageSize::Size2M) };
         let memory = if cold { HostMemory::new(host, FRAMES, Default::default(), 3) } else { warm(host) };
         let mut m = Machine::with(format, memory, direct);
@@ -93,6 +103,9 @@ impl Random {
                 let bits = [PAGE, PAGE & !D, PAGE & !(A | D)][page as usize % 3];
                 m.map(root, gva(page), (page + 16) << 12 | bits, PageSize::Size4K);
             }
+        }
+        if let Some(rules) = rules {
+            m.shadow = Shadow::new(format, FRAMES, 2, KvmVersion::default()).with_subtrees(rules);
         }
         m.shadow.pages.max = budget;
         m.start(0);
@@ -153,6 +166,7 @@ impl Random {
                 };
                 self.m.pt_store(at, 0);
                 self.m.guest.retire(leaf >> 12);
+                self.m.shadow.leave_nested(leaf >> 12);
                 self.free.push(leaf >> 12);
                 self.m.on(0, self.m.direct + leaf, kind);
             }
@@ -197,6 +211,13 @@ impl Random {
                 let Machine { host, shadow, .. } = &mut self.m;
                 host.look(|gfns| shadow.clear_young(gfns));
             }
+            Op::Interval(one_in) => {
+                let stay = self.m.shadow.nested().filter(|gfn| gfn % one_in == 0).collect();
+                self.m.shadow.stay_nested(stay);
+                for vcpu in 0..2 {
+                    self.m.load_cr3_on(vcpu, self.current[vcpu]);
+                }
+            }
             Op::Protection(page, vcpu) => self.m.shadow.invalidate_gva(
                 vcpu,
                 Gva(gva(page)),
@@ -217,7 +238,24 @@ proptest! {
         budget in prop_oneof![Just(40), Just(327)],
         ops in proptest::collection::vec(ops(), 1..500),
     ) {
-        let mut r = Random::new(format, cold, host, direct, budget);
+        let mut r = Random::new(format, cold, host, direct, budget, None);
+        for op in &ops {
+            r.apply(op);
+            invariants::check(&r.m.shadow, r.m.world());
+        }
+    }
+
+    #[test]
+    fn so_it_is_beside_subtrees_in_nested_mode_which_the_entries_above_switch_to(
+        format in prop_oneof![Just(&X86_64_4_LEVEL), Just(&X86_64_5_LEVEL)],
+        cold in any::<bool>(),
+        host in prop_oneof![Just(PageSize::Size4K), Just(PageSize::Size2M)],
+        direct in prop_oneof![Just(PageSize::Size4K), Just(PageSize::Size2M), Just(PageSize::Size1G)],
+        budget in prop_oneof![Just(40), Just(327)],
+        (writes, sets_both) in (1u32..4, any::<bool>()),
+        ops in proptest::collection::vec(ops(), 1..500),
+    ) {
+        let mut r = Random::new(format, cold, host, direct, budget, Some(Rules { writes, sets_both }));
         for op in &ops {
             r.apply(op);
             invariants::check(&r.m.shadow, r.m.world());
