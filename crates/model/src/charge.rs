@@ -257,6 +257,7 @@ fn exits(s: &Sample) -> u64 {
         + s.exits_cr3_read
         + s.exits_invlpg
         + s.exits_cr4_write
+        + s.exits_ipi
 }
 
 /// Cycles of walks with these references. Only nested walks read host tables.

@@ -68,6 +68,7 @@ counters! {
     walk_cycles: "cycles" = "Cycles in page walks, as a PMU would count them.",
     tlb_flushes: "1" = "Flushes of a TLB, whole or all but global entries.",
     guest_page_faults: "1" = "Page faults delivered to the guest.",
+    tlb_shootdowns: "1" = "Flushes of a vCPU's TLB that another vCPU asked for by an inter-processor interrupt.",
     exits_violation: "1" = "Exits for a guest frame that the nested tables do not map (EPT violation, nested page fault).",
     exits_guest_fault: "1" = "Exits for a page fault that is the guest's own and is reflected into it.",
     exits_hidden_fault: "1" = "Exits for an entry missing in the shadow tables though present in the guest's.",
@@ -79,6 +80,7 @@ counters! {
     exits_cr3_read: "1" = "Exits for MOV from CR3.",
     exits_invlpg: "1" = "Exits for INVLPG.",
     exits_cr4_write: "1" = "Exits for writes to CR4.",
+    exits_ipi: "1" = "Exits for inter-processor interrupts that a vCPU sends: writes to the command register of its interrupt controller. In guests of several vCPUs only.",
     vmm_cycles: "cycles" = "Cycles in exits and in the hypervisor's work for them.",
     first_touch_cycles: "cycles" = "The part of vmm_cycles that a long-lived VM, whose memory the host has backed before, does not pay.",
     root_misses: "1" = "CR3 loads whose root was not among the cached ones.",
@@ -195,6 +197,6 @@ mod tests {
         assert_eq!(s.values().len(), Sample::COUNTERS.len());
         assert_eq!(Sample::from_values(s.values()), s);
         assert_eq!(s.all_exits(), 5);
-        assert_eq!(s.exits().count(), 11);
+        assert_eq!(s.exits().count(), 12);
     }
 }

@@ -5,12 +5,13 @@
 //! events between an exit and the next entry classify a page fault: reflected into the guest
 //! (kvm_inj_exception), emulated (kvm_emulate_insn, and the guest continues after the instruction), a table that
 //! became unsync (kvm_mmu_unsync_page), or a device access (kvm_mmio). Otherwise the shadow entry was missing
-//! or, if the error code has the present bit, read-only.
+//! or, if the error code has the present bit, read-only. Each vCPU has exits of its own; a window has those of all.
 
 pub mod ftrace;
 
 use std::collections::BTreeMap;
 
+use bifold_trace::event::ipi;
 use serde::{Deserialize, Serialize};
 
 use crate::vendor::{ExitCause, PagingExit, RawExit, Vendor};
@@ -34,6 +35,12 @@ pub const EVENTS: [&str; 8] = [
 /// The trace event of the laboratory's disk, which is there for swapping.
 pub const DISK: &str = "block:block_bio_queue";
 const SECTORS_PER_PAGE: u64 = 8;
+
+/// Vectors of Linux's function calls for other vCPUs.
+const CALLS: [u64; 2] = [ipi::CALL_SINGLE, ipi::CALL];
+
+/// The name, among reasons of exits, of function calls that were delivered. All but a few flush TLBs.
+pub const SHOOTDOWN: &str = "shootdown";
 
 /// Addresses below this one are user addresses.
 const USER_END: u64 = 1 << 47;
@@ -138,9 +145,11 @@ pub fn windows(
 ) -> Result<BTreeMap<u64, Window>, TraceError> {
     let mut all = BTreeMap::new();
     let mut at: Option<(u64, u64, Window)> = None;
-    let mut open: Option<Open> = None;
+    // Each vCPU is a thread.
+    let mut open: BTreeMap<u64, Option<Open>> = BTreeMap::new();
     read(raw, formats, |r| {
-        step(&r, vendor, &mut open, &mut at, &mut all, log);
+        let open = open.entry(r.get("common_pid")).or_default();
+        step(&r, vendor, open, &mut at, &mut all, log);
     })?;
     Ok(all)
 }
@@ -226,6 +235,9 @@ fn step(
         "kvm_inj_virq" => {
             if let Some((_, _, w)) = window {
                 w.interrupts += 1;
+                if CALLS.contains(&r.get("vector")) && r.get("reinjected") == 0 {
+                    *w.exits.entry(SHOOTDOWN.to_owned()).or_default() += 1;
+                }
             }
             if let Some(o) = open {
                 o.interrupted = true;
@@ -286,7 +298,9 @@ mod tests {
     fn formats() -> Formats {
         let mut formats = Formats::default();
         for (id, (name, fields)) in FIELDS.iter().enumerate() {
-            let mut text = format!("name: {name}\nID: {id}\nformat:\n");
+            let mut text = format!(
+                "name: {name}\nID: {id}\nformat:\n\tfield:int common_pid;\toffset:4;\tsize:4;\tsigned:1;\n"
+            );
             for (i, f) in fields.iter().enumerate() {
                 text += &format!("\tfield:u64 {f};\toffset:{};\tsize:8;\tsigned:0;\n", 8 + 8 * i);
             }
@@ -295,12 +309,24 @@ mod tests {
         formats
     }
 
-    /// A page of records a nanosecond apart.
+    /// A page of records a nanosecond apart, of one thread.
     fn page(events: &[(&str, &[u64])]) -> Vec<u8> {
+        records(&events.iter().map(|e| (1, *e)).collect::<Vec<_>>())
+    }
+
+    /// A page of window 7, with each record's thread.
+    fn page_of(events: &[(u64, (&str, &[u64]))]) -> Vec<u8> {
+        let exit: (&str, &[u64]) = ("kvm_exit", &[0x72, 0, 0, 0]);
+        let begin = [(1, exit), (1, ("kvm_cpuid", &[LEAF, 0x107][..]))];
+        let end = [(1, exit), (1, ("kvm_cpuid", &[LEAF, 0x207][..]))];
+        records(&[&begin[..], events, &end].concat())
+    }
+
+    fn records(events: &[(u64, (&str, &[u64]))]) -> Vec<u8> {
         let mut records = Vec::new();
-        for (name, values) in events {
+        for (thread, (name, values)) in events {
             let id = FIELDS.iter().position(|(n, _)| n == name).unwrap();
-            let mut data = (id as u64).to_le_bytes().to_vec();
+            let mut data = (thread << 32 | id as u64).to_le_bytes().to_vec();
             values.iter().for_each(|v| data.extend(v.to_le_bytes()));
             records.extend(((data.len() as u32 / 4) | (1 << 5)).to_le_bytes());
             records.extend(data);
@@ -374,6 +400,28 @@ mod tests {
         let interrupt = ("kvm_inj_virq", &[0xec][..]);
         let w = window(&[exit, interrupt, ("kvm_entry", &[0x40_1000]), exit, interrupt, BACK]);
         assert_eq!((w.interrupts, w.user_interrupts), (2, 1));
+    }
+
+    #[test]
+    fn function_calls_are_counted_and_other_interrupts_are_not() {
+        let exit = ("kvm_exit", &[0x60, RIP, 0, 0][..]);
+        let call = |vector: &'static [u64]| ("kvm_inj_virq", vector);
+        let w = window(&[exit, call(&[0xfc]), BACK, exit, call(&[0xfd]), BACK, exit, call(&[0xfb]), BACK]);
+        assert_eq!((only(&w), w.interrupts), ((SHOOTDOWN, 2), 3));
+    }
+
+    #[test]
+    fn vcpus_have_exits_of_their_own() {
+        // A page fault of one thread is closed by its own entry, though another thread's exit comes between.
+        let raw = page_of(&[
+            (1, FAULT),
+            (2, PROTECTION),
+            (2, BACK),
+            (1, ("kvm_inj_exception", &[14, 0])),
+            (1, BACK),
+        ]);
+        let w = windows(&raw, &formats(), &AMD, false).unwrap().remove(&7).unwrap();
+        assert_eq!(w.exits, BTreeMap::from([("guest_fault".into(), 1), ("permission".into(), 1)]));
     }
 
     #[test]

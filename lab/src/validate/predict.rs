@@ -12,6 +12,7 @@ use bifold_trace::{CommandExit, Event, decode};
 
 use super::Workload;
 use super::table::Reasons;
+use crate::exits::SHOOTDOWN;
 use crate::lab::Lab;
 
 /// The laboratory's emulator keeps no TLB entry over an exit.
@@ -79,7 +80,11 @@ pub type Predicted = BTreeMap<u64, Window>;
 
 /// The exits of each window.
 pub fn reasons(predicted: &Predicted) -> BTreeMap<u64, Reasons> {
-    let of = |s: &Sample| s.exits().map(|(name, n)| (name.to_owned(), n as f64)).collect();
+    // How many IPIs there are beside shootdowns follows from ticks, and so from time: those of the scheduler, above all.
+    let of = |s: &Sample| {
+        let exits = s.exits().filter(|(name, _)| *name != "ipi");
+        exits.chain([(SHOOTDOWN, s.tlb_shootdowns)]).map(|(name, n)| (name.to_owned(), n as f64)).collect()
+    };
     predicted.iter().map(|(n, w)| (*n, of(&w.sample))).collect()
 }
 
@@ -139,8 +144,12 @@ pub fn predict(
 ) -> Result<BTreeMap<&'static str, Predicted>> {
     let (spec, profile) = guest_and_profile(lab, workload, kpti)?;
     let chosen: Vec<_> = configs.iter().map(|n| super::config(n).map(|(c, _)| c)).collect::<Result<_>>()?;
-    let options =
-        Options { configs: chosen, guest_frames: bifold_guest::guest_frames(&spec), ..Options::default() };
+    let options = Options {
+        configs: chosen,
+        guest_frames: bifold_guest::guest_frames(&spec),
+        vcpus: spec.vcpus as usize,
+        ..Options::default()
+    };
     let mut windows =
         Windows { model: Model::new(&profile, options), log, begun: None, done: BTreeMap::new() };
     capture(&spec, |words, marker| windows.take(words, marker))?;

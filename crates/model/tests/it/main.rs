@@ -26,4 +26,5 @@ mod switching;
 mod timeline;
 mod trace_t;
 mod uses;
+mod vcpus;
 mod windows;
