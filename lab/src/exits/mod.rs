@@ -11,7 +11,6 @@ pub mod ftrace;
 
 use std::collections::BTreeMap;
 
-use bifold_trace::event::ipi;
 use serde::{Deserialize, Serialize};
 
 use crate::vendor::{ExitCause, PagingExit, RawExit, Vendor};
@@ -35,12 +34,6 @@ pub const EVENTS: [&str; 8] = [
 /// The trace event of the laboratory's disk, which is there for swapping.
 pub const DISK: &str = "block:block_bio_queue";
 const SECTORS_PER_PAGE: u64 = 8;
-
-/// Vectors of Linux's function calls for other vCPUs.
-const CALLS: [u64; 2] = [ipi::CALL_SINGLE, ipi::CALL];
-
-/// The name, among reasons of exits, of function calls that were delivered. All but a few flush TLBs.
-pub const SHOOTDOWN: &str = "shootdown";
 
 /// Addresses below this one are user addresses.
 const USER_END: u64 = 1 << 47;
@@ -235,9 +228,6 @@ fn step(
         "kvm_inj_virq" => {
             if let Some((_, _, w)) = window {
                 w.interrupts += 1;
-                if CALLS.contains(&r.get("vector")) && r.get("reinjected") == 0 {
-                    *w.exits.entry(SHOOTDOWN.to_owned()).or_default() += 1;
-                }
             }
             if let Some(o) = open {
                 o.interrupted = true;
@@ -400,14 +390,6 @@ mod tests {
         let interrupt = ("kvm_inj_virq", &[0xec][..]);
         let w = window(&[exit, interrupt, ("kvm_entry", &[0x40_1000]), exit, interrupt, BACK]);
         assert_eq!((w.interrupts, w.user_interrupts), (2, 1));
-    }
-
-    #[test]
-    fn function_calls_are_counted_and_other_interrupts_are_not() {
-        let exit = ("kvm_exit", &[0x60, RIP, 0, 0][..]);
-        let call = |vector: &'static [u64]| ("kvm_inj_virq", vector);
-        let w = window(&[exit, call(&[0xfc]), BACK, exit, call(&[0xfd]), BACK, exit, call(&[0xfb]), BACK]);
-        assert_eq!((only(&w), w.interrupts), ((SHOOTDOWN, 2), 3));
     }
 
     #[test]

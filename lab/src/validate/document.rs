@@ -38,15 +38,18 @@ const CAUSES: &[(&str, &str, &str)] = &[
          for which `FNAME(fetch)` maps the page read-only, and a store, which faults again. Bochs translates the \
          address once, for a write, as processors do",
     ),
+    (
+        "idle",
+        "cr4_write",
+        "work that the guest's kernel puts off at its boot writes CR4 on each vCPU; it falls into the window of `idle` or before it",
+    ),
     ("*", "permission", REUSE),
     ("*", "unprotect", REUSE),
     ("*", "unsync", REUSE),
 ];
 
 /// What a page of several vCPUs says beside.
-const SEVERAL: &str = "\nThe laboratory has one CPU, on which the threads of the vCPUs take turns. Rows `shootdown` are no exits: they count \
-    function calls of Linux that one vCPU asks another for by an inter-processor interrupt, all but a few of which flush its TLB. \
-    Under KVM these are the interrupts injected with the vectors of function calls, in the model the flushes within such calls.\n";
+const SEVERAL: &str = "\nThe laboratory has one CPU, on which the threads of the vCPUs take turns. Counts are of all vCPUs together.\n";
 
 fn cause(row: &Row) -> &'static str {
     let fits = |pattern: &str, value: &str| pattern == "*" || pattern == value;

@@ -12,7 +12,6 @@ use bifold_trace::{CommandExit, Event, decode};
 
 use super::Workload;
 use super::table::Reasons;
-use crate::exits::SHOOTDOWN;
 use crate::lab::Lab;
 
 /// The laboratory's emulator keeps no TLB entry over an exit.
@@ -80,10 +79,11 @@ pub type Predicted = BTreeMap<u64, Window>;
 
 /// The exits of each window.
 pub fn reasons(predicted: &Predicted) -> BTreeMap<u64, Reasons> {
-    // How many IPIs there are beside shootdowns follows from ticks, and so from time: those of the scheduler, above all.
+    // Most IPIs follow from ticks of the scheduler and from who is idle, and so from time. Those that flush TLBs show as the flushes of
+    // the vCPUs that get them.
     let of = |s: &Sample| {
         let exits = s.exits().filter(|(name, _)| *name != "ipi");
-        exits.chain([(SHOOTDOWN, s.tlb_shootdowns)]).map(|(name, n)| (name.to_owned(), n as f64)).collect()
+        exits.map(|(name, n)| (name.to_owned(), n as f64)).collect()
     };
     predicted.iter().map(|(n, w)| (*n, of(&w.sample))).collect()
 }
