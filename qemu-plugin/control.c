@@ -33,8 +33,11 @@ uint64_t ticks, interrupts; /* delivered in the region; `interrupts` excludes ti
 static uint64_t idt_frames[2] = {UINT64_MAX, UINT64_MAX};
 static bool idt_stale;
 
+/* The blocks of a vCPU without tables have no callbacks that would switch to it, see record_block(). */
 static struct vcpu *here(void)
 {
+    if (recording && current_cpu != hot.cpu)
+        switch_vcpu();
     return vcpu_of(current_cpu);
 }
 
@@ -322,6 +325,8 @@ void deliver(uint16_t vector, bool accesses)
         cr2 = read_reg(self, R_CR2);
     uncount(vector, rip, vector == PAGE_FAULT && cr2 == rip);
     flush_insns();
+    if (n_vcpus > 1 && vector >= BF_IPI_CALL_SINGLE && vector <= BF_IPI_RESCHEDULE)
+        emit1(BF_KIND_IPI, vector);
     if (vector == PAGE_FAULT) {
         uint64_t *w = ring_room(2);
         w[0] = bf_head(BF_KIND_FAULT, cr2);

@@ -12,6 +12,7 @@
 #define BF_KIND_SHIFT 57
 #define BF_MAX_WORDS 513
 #define BF_STATS_WORDS 8
+#define BF_MOST_VCPUS 8
 
 #define BF_KIND_LOAD 1
 #define BF_KIND_STORE 2
@@ -42,6 +43,12 @@
 #define BF_KIND_TRANSFER 28
 #define BF_KIND_FREE 29
 #define BF_KIND_LOOK 30
+#define BF_KIND_IPI 31
+
+#define BF_IPI_SENT 0
+#define BF_IPI_CALL_SINGLE 0xfb
+#define BF_IPI_CALL 0xfc
+#define BF_IPI_RESCHEDULE 0xfd
 
 #define BF_LOOK_WORDS 16
 #define BF_LOG_WORDS 32

@@ -26,7 +26,7 @@ static struct buffer {
     uint64_t size;     /* of the data */
     uint64_t *control; /* that page, as the plugin sees it */
     char *page[MOST_PAGES];
-} *buffers[MAX_VCPUS];
+} *buffers[BF_MOST_VCPUS];
 static unsigned n_buffers;
 
 /* The place in RAM of an address of init. */
@@ -47,7 +47,7 @@ void log_open(uint64_t va, uint64_t bytes)
 
     if (va & PAGE_MASK || bytes & PAGE_MASK || !pages || pages > MOST_PAGES || pages & (pages - 1))
         die("a perf buffer of %llu bytes", (unsigned long long)bytes);
-    if (n_buffers == MAX_VCPUS || !(b = calloc(1, sizeof *b)))
+    if (n_buffers == BF_MOST_VCPUS || !(b = calloc(1, sizeof *b)))
         die("no room for another perf buffer");
     b->size = pages << PAGE_SHIFT;
     b->control = (uint64_t *)memory_of(va);

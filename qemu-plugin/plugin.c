@@ -30,7 +30,7 @@ QEMU_EXPORT int qemu_plugin_version = 2;
 
 struct options opt;
 int api_version;
-struct vcpu *vcpus[MAX_VCPUS];
+struct vcpu *vcpus[BF_MOST_VCPUS];
 unsigned n_vcpus;
 uint64_t stats[BF_STATS_WORDS];
 
@@ -82,7 +82,7 @@ static void on_vcpu_init(qemu_plugin_id_t id, unsigned int index)
     const qemu_plugin_reg_descriptor *d = (const void *)regs->data;
 
     (void)id;
-    if (!v || n_vcpus == MAX_VCPUS)
+    if (!v || n_vcpus == BF_MOST_VCPUS)
         die("no room for another vCPU");
     v->cpu = current_cpu;
     v->index = index;

@@ -27,7 +27,6 @@
 #define PTE_AD UINT64_C(0x60)
 #define PTE_ADDR UINT64_C(0x000ffffffffff000)
 
-#define MAX_VCPUS 8
 /* Number of cached translations per vCPU. 4096 take 32 KB of tags. */
 #define CACHE_PAGES 4096
 /* Number of cached translations of code pages per vCPU. */
@@ -113,7 +112,7 @@ struct options {
 };
 extern struct options opt;
 extern int api_version;
-extern struct vcpu *vcpus[MAX_VCPUS];
+extern struct vcpu *vcpus[BF_MOST_VCPUS];
 extern unsigned n_vcpus;
 extern struct vcpu *self; /* the vCPU of hot.cpu */
 extern uint64_t stats[BF_STATS_WORDS];

@@ -173,14 +173,28 @@ COLD static void store_page(uint64_t va, uint64_t frame, unsigned bytes, bool pt
 {
     uint64_t page = va >> PAGE_SHIFT;
 
-    if (frame == UINT64_MAX) {
-        files_wait(); /* and the next store there comes here, too */
-    } else if (is_table(frame)) {
+    if (is_table(frame)) {
         table_store(frame << PAGE_SHIFT | (va & PAGE_MASK), bytes, pt_write);
     } else if (!idt_store(frame) && !log_store(frame)) {
         hot.tag[page % CACHE_PAGES] = page + hot.generation;
         self->pfn[page % CACHE_PAGES] = (uint32_t)frame;
     }
+}
+
+/* The low half of the command register of each vCPU's interrupt controller (Intel SDM vol. 3A, 11.6.1). Linux leaves
+ * the controller where it is, and guests have no x2APIC. */
+#define APIC_ICR UINT64_C(0xfee00300)
+
+/* A store to a device. */
+static void device_store(qemu_plugin_meminfo_t info, uint64_t va)
+{
+    struct qemu_plugin_hwaddr *h = qemu_plugin_get_hwaddr(info, va);
+
+    if (n_vcpus > 1 && h && qemu_plugin_hwaddr_phys_addr(h) == APIC_ICR) {
+        flush_insns();
+        emit1(BF_KIND_IPI, BF_IPI_SENT);
+    }
+    files_wait(); /* and the next store there comes here, too */
 }
 
 COLD void store_slow(qemu_plugin_meminfo_t info, uint64_t va, uint64_t head)
@@ -192,8 +206,14 @@ COLD void store_slow(qemu_plugin_meminfo_t info, uint64_t va, uint64_t head)
         hot.p = hot.limit;
         return;
     }
-    if (hot.tag[(va >> PAGE_SHIFT) % CACHE_PAGES] != (va >> PAGE_SHIFT) + hot.generation)
-        store_page(va, frame_used(info, va), bytes - over, pt_write);
+    if (hot.tag[(va >> PAGE_SHIFT) % CACHE_PAGES] != (va >> PAGE_SHIFT) + hot.generation) {
+        uint64_t frame = frame_used(info, va);
+
+        if (frame == UINT64_MAX)
+            device_store(info, va);
+        else
+            store_page(va, frame, bytes - over, pt_write);
+    }
     if (over) {
         uint64_t next = (va | PAGE_MASK) + 1, gpa;
         *hot.p++ = head | (next & BF_PAYLOAD_MASK);
@@ -440,10 +460,33 @@ static void watch_all(struct qemu_plugin_insn *insn, const struct decoded *d)
     control_watch(insn, d);
 }
 
+/*
+ * While the guest boots, its other vCPUs begin in real mode, in the kernel's trampoline. Until such a vCPU loads CR3
+ * for the first time, its addresses are physical ones: they are left out, some hundred instructions. No vCPU with
+ * tables runs this code.
+ */
+static bool has_tables(struct qemu_plugin_tb *tb)
+{
+    if (vcpu_of(current_cpu)->cr3)
+        return true;
+    for (size_t i = 0; i < qemu_plugin_tb_n_insns(tb); i++) {
+        struct qemu_plugin_insn *insn = qemu_plugin_tb_get_insn(tb, i);
+        struct decoded d;
+
+        insn_decode(insn, &d, NULL);
+        control_watch(insn, &d);
+    }
+    return false;
+}
+
 void record_block(struct qemu_plugin_tb *tb)
 {
     int vector;
-    const struct block *b = describe(tb, watch_all, &vector);
+    const struct block *b;
+
+    if (opt.boot && !has_tables(tb))
+        return;
+    b = describe(tb, watch_all, &vector);
 
     /* R_REGS, because code_page() may read the instruction pointer and later versions of QEMU check this. */
     if (vector >= 0)
@@ -472,12 +515,16 @@ void record_start(struct vcpu *v)
         resident_frames();
     for (unsigned i = 0; i < n_vcpus; i++) {
         vcpus[i]->fetch_page = UINT64_MAX;
+        if (!vcpus[i]->cr3)
+            continue; /* a vCPU that the booting kernel has not started */
         table_root(vcpus[i]->cr3);
         /* The boot's first tables have no pair yet; later tables are marked when they are loaded. */
         if (opt.kpti && !opt.boot)
             table_root(vcpus[i]->cr3 ^ UINT64_C(1) << PAGE_SHIFT);
     }
     for (unsigned i = 0; i < n_vcpus; i++) {
+        if (!vcpus[i]->cr3)
+            continue;
         emit1(BF_KIND_VCPU, vcpus[i]->index);
         emit1(BF_KIND_CR4, vcpus[i]->cr4);
         emit1(BF_KIND_CR3, vcpus[i]->cr3);

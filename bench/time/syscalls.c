@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 OR MIT */
 /*
- * Three measurements of LMbench (McVoy and Staelin, USENIX 1996), as loops of a given length:
+ * Four measurements of LMbench (McVoy and Staelin, USENIX 1996), as loops of a given length:
  *
  *     null         getppid()
  *     fault        a page of a file that is in the page cache is touched: 16 MB mapped shared, the pages in random
@@ -8,16 +8,20 @@
  *     fault-in-order    the same, the pages in ascending order
  *     protection   a store to a read-only page, whose SIGSEGV handler is called and returns, so that the store
  *                  faults again
+ *     fork         a child that exits at once is forked and waited for, on one CPU
  *     catch        kill() of itself by a signal whose handler is called and returns: LMbench subtracts this from
  *                  the protection fault
  *
  * Arguments: which, how often.
  */
+#define _GNU_SOURCE /* for sched_setaffinity */
 #include "bench.h"
 #include <fcntl.h>
 #include <setjmp.h>
+#include <sched.h>
 #include <signal.h>
 #include <sys/syscall.h>
+#include <sys/wait.h>
 #include <unistd.h>
 
 enum { PAGES = 4096 };
@@ -87,12 +91,36 @@ static void fault(uint64_t n, int in_order)
     finish(sum);
 }
 
+static void fork_and_wait(uint64_t n)
+{
+    uint64_t sum = 0;
+    cpu_set_t set;
+
+    CPU_ZERO(&set);
+    CPU_SET(0, &set);
+    sched_setaffinity(0, sizeof set, &set);
+    begin();
+    for (uint64_t i = 0; i < n; i++) {
+        int status = 0;
+        pid_t child = fork();
+
+        if (child == 0)
+            _exit(0);
+        if (child < 0 || waitpid(child, &status, 0) != child) {
+            perror("fork");
+            exit(1);
+        }
+        sum += status == 0;
+    }
+    finish(sum);
+}
+
 int main(int argc, char **argv)
 {
     uint64_t n = argument(argc, argv, 2, 100000, 1000);
 
-    if (argc < 2 || (strcmp(argv[1], "null") && strcmp(argv[1], "fault") && strcmp(argv[1], "fault-in-order") && strcmp(argv[1], "protection") && strcmp(argv[1], "catch"))) {
-        fprintf(stderr, "usage: syscalls null|fault|fault-in-order|protection|catch N\n");
+    if (argc < 2 || (strcmp(argv[1], "null") && strcmp(argv[1], "fault") && strcmp(argv[1], "fault-in-order") && strcmp(argv[1], "protection") && strcmp(argv[1], "catch") && strcmp(argv[1], "fork"))) {
+        fprintf(stderr, "usage: syscalls null|fault|fault-in-order|protection|catch|fork N\n");
         return 2;
     }
     if (argv[1][0] == 'n') {
@@ -102,6 +130,8 @@ int main(int argc, char **argv)
         for (uint64_t i = 0; i < n; i++)
             sum += (uint64_t)syscall(SYS_getppid) != 0;
         finish(sum);
+    } else if (!strcmp(argv[1], "fork")) {
+        fork_and_wait(n);
     } else if (argv[1][0] == 'f') {
         fault(n, strcmp(argv[1], "fault"));
     } else if (argv[1][0] == 'p') {

@@ -110,6 +110,33 @@ void strictly_in_order(void)
     check(!sched_setscheduler(0, SCHED_FIFO, &param));
 }
 
+static int cpus;
+
+int cpu_count(void)
+{
+    return cpus;
+}
+
+void on_cpu(int cpu)
+{
+    cpu_set_t set;
+
+    CPU_ZERO(&set);
+    CPU_SET((size_t)cpu, &set);
+    check(!sched_setaffinity(0, sizeof set, &set));
+}
+
+/* On several CPUs, programs stay on the first unless they say otherwise, so that they run alike everywhere. */
+static void settle_on_a_cpu(void)
+{
+    cpu_set_t set;
+
+    check(!sched_getaffinity(0, sizeof set, &set));
+    cpus = CPU_COUNT(&set);
+    if (cpus > 1)
+        on_cpu(0);
+}
+
 void reap(pid_t pid)
 {
     int status;
@@ -251,6 +278,7 @@ int main(int argc, char **argv)
         perror("suite");
         return 1;
     }
+    settle_on_a_cpu();
     for (int i = 1; i < programs; i++)
         failed |= run_one(find(argv[i]));
     return failed;

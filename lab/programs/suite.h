@@ -12,6 +12,7 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <signal.h>
+#include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
 #include <stdio.h>
@@ -65,6 +66,9 @@ void in_order(void);
  * frees comes back late.
  */
 void strictly_in_order(void);
+/* How many CPUs the guest has, and the calling thread's only CPU from now on. */
+int cpu_count(void);
+void on_cpu(int cpu);
 /* Runs `fn` in a child until it is done: primes code and frames, leaves no state. */
 void rehearse(void (*fn)(void));
 /* Waits for a child and expects it to have exited with 0. */

@@ -187,7 +187,7 @@ mod tests {
 
     #[test]
     fn a_count_outside_the_spread_is_seen_and_a_missing_one_is_zero() {
-        let workload = Workload::new(&["empty".into()], 256).unwrap();
+        let workload = Workload::new(&["empty".into()], 256, 1).unwrap();
         let window = workload.programs[0].window;
         let run = |ours, nanoseconds, reasons: &[(&str, u64)]| {
             let exits = reasons.iter().map(|(r, n)| (r.to_string(), *n)).collect();

@@ -37,6 +37,7 @@ mod tests;
 
 use bifold_mmu::{Gva, PageSize};
 use bifold_model::{Charge, Config, Costs, Entry, Place};
+use bifold_trace::MOST_VCPUS;
 use bifold_trace::event::log;
 use callers::{Caller, Callers};
 use rustc_hash::FxHashMap;
@@ -170,8 +171,8 @@ impl Attribution {
             }
             Charge::Stack { vcpu, slot, caller } => self.stacks.follow_code(vcpu, slot, caller),
             Charge::Log { stream: log::PERF, number, bytes } => {
-                // A capture has at most 8 vCPUs; only a damaged stream has more.
-                let vcpu = number.min(7) as usize;
+                // Only a damaged stream has a log of a vCPU beyond.
+                let vcpu = number.min(u64::from(MOST_VCPUS) - 1) as usize;
                 if self.streams.len() <= vcpu {
                     self.streams.resize_with(vcpu + 1, perf::Stream::default);
                 }

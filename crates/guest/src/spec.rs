@@ -8,7 +8,7 @@ use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 use std::time::Duration;
 
-use bifold_trace::Windows;
+use bifold_trace::{MOST_VCPUS, Windows};
 
 use crate::error::GuestError;
 
@@ -58,7 +58,7 @@ pub enum Record {
     /// At the command's start. Booting is not recorded, and the model starts cold.
     Command,
     /// At the kernel's first instructions, so that the model knows what is warm when the command starts.
-    /// Needs one vCPU. User addresses are not randomised, so that runs can be compared.
+    /// User addresses are not randomised, so that runs can be compared.
     Boot,
 }
 
@@ -82,7 +82,7 @@ pub struct GuestSpec {
     pub env: Vec<(OsString, OsString)>,
     /// How guest time passes.
     pub timing: Timing,
-    /// Number of vCPUs, 1 to 4.
+    /// Number of vCPUs, 1 to [`MOST_VCPUS`].
     pub vcpus: u32,
     /// Number of NUMA nodes that the guest sees, at most one for each vCPU. Memory and vCPUs are dealt out evenly.
     pub nodes: u32,
@@ -210,8 +210,8 @@ pub(crate) fn check(spec: &GuestSpec) -> Result<(), GuestError> {
         return Err(GuestError::Architecture(std::env::consts::ARCH));
     }
     let refuse = |text: String| Err(GuestError::Spec(text));
-    if !(1..=4).contains(&spec.vcpus) {
-        return refuse(format!("{} vCPUs: 1 to 4 are possible", spec.vcpus));
+    if !(1..=MOST_VCPUS).contains(&spec.vcpus) {
+        return refuse(format!("{} vCPUs: 1 to {MOST_VCPUS} are possible", spec.vcpus));
     }
     if !(1..=spec.vcpus).contains(&spec.nodes) {
         return refuse(format!(
@@ -228,9 +228,6 @@ pub(crate) fn check(spec: &GuestSpec) -> Result<(), GuestError> {
     }
     if !spec.region.fits() {
         return refuse("only one region can be sampled, or have a part skipped".into());
-    }
-    if spec.record == Record::Boot && spec.vcpus != 1 {
-        return refuse(format!("a boot is recorded on 1 vCPU, not on {}", spec.vcpus));
     }
     if spec.record == Record::Boot && spec.attribute {
         return refuse(

@@ -258,6 +258,7 @@ fn exits(s: &Sample) -> u64 {
         + s.exits_invlpg
         + s.exits_cr4_write
         + s.exits_hypercall
+        + s.exits_ipi
 }
 
 /// Cycles of walks with these references. Only nested walks read host tables.

@@ -27,6 +27,7 @@ pub mod ages;
 pub mod cache;
 pub mod charge;
 mod config;
+pub mod contention;
 pub mod counts;
 mod estimate;
 pub mod exit_log;
@@ -59,7 +60,9 @@ pub use exit_log::Exit;
 pub use host::Frames;
 pub use kvm::KvmVersion;
 pub use model::{Decide, Looked, MOST_REGIONS, Model, Options, SoFar, SwitchedOutcome, Switching};
-pub use outcome::{ConfigOutcome, Estimate, Outcome, RegionOutcome, RegionTotal, Regions, Sampling};
+pub use outcome::{
+    ConfigOutcome, Estimate, LockWait, Outcome, RegionOutcome, RegionTotal, Regions, Sampling, Several,
+};
 pub use placement::{Placed, PlacedCycles, PlacedFacts, Placement, PlacementOptions, Split, TableNode};
 pub use profile::{
     Agile, AgileStart, CacheLevel, Content, Cost, ExitCosts, KEYS, Key, Profile, ProfileError, TableOrigin,

@@ -62,9 +62,31 @@ pub struct Outcome {
     /// The regions one by one, if there was more than one. The other figures are those of all together.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub regions: Option<Regions>,
+    /// What vCPUs at work at the same time cost each other. None for a guest of one vCPU.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub several: Option<Several>,
     /// The parts of a sampled stream; totals are then estimates. None if the stream is whole.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub sampling: Option<Sampling>,
+}
+
+/// What vCPUs at work at the same time cost each other, by the model of [`contention`](crate::contention). In no other figure.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct Several {
+    /// How many vCPUs were at work on average, if all that worked did so at the same time: instructions of all over those of the
+    /// busiest.
+    pub at_work: f64,
+    /// Of each configuration, in the order of [`Outcome::configs`].
+    pub waits: Vec<LockWait>,
+}
+
+/// The lock of shadow work in one configuration; 0 in all modes but shadow paging.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct LockWait {
+    /// Cycles for which a vCPU holds the lock, of all vCPUs together. They are part of `vmm_cycles`.
+    pub locked_cycles: u64,
+    /// Cycles for which vCPUs wait for the lock. They are part of no counter.
+    pub wait_cycles: u64,
 }
 
 /// The regions of a run that had several.

@@ -376,6 +376,13 @@ impl Regime {
         self.log_instruction(Gva(0));
     }
 
+    /// The vCPU sends an inter-processor interrupt: every hypervisor here emulates the interrupt controller's command register (no
+    /// AVIC, no IPI virtualization).
+    pub fn send_ipi(&mut self) {
+        self.counts.now.exits_ipi += u64::from(self.config.mode != Paging::Native);
+        self.log_instruction(Gva(0));
+    }
+
     /// INVLPG.
     pub fn invlpg(&mut self, vcpu: usize, gva: Gva, guest: &GuestTables) {
         let Regime { tables, host, counts, .. } = self;

@@ -12,7 +12,8 @@ use crate::page::{self, PageTable};
 use crate::template::{STYLE, environment, scripts};
 use crate::text::{decimals, fixed, grouped, number, page_words, seconds};
 use crate::{
-    Comparison, Figures, MemoryNeeds, RenderError, caches, clock, placement, policies, regions, verdict,
+    Comparison, Figures, MemoryNeeds, RenderError, caches, clock, placement, policies, regions, several,
+    verdict,
 };
 use bifold_mmu::PageSize;
 use bifold_model::{Paging, Sample};
@@ -99,6 +100,7 @@ pub(crate) fn render(c: &Comparison, spread: Option<&[PageTable]>) -> Result<Str
         exit => c.meta.exit.map(|e| e.describe()),
         warnings => c.warnings(),
         clock => clock::line(c),
+        several => several::line(c),
         verdict => verdict::sentences(c),
         instructions => grouped(total.instructions),
         accesses => grouped(total.accesses),

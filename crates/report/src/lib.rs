@@ -56,6 +56,7 @@ mod render;
 mod rows;
 mod runs;
 mod sampled;
+mod several;
 mod show;
 mod spread;
 mod table;

@@ -6,7 +6,8 @@
 use crate::text::{decimals, fixed, grouped, number, seconds};
 use crate::text_table::{labelled, table};
 use crate::{
-    Comparison, Figures, Show, caches, clock, placement, policies, regions, sampled, terminal, verdict,
+    Comparison, Figures, Show, caches, clock, placement, policies, regions, sampled, several, terminal,
+    verdict,
 };
 use bifold_model::Sample;
 use std::fmt::Write as _;
@@ -35,6 +36,7 @@ pub(crate) fn render(c: &Comparison, show: Show) -> String {
         }
     }
     let mut end: String = verdict::sentences(c).iter().map(|(label, text)| labelled(label, text)).collect();
+    end.extend(several::line(c).map(|text| labelled("vCPUs", &text)));
     if show.checks {
         end += &labelled("checks", &verdict::checks_line(c));
         for line in verdict::caveats(c) {

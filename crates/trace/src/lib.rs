@@ -48,5 +48,5 @@ pub use event::{DecodeError, Event, Look, Stats, decode};
 pub use exit::CommandExit;
 pub use file::{FileError, Header, Reader, Source, Trailer, Writer, region_begins_later, several_regions};
 pub use generate::{GenerateError, Generator};
-pub use nodes::{Frames, GuestNode, MOST_NODES};
+pub use nodes::{Frames, GuestNode, MOST_NODES, MOST_VCPUS};
 pub use thin::{Thin, Windows};

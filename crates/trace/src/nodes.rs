@@ -4,8 +4,12 @@
 
 use serde::{Deserialize, Serialize};
 
-/// The most nodes of a guest.
-pub const MOST_NODES: usize = 8;
+/// The most vCPUs of a captured guest, for options, recordings and the plugin (`BF_MOST_VCPUS`). The plugin has a table of vCPUs
+/// that is searched at each switch. More vCPUs would be of little use: they take turns on one thread of the host.
+pub const MOST_VCPUS: u32 = 8;
+
+/// The most nodes of a guest: each has a vCPU.
+pub const MOST_NODES: usize = MOST_VCPUS as usize;
 
 /// A run of guest frames.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]

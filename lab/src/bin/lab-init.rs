@@ -331,6 +331,7 @@ fn inner(job: &Inner, port: &mut Port) -> Result<Done> {
             Root::Initramfs { include: job.include.iter().map(PathBuf::from).collect() }
         },
         memory_mib: job.memory_mib,
+        vcpus: job.vcpus,
         kpti: job.kpti,
         kernel: Some(at::INNER_KERNEL.into()),
         modules: Some(at::INNER_MODULES.into()),

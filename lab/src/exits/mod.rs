@@ -5,7 +5,7 @@
 //! events between an exit and the next entry classify a page fault: reflected into the guest
 //! (kvm_inj_exception), emulated (kvm_emulate_insn, and the guest continues after the instruction), a table that
 //! became unsync (kvm_mmu_unsync_page), or a device access (kvm_mmio). Otherwise the shadow entry was missing
-//! or, if the error code has the present bit, read-only.
+//! or, if the error code has the present bit, read-only. Each vCPU has exits of its own; a window has those of all.
 
 pub mod ftrace;
 pub mod outer;
@@ -139,9 +139,11 @@ pub fn windows(
 ) -> Result<BTreeMap<u64, Window>, TraceError> {
     let mut all = BTreeMap::new();
     let mut at: Option<(u64, u64, Window)> = None;
-    let mut open: Option<Open> = None;
+    // Each vCPU is a thread.
+    let mut open: BTreeMap<u64, Option<Open>> = BTreeMap::new();
     read(raw, formats, |r| {
-        step(&r, vendor, &mut open, &mut at, &mut all, log);
+        let open = open.entry(r.get("common_pid")).or_default();
+        step(&r, vendor, open, &mut at, &mut all, log);
     })?;
     Ok(all)
 }
@@ -287,7 +289,9 @@ mod tests {
     fn formats() -> Formats {
         let mut formats = Formats::default();
         for (id, (name, fields)) in FIELDS.iter().enumerate() {
-            let mut text = format!("name: {name}\nID: {id}\nformat:\n");
+            let mut text = format!(
+                "name: {name}\nID: {id}\nformat:\n\tfield:int common_pid;\toffset:4;\tsize:4;\tsigned:1;\n"
+            );
             for (i, f) in fields.iter().enumerate() {
                 text += &format!("\tfield:u64 {f};\toffset:{};\tsize:8;\tsigned:0;\n", 8 + 8 * i);
             }
@@ -296,12 +300,24 @@ mod tests {
         formats
     }
 
-    /// A page of records a nanosecond apart.
+    /// A page of records a nanosecond apart, of one thread.
     fn page(events: &[(&str, &[u64])]) -> Vec<u8> {
+        records(&events.iter().map(|e| (1, *e)).collect::<Vec<_>>())
+    }
+
+    /// A page of window 7, with each record's thread.
+    fn page_of(events: &[(u64, (&str, &[u64]))]) -> Vec<u8> {
+        let exit: (&str, &[u64]) = ("kvm_exit", &[0x72, 0, 0, 0]);
+        let begin = [(1, exit), (1, ("kvm_cpuid", &[LEAF, 0x107][..]))];
+        let end = [(1, exit), (1, ("kvm_cpuid", &[LEAF, 0x207][..]))];
+        records(&[&begin[..], events, &end].concat())
+    }
+
+    fn records(events: &[(u64, (&str, &[u64]))]) -> Vec<u8> {
         let mut records = Vec::new();
-        for (name, values) in events {
+        for (thread, (name, values)) in events {
             let id = FIELDS.iter().position(|(n, _)| n == name).unwrap();
-            let mut data = (id as u64).to_le_bytes().to_vec();
+            let mut data = (thread << 32 | id as u64).to_le_bytes().to_vec();
             values.iter().for_each(|v| data.extend(v.to_le_bytes()));
             records.extend(((data.len() as u32 / 4) | (1 << 5)).to_le_bytes());
             records.extend(data);
@@ -375,6 +391,20 @@ mod tests {
         let interrupt = ("kvm_inj_virq", &[0xec][..]);
         let w = window(&[exit, interrupt, ("kvm_entry", &[0x40_1000]), exit, interrupt, BACK]);
         assert_eq!((w.interrupts, w.user_interrupts), (2, 1));
+    }
+
+    #[test]
+    fn vcpus_have_exits_of_their_own() {
+        // A page fault of one thread is closed by its own entry, though another thread's exit comes between.
+        let raw = page_of(&[
+            (1, FAULT),
+            (2, PROTECTION),
+            (2, BACK),
+            (1, ("kvm_inj_exception", &[14, 0])),
+            (1, BACK),
+        ]);
+        let w = windows(&raw, &formats(), &AMD, false).unwrap().remove(&7).unwrap();
+        assert_eq!(w.exits, BTreeMap::from([("guest_fault".into(), 1), ("permission".into(), 1)]));
     }
 
     #[test]

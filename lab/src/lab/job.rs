@@ -59,6 +59,8 @@ pub struct Inner {
     pub include: Vec<String>,
     /// Guest memory.
     pub memory_mib: u64,
+    /// Number of vCPUs.
+    pub vcpus: u32,
     /// Whether the guest's kernel isolates its page tables.
     pub kpti: bool,
     /// The host's pages behind it.

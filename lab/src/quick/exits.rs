@@ -25,7 +25,7 @@ pub fn shadow(shared: &Shared) -> Result<()> {
 }
 
 fn compare(shared: &Shared, config: &'static str) -> Result<()> {
-    let workload = Workload::new(&PROGRAMS.map(String::from), MIB)?;
+    let workload = Workload::new(&PROGRAMS.map(String::from), MIB, 1)?;
     let counted = count::count(shared.lab, &workload, Run { config, kpti: false, number: 0 }, false)?;
     let counted = count::reasons(&workload, &counted, false);
     let predicted =

@@ -27,6 +27,7 @@ pub fn jobs() -> Result<Vec<Job>> {
         command: command(),
         include: Vec::new(),
         memory_mib: MIB,
+        vcpus: 1,
         kpti: false,
         backing: InnerBacking::Small,
         host_root: false,

@@ -56,6 +56,7 @@ pub fn count(lab: &Lab, workload: &Workload, run: Run) -> Result<Counted> {
         command: workload.command.clone(),
         include: Vec::new(),
         memory_mib: workload.memory_mib,
+        vcpus: 1,
         kpti: false,
         backing,
         host_root: false,

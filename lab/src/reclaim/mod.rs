@@ -34,7 +34,7 @@ pub fn workload(only: &[String], memory_mib: u64) -> Result<Workload> {
         [] => programs()?.into_iter().map(|p| p.name).filter(|name| name.starts_with(RECLAIM)).collect(),
         _ => [&[LIMIT.to_owned()], only].concat(),
     };
-    Workload::new(&names, memory_mib)
+    Workload::new(&names, memory_mib, 1)
 }
 
 /// The window in which the limit begins.

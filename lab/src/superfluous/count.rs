@@ -21,6 +21,7 @@ pub fn count(lab: &Lab, workload: &Workload, file: &SwapFile, limit_mib: u64) ->
         command: workload.command.clone(),
         include: Vec::new(),
         memory_mib: workload.memory_mib,
+        vcpus: 1,
         kpti: false,
         backing: config(CONFIG)?.1,
         host_root: true,

@@ -63,7 +63,7 @@ pub fn workloads(file: &SwapFile, only: &[String], memory_mib: u64) -> Result<Ve
     names
         .into_iter()
         .map(|name| {
-            let mut workload = Workload::new(&[LIMIT.to_owned(), name], memory_mib)?;
+            let mut workload = Workload::new(&[LIMIT.to_owned(), name], memory_mib, 1)?;
             let path = file.path().to_str().context("a path in UTF-8")?;
             workload.command.splice(1..1, ["--file".to_owned(), path.to_owned()]);
             Ok(workload)

@@ -39,6 +39,7 @@ pub fn count(lab: &Lab, workload: &Workload, run: Run, log: bool) -> Result<BTre
         command: workload.command.clone(),
         include: workload.include.iter().map(shown).collect(),
         memory_mib: workload.memory_mib,
+        vcpus: workload.vcpus,
         kpti: run.kpti,
         backing,
         host_root: false,

@@ -38,10 +38,18 @@ const CAUSES: &[(&str, &str, &str)] = &[
          for which `FNAME(fetch)` maps the page read-only, and a store, which faults again. Bochs translates the \
          address once, for a write, as processors do",
     ),
+    (
+        "idle",
+        "cr4_write",
+        "work that the guest's kernel puts off at its boot writes CR4 on each vCPU; it falls into the window of `idle` or before it",
+    ),
     ("*", "permission", REUSE),
     ("*", "unprotect", REUSE),
     ("*", "unsync", REUSE),
 ];
+
+/// What a page of several vCPUs says beside.
+const SEVERAL: &str = "\nThe laboratory has one CPU, on which the threads of the vCPUs take turns. Counts are of all vCPUs together.\n";
 
 fn cause(row: &Row) -> &'static str {
     let fits = |pattern: &str, value: &str| pattern == "*" || pattern == value;
@@ -74,8 +82,8 @@ pub fn page(lab: &Lab, workload: &Workload, settings: &Settings, rows: &[Row]) -
     let share = 100.0 * close as f64 / rows.len().max(1) as f64;
     let mut out = format!(
         "# Exits: the model beside KVM of Linux {kernel}\n\n\
-         Written by `lab validate` on {date}. Kernel of laboratory and guests: Debian's {kernel};\n\
-         {emulators}. Guests of {memory} MiB, 1 vCPU; {runs} runs per\n\
+         Written by `lab validate{option}` on {date}. Kernel of laboratory and guests: Debian's {kernel};\n\
+         {emulators}. Guests of {memory} MiB, {vcpus} vCPU{s}; {runs} runs per\n\
          configuration under KVM. What the columns mean, and how this is done: `docs/design/validation.md`.\n\n\
          {all} rows: **{close} close** ({share:.1} %: within 5 %, or within 10 counts below 200), {off} off \
          (within 25 %), {far} far.\n",
@@ -83,9 +91,15 @@ pub fn page(lab: &Lab, workload: &Workload, settings: &Settings, rows: &[Row]) -
         date = today(),
         emulators = emulators(lab),
         memory = workload.memory_mib,
+        vcpus = workload.vcpus,
+        option = if workload.vcpus == 1 { String::new() } else { format!(" --vcpus {}", workload.vcpus) },
+        s = if workload.vcpus == 1 { "" } else { "s" },
         runs = settings.runs,
         all = rows.len(),
     );
+    if workload.vcpus > 1 {
+        out.push_str(SEVERAL);
+    }
     let not_close: Vec<&Row> = rows.iter().filter(|r| r.verdict() != Verdict::Close).collect();
     if !not_close.is_empty() {
         out.push_str("\n## Rows that are not close\n\n");

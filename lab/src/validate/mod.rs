@@ -59,6 +59,8 @@ const RUN: &str = "run";
 pub const RECLAIM: &str = "reclaim-";
 /// Begins the names of programs that only [`crate::superfluous`] runs.
 pub const SWAPS: &str = "swaps-";
+/// Begins the names of programs for several vCPUs, which guests of one vCPU do not run unless they are named.
+pub const VCPUS: &str = "vcpus-";
 
 /// What a guest of the comparison runs, and the files for it.
 #[derive(Debug, Clone)]
@@ -71,6 +73,8 @@ pub struct Workload {
     pub programs: Vec<Program>,
     /// Guest memory.
     pub memory_mib: u64,
+    /// Number of the guest's vCPUs.
+    pub vcpus: u32,
 }
 
 /// The path of one of the C compiler's own programs.
@@ -83,13 +87,14 @@ fn compiler_part(name: &str) -> Result<PathBuf> {
 
 impl Workload {
     /// The programs named, or all of them and a gcc run.
-    pub fn new(only: &[String], memory_mib: u64) -> Result<Workload> {
+    pub fn new(only: &[String], memory_mib: u64, vcpus: u32) -> Result<Workload> {
         let all = programs()?;
         if let Some(unknown) = only.iter().find(|n| all.iter().all(|p| p.name != **n)) {
             bail!("no program is called {unknown}; `suite --list` names them");
         }
+        let left_out = [Some(RECLAIM), Some(SWAPS), (vcpus == 1).then_some(VCPUS)];
         let by_default =
-            |p: &Program| only.is_empty() && ![RECLAIM, SWAPS].iter().any(|kind| p.name.starts_with(kind));
+            |p: &Program| only.is_empty() && !left_out.iter().flatten().any(|kind| p.name.starts_with(kind));
         let chosen: Vec<Program> =
             all.into_iter().filter(|p| by_default(p) || only.contains(&p.name)).collect();
         let mut command = vec![crate::SUITE.to_owned()];
@@ -106,7 +111,7 @@ impl Workload {
             include = vec![gcc, compiler_part("cc1")?, compiler_part("as")?, source];
             include.push(PathBuf::from("/usr/bin/as"));
         }
-        Ok(Workload { command, include, programs: chosen, memory_mib })
+        Ok(Workload { command, include, programs: chosen, memory_mib, vcpus })
     }
 
     /// The window of one of its programs.
@@ -120,6 +125,7 @@ impl Workload {
             command: self.command.iter().map(Into::into).collect(),
             root: Root::Initramfs { include: self.include.clone() },
             memory_mib: self.memory_mib,
+            vcpus: self.vcpus,
             kpti,
             ..crate::guest(vendor)
         }

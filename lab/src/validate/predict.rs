@@ -80,8 +80,13 @@ pub type Predicted = BTreeMap<u64, Window>;
 
 /// The exits of each window.
 pub fn reasons(predicted: &Predicted) -> BTreeMap<u64, Reasons> {
+    // Most IPIs follow from ticks of the scheduler and from who is idle, and so from time. Those that flush TLBs show as the flushes of
+    // the vCPUs that get them.
     let outer = |s: &Sample| OUTER.into_iter().zip([s.outer_fills, s.outer_stores, s.outer_flushes]);
-    let of = |s: &Sample| s.exits().chain(outer(s)).map(|(name, n)| (name.to_owned(), n as f64)).collect();
+    let of = |s: &Sample| {
+        let exits = s.exits().filter(|(name, _)| *name != "ipi").chain(outer(s));
+        exits.map(|(name, n)| (name.to_owned(), n as f64)).collect()
+    };
     predicted.iter().map(|(n, w)| (*n, of(&w.sample))).collect()
 }
 
@@ -141,8 +146,12 @@ pub fn predict(
 ) -> Result<BTreeMap<&'static str, Predicted>> {
     let (spec, profile) = guest_and_profile(lab, workload, kpti)?;
     let chosen: Vec<_> = configs.iter().map(|n| super::config(n).map(|(c, _)| c)).collect::<Result<_>>()?;
-    let options =
-        Options { configs: chosen, guest_frames: bifold_guest::guest_frames(&spec), ..Options::default() };
+    let options = Options {
+        configs: chosen,
+        guest_frames: bifold_guest::guest_frames(&spec),
+        vcpus: spec.vcpus as usize,
+        ..Options::default()
+    };
     let mut windows =
         Windows { model: Model::new(&profile, options), log, begun: None, done: BTreeMap::new() };
     capture(&spec, |words, marker| windows.take(words, marker))?;

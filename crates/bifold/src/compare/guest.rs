@@ -7,6 +7,7 @@ use crate::words::{self, MIB};
 use anyhow::Context as _;
 use bifold_guest::{GuestSpec, Root, Thp, Timing, boots};
 use bifold_model::Profile;
+use bifold_trace::{MOST_NODES, MOST_VCPUS};
 use clap::{Args, ValueEnum};
 use std::ffi::OsString;
 use std::path::PathBuf;
@@ -31,15 +32,15 @@ pub struct GuestArgs {
     #[arg(long)]
     pub fast: bool,
 
-    /// Number of virtual CPUs, 1 to 4 [default: 1]
-    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=4))]
+    /// Number of virtual CPUs, 1 to 8 [default: 1]
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=i64::from(MOST_VCPUS)))]
     pub vcpus: Option<u32>,
 
     /// Number of NUMA nodes that the guest sees, at most one for each virtual CPU [default: 1]
     ///
     /// Memory and CPUs are dealt out evenly, in blocks. The guest's kernel places memory by its nodes, and
     /// --placement tells local references from remote ones.
-    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=4))]
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=MOST_NODES as i64))]
     pub guest_nodes: Option<u32>,
 
     /// Page-table isolation in the guest's kernel [default: off]

@@ -2,6 +2,7 @@
 //! Wrong arguments and files: one clear message, the right status, no file left behind.
 
 use crate::command::{bifold, bifold_in, names, ran};
+use bifold_trace::{Event, Header, MOST_VCPUS, Trailer, Writer};
 use std::path::Path;
 
 #[test]
@@ -23,7 +24,7 @@ fn usage_errors() {
         "compare --generate t:10 --show exits --format json",
         "compare --generate t:10 -i 0",
         "compare --generate t:10 -o /tmp/never --report /tmp/never",
-        "compare --vcpus 5 -- true",
+        "compare --vcpus 9 -- true",
         "compare --vcpus 2 --guest-nodes 3 -- true",
         "compare --generate t:10 --guest-nodes 2",
         "compare --generate t:10 --placement numa",
@@ -287,7 +288,7 @@ fn every_usage_error_names_its_verb_and_its_argument() {
         ("compare --generate t:10 --where --folded-count x", "--folded-count", "compare"),
         ("compare --generate t:0", "--generate", "compare"),
         ("compare --runs x -- true", "--runs", "compare"),
-        ("compare --vcpus 5 -- true", "--vcpus", "compare"),
+        ("compare --vcpus 9 -- true", "--vcpus", "compare"),
         ("compare --guest-nodes 0 -- true", "--guest-nodes", "compare"),
         ("compare --generate t:10 --host-nodes 2", "--placement", "compare"),
         ("compare --generate t:10 --placement smp --host-nodes 65", "--host-nodes", "compare"),
@@ -370,6 +371,42 @@ fn files_that_are_no_recording() {
         all += &format!("$ bifold compare {name}\n{text}\n");
     }
     insta::assert_snapshot!(all);
+}
+
+/// A recording of a guest of two vCPUs, or of as many as it says, with events of a third.
+#[test]
+fn vcpus_that_a_guest_does_not_have() {
+    let dir = tempfile::tempdir().unwrap();
+    let write = |name: &str, vcpus| {
+        let header = Header { guest_frames: 1 << 16, vcpus, ..Header::default() };
+        let mut writer = Writer::create(&dir.path().join(name), &header).unwrap();
+        let mut words = Vec::new();
+        for event in [Event::Vcpu(0), Event::Cr3(0x1000), Event::Vcpu(1), Event::Cr3(0x1000), Event::Vcpu(2)]
+        {
+            event.encode(&mut words);
+        }
+        writer.write(&words).unwrap();
+        writer.finish(&Trailer::default()).unwrap();
+    };
+    write("two.bifold", 2);
+    write("one.bifold", 1);
+    write("many.bifold", MOST_VCPUS + 1);
+    write("three.bifold", 3);
+    let mut all = String::new();
+    let lines = [
+        "compare two.bifold",
+        "compare one.bifold",
+        "compare many.bifold",
+        "compare --placement smp two.bifold",
+        "reclaim show two.bifold",
+        "reclaim cost --sizes 16M two.bifold",
+        "diff two.bifold two.bifold",
+    ];
+    for line in lines {
+        all += &format!("$ bifold {line}\n{}\n", bifold_in(dir.path(), line).refused());
+    }
+    insta::assert_snapshot!(all);
+    assert_eq!(bifold_in(dir.path(), "compare -q three.bifold").status, 0);
 }
 
 #[test]

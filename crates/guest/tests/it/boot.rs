@@ -3,7 +3,7 @@
 
 use std::sync::atomic::AtomicBool;
 
-use bifold_guest::{GuestError, GuestSpec, Record, Timing, capture, guest_frames};
+use bifold_guest::{GuestSpec, Record, Timing, capture, guest_frames};
 use bifold_model::{Config, Model, Options, Paging, Profile};
 use bifold_trace::event::marker;
 use bifold_trace::{CommandExit, Event, decode};
@@ -23,15 +23,15 @@ fn boot_spec(command: &str) -> GuestSpec {
 }
 
 /// Records a boot and a program, with and without the kernel's isolation of page tables.
-fn whole(name: &str, kpti: bool) {
+fn whole(name: &str, kpti: bool, vcpus: u32) {
     if qemu_missing() {
         return;
     }
     let program = compile(name, WINDOWS);
     let mut s = boot_spec(program.to_str().unwrap());
-    (s.kpti, s.check_every) = (kpti, 512);
+    (s.kpti, s.check_every, s.vcpus) = (kpti, 512, vcpus);
     let mut replay = Replay::default();
-    let options = Options { guest_frames: guest_frames(&s), ..Options::default() };
+    let options = Options { guest_frames: guest_frames(&s), vcpus: vcpus as usize, ..Options::default() };
     let mut model = Model::new(&Profile::load("i5-7600", &[]).unwrap(), options);
     let (mut resident, mut code, mut faults, mut words) = (Vec::new(), Vec::new(), Vec::new(), 0);
     let r = capture(&s, &AtomicBool::new(false), &mut |_| {}, &mut |chunk| {
@@ -81,18 +81,37 @@ fn whole(name: &str, kpti: bool) {
 
 #[test]
 fn a_recording_from_the_boot_on_is_whole_and_the_model_follows_it() {
-    whole("boot", false);
+    whole("boot", false, 1);
 }
 
 #[test]
 fn a_recording_from_the_boot_on_follows_kpti() {
-    whole("boot-kpti", true);
+    whole("boot-kpti", true, 2);
 }
 
 #[test]
-fn a_boot_is_recorded_on_one_vcpu() {
-    let mut s = boot_spec("true");
-    s.vcpus = 2;
-    let refused = capture(&s, &AtomicBool::new(false), &mut |_| {}, &mut |_| Ok(()));
-    assert!(matches!(refused, Err(GuestError::Spec(_))), "{refused:?}");
+fn a_recording_from_the_boot_on_follows_vcpus_that_start_in_real_mode() {
+    whole("boot-vcpus", false, 4);
+}
+
+/// vCPUs take turns by instructions, so their order is the same in every run.
+#[test]
+fn two_boots_of_two_vcpus_have_the_same_events() {
+    if qemu_missing() {
+        return;
+    }
+    let run = || {
+        let mut s = boot_spec("/bin/true");
+        s.vcpus = 2;
+        let (mut hash, mut words) = (0u64, 0);
+        capture(&s, &AtomicBool::new(false), &mut |_| {}, &mut |chunk| {
+            words += chunk.len();
+            // FNV-1a, word by word.
+            hash = chunk.iter().fold(hash, |h, w| (h ^ w).wrapping_mul(0x0100_0000_01b3));
+            Ok(())
+        })
+        .unwrap();
+        (words, hash)
+    };
+    assert_eq!(run(), run());
 }

@@ -3,7 +3,7 @@
 
 use std::collections::BTreeMap;
 
-use bifold_trace::event::{self, gap, kind, marker};
+use bifold_trace::event::{self, gap, ipi, kind, marker};
 
 fn header() -> BTreeMap<String, u64> {
     let text = include_str!("../../../../qemu-plugin/events.h");
@@ -26,6 +26,7 @@ fn the_c_header_has_the_numbers_of_the_rust_definition() {
         ("KIND_SHIFT", u64::from(event::KIND_SHIFT)),
         ("MAX_WORDS", event::MAX_WORDS as u64),
         ("STATS_WORDS", event::STATS_WORDS as u64),
+        ("MOST_VCPUS", bifold_trace::MOST_VCPUS.into()),
         ("KIND_LOAD", kind::LOAD),
         ("KIND_STORE", kind::STORE),
         ("KIND_STORE_OTHER", kind::STORE_OTHER),
@@ -37,6 +38,11 @@ fn the_c_header_has_the_numbers_of_the_rust_definition() {
         ("KIND_TRANSFER", kind::TRANSFER),
         ("KIND_FREE", kind::FREE),
         ("KIND_LOOK", kind::LOOK),
+        ("KIND_IPI", kind::IPI),
+        ("IPI_SENT", ipi::SENT),
+        ("IPI_CALL_SINGLE", ipi::CALL_SINGLE),
+        ("IPI_CALL", ipi::CALL),
+        ("IPI_RESCHEDULE", ipi::RESCHEDULE),
         ("LOOK_WORDS", event::LOOK_WORDS as u64),
         ("KIND_INSNS", kind::INSNS),
         ("KIND_VCPU", kind::VCPU),
@@ -81,7 +87,9 @@ fn the_c_header_has_the_numbers_of_the_rust_definition() {
     header.remove("MARKER_MAGIC");
     let rest: Vec<_> = header
         .keys()
-        .filter(|k| ["KIND_", "MARKER_", "LOG_", "LOOK_", "CPUID_", "GAP_"].iter().any(|p| k.starts_with(p)))
+        .filter(|k| {
+            ["KIND_", "MARKER_", "LOG_", "LOOK_", "CPUID_", "GAP_", "IPI_"].iter().any(|p| k.starts_with(p))
+        })
         .collect();
     assert!(rest.is_empty(), "numbers that only C has: {rest:?}");
 }

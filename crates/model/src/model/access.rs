@@ -6,8 +6,8 @@ use super::observe::{Deciding, Observers, Several, Using, Watcher};
 use super::{Model, Vcpu};
 use crate::access::AccessKind;
 use bifold_mmu::{Gva, Side};
+use bifold_trace::DecodeError;
 use bifold_trace::event::{KIND_SHIFT, PAYLOAD_MASK, head_va, kind};
-use bifold_trace::{DecodeError, decode};
 use zerocopy::IntoBytes;
 
 /// Words looked at together by [`Model::read_ahead`].
@@ -32,6 +32,9 @@ pub(super) const KINDS: [u8; 1 << (u64::BITS - KIND_SHIFT)] = {
 
 impl Model {
     /// Consumes whole events.
+    ///
+    /// # Errors
+    /// If the words are no events, or name a vCPU beyond [`Options::vcpus`](super::Options::vcpus).
     pub fn consume(&mut self, words: &[u64]) -> Result<(), DecodeError> {
         // Two loops, so that a run without observers does not ask at every access.
         if self.observers.any() {
@@ -112,7 +115,7 @@ impl Model {
                     i += 1;
                 }
                 _ => {
-                    let (event, n) = decode(&words[i..], self.words + i)?;
+                    let (event, n) = self.decode(words, i)?;
                     self.event(event);
                     i += n;
                     if self.in_gap() {

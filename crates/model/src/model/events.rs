@@ -7,10 +7,11 @@ use super::groups::places;
 use crate::charge::Place;
 use crate::memory::Uncached;
 use crate::paging::{Cr4Write, Stored};
+use crate::regime::Regime;
 use crate::timeline::Cut;
 use bifold_mmu::{Gpa, Gva, Side};
-use bifold_trace::Event;
-use bifold_trace::event::{gap, log_bytes};
+use bifold_trace::event::{gap, ipi, log_bytes};
+use bifold_trace::{DecodeError, Event, decode};
 
 /// The bits of CR4 that make a write load the registers of PAE as a load of CR3 does: PSE, PAE, PGE, SMEP (Intel SDM vol. 3A,
 /// 4.4.1; KVM's `X86_CR4_PDPTR_BITS`).
@@ -26,11 +27,25 @@ fn first_use(level: u8, old: u64, new: u64) -> bool {
 }
 
 impl Model {
+    /// Decodes the event at word `i` of a chunk. Refuses that of a vCPU which the guest does not have.
+    pub(super) fn decode<'a>(&self, words: &'a [u64], i: usize) -> Result<(Event<'a>, usize), DecodeError> {
+        let (event, n) = decode(&words[i..], self.words + i)?;
+        match event {
+            Event::Vcpu(vcpu) if vcpu >= self.vcpus.len() as u64 => {
+                Err(DecodeError::Vcpu { vcpu, vcpus: self.vcpus.len(), word: self.words + i })
+            }
+            _ => Ok((event, n)),
+        }
+    }
+
     pub(super) fn event(&mut self, event: Event<'_>) {
         let vcpu = self.current;
         match event {
             Event::Insns(n) => {
                 self.common.instructions += n;
+                if !self.between_regions() {
+                    self.vcpus[vcpu].instructions += n;
+                }
                 if let Some(caches) = &mut self.observers.caches {
                     caches.ran(n, self.common.accesses);
                 }
@@ -50,7 +65,7 @@ impl Model {
                 }
             }
             Event::Vcpu(n) => {
-                self.current = (n as usize).min(self.vcpus.len() - 1);
+                self.current = n as usize;
                 if let Some(uses) = &mut self.observers.uses {
                     uses.turn(self.current);
                 }
@@ -63,6 +78,7 @@ impl Model {
             }
             Event::Cr4(value) => self.load_cr4(value),
             Event::Invlpg(gva) => {
+                self.flushed_for_another();
                 self.invalidate(vcpu, Gva(gva));
                 for regime in &mut self.regimes {
                     regime.flush_caches(vcpu, &self.guest);
@@ -72,6 +88,12 @@ impl Model {
                 self.vcpus[vcpu].forget();
             }
             Event::Fault { gva, error } => self.fault(Gva(gva), error),
+            Event::Ipi(ipi::SENT) => {
+                self.regimes.iter_mut().for_each(Regime::send_ipi);
+                self.flush_asked();
+                self.vcpus[vcpu].forget();
+            }
+            Event::Ipi(vector) => self.vcpus[vcpu].called = matches!(vector, ipi::CALL | ipi::CALL_SINGLE),
             Event::PtStore { gpa, new, old } => {
                 // The waits of a sampled stream are those of windows, which stand for the rest; this event is seen everywhere.
                 if let (Some(caches), None) = (&mut self.observers.caches, &self.sampled) {
@@ -133,7 +155,7 @@ impl Model {
         }
         if let Some(charges) = &mut self.charges {
             let data = match event {
-                Event::Cr3(_) | Event::Cr3Read | Event::Cr4(_) => None,
+                Event::Cr3(_) | Event::Cr3Read | Event::Cr4(_) | Event::Ipi(ipi::SENT) => None,
                 Event::Invlpg(gva) | Event::Fault { gva, .. } => Some(Gva(gva)),
                 _ => return,
             };
@@ -158,9 +180,19 @@ impl Model {
         }
     }
 
+    /// The vCPU flushes. Within a function call of another vCPU, the flush is that one's: a shootdown, once for a call. Ends at the
+    /// vCPU's next fault, interrupt or switch of address spaces, so that its own flushes count for none.
+    fn flushed_for_another(&mut self) {
+        self.common.tlb_shootdowns += u64::from(std::mem::take(&mut self.vcpus[self.current].called));
+    }
+
     fn load_cr3(&mut self, value: u64) {
         let vcpu = self.current;
         let root = self.guest.root(vcpu, value);
+        if self.vcpus[vcpu].root == root {
+            self.flushed_for_another();
+        }
+        self.vcpus[vcpu].called = false;
         self.hold_resident();
         let v = &mut self.vcpus[vcpu];
         let first = !std::mem::replace(&mut v.started, true);
@@ -245,6 +277,7 @@ impl Model {
 
     fn load_cr4(&mut self, value: u64) {
         let vcpu = self.current;
+        self.flushed_for_another();
         let Some(old) = self.vcpus[vcpu].cr4.replace(value) else { return };
         let write = Cr4Write { old, new: value, virtualization: self.profile.cpu.virtualization };
         let flush = write.flushes_global();
@@ -275,6 +308,7 @@ impl Model {
     fn fault(&mut self, gva: Gva, error: u64) {
         let vcpu = self.current;
         let root = self.vcpus[vcpu].root;
+        self.vcpus[vcpu].called = false;
         self.common.guest_page_faults += 1;
         self.note_fault(vcpu, gva);
         for (i, regime) in self.regimes.iter_mut().enumerate() {

@@ -20,6 +20,7 @@ mod switched;
 
 use crate::cache::{CacheMode, Caches, Draws};
 use crate::charge::{Charge, Charges, Place, Running};
+use crate::contention;
 use crate::exit_log::ExitLog;
 use crate::guest::GuestTables;
 use crate::host::Frames;
@@ -100,6 +101,10 @@ struct Vcpu {
     root: Gpa,
     started: bool,
     cr4: Option<u64>,
+    /// Instructions within what is measured.
+    instructions: u64,
+    /// A function call of another vCPU has been delivered, and nothing was flushed since.
+    called: bool,
     /// The code that runs, if the stream tells it.
     running: Running,
     /// Data and code.
@@ -220,6 +225,8 @@ impl Model {
                     root: guest.root(index, 0),
                     started: false,
                     cr4: None,
+                    instructions: 0,
+                    called: false,
                     running: Running::new(),
                     filters: Default::default(),
                     time: 0,
@@ -418,10 +425,16 @@ impl Model {
             untranslated: self.untranslated,
             before_region: self.before_region,
             regions: ended.regions(),
+            several: None,
             sampling: None,
         };
         if let Some(sampled) = sampled {
             sampled.estimate(&mut outcome);
+        }
+        if self.vcpus.len() > 1 {
+            let at_work = contention::at_work(self.vcpus.iter().map(|v| v.instructions));
+            let rows = outcome.configs.iter().map(|c| (c.config, c.total, c.total.ideal_cycles(base_cpi)));
+            outcome.several = Some(contention::several(at_work, rows, &self.profile.exit));
         }
         outcome
     }

@@ -107,6 +107,7 @@ impl Model {
         self.ended.between = false;
         if first {
             self.before_region = Some(before);
+            self.vcpus.iter_mut().for_each(|v| v.instructions = 0);
         } else {
             self.ended.between_instructions += before;
         }

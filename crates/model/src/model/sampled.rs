@@ -25,7 +25,7 @@ use crate::timeline::{Shared, counts};
 use crate::{Config, Outcome, Sample};
 use bifold_mmu::{Gpa, Gva, Side};
 use bifold_trace::event::gap;
-use bifold_trace::{DecodeError, Event, Windows, decode};
+use bifold_trace::{DecodeError, Event, Windows};
 
 /// Roots of one address space may differ in this bit under KPTI.
 const KPTI_PAIR: u64 = 1 << 12;
@@ -212,7 +212,7 @@ impl Model {
     /// Consumes the events of a gap, from word `i` on; returns the index of the first word after it.
     pub(super) fn consume_gap(&mut self, words: &[u64], mut i: usize) -> Result<usize, DecodeError> {
         while i < words.len() && self.in_gap() {
-            let (event, n) = decode(&words[i..], self.words + i)?;
+            let (event, n) = self.decode(words, i)?;
             i += n;
             match event {
                 Event::Load(gva) | Event::LoadDependent(gva) | Event::LoadBeforeChain(gva) => {

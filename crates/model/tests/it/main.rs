@@ -29,4 +29,5 @@ mod switching;
 mod timeline;
 mod trace_t;
 mod uses;
+mod vcpus;
 mod windows;

@@ -57,6 +57,7 @@ fn run(rows: &[(&str, u64, Sample)], hardware: Profile) -> Comparison {
             untranslated: 0,
             before_region: None,
             regions: None,
+            several: None,
             switched: Vec::new(),
         },
         meta: Meta {

@@ -3,8 +3,8 @@
 
 use bifold_attribute::{Missing, Row, View, Where};
 use bifold_model::{
-    Config, ConfigOutcome, Costs, Looked, MOST_REGIONS, Outcome, Paging, Placed, PlacedCycles, PlacedFacts,
-    Placement, Profile, RegionOutcome, RegionTotal, Regions, Sample, Split,
+    Config, ConfigOutcome, Costs, LockWait, Looked, MOST_REGIONS, Outcome, Paging, Placed, PlacedCycles,
+    PlacedFacts, Placement, Profile, RegionOutcome, RegionTotal, Regions, Sample, Several, Split,
 };
 use bifold_policy::evaluate::{self, Options, evaluate};
 use bifold_policy::replay_check::ReplayCheck;
@@ -153,6 +153,7 @@ pub fn comparison() -> Comparison {
             untranslated: 0,
             before_region: None,
             regions: None,
+            several: None,
             switched: Vec::new(),
         },
         policies: None,
@@ -336,6 +337,22 @@ pub fn place(outcome: &mut Outcome) {
         };
         c.placed = vec![at(Placement::GuestNuma, 100), at(Placement::Smp, 9_000)];
     }
+}
+
+/// The outcome is that of two vCPUs, which wait for the lock of shadow work.
+pub fn several_vcpus(outcome: &mut Outcome) {
+    outcome.vcpus = 2;
+    for c in &mut outcome.configs {
+        c.total.tlb_shootdowns = 80;
+        c.total.exits_ipi = if c.config.mode == Paging::Native { 0 } else { 83 };
+    }
+    let wait = |c: &ConfigOutcome| match c.config.mode {
+        Paging::Shadow => {
+            LockWait { locked_cycles: c.total.vmm_cycles / 2, wait_cycles: c.total.vmm_cycles / 50 }
+        }
+        _ => LockWait::default(),
+    };
+    outcome.several = Some(Several { at_work: 1.94, waits: outcome.configs.iter().map(wait).collect() });
 }
 
 /// Makes so many regions of the outcome, whose counts sum to its own.

@@ -3,7 +3,7 @@
 //!
 //! `INSTA_UPDATE=always` writes the tables of `docs/reference/formats.md` from the schemas.
 
-use crate::fixture::{comparison, needs, place, places, policies, several_regions};
+use crate::fixture::{comparison, needs, place, places, policies, several_regions, several_vcpus};
 use bifold_model::{CacheError, CacheFacts, Estimate, Mean, Sampling};
 use bifold_report::{Comparison, Format, Guest, Input, Partial, RunPolicies};
 use bifold_trace::CommandExit;
@@ -123,6 +123,8 @@ fn comparisons() -> Vec<Comparison> {
     (hardware.cpu.reorder_window, hardware.tlb[0].miss_cycles) = (Some(300), Some(7));
     place(&mut spread.outcome);
     spread.meta.guest.as_mut().unwrap().nodes = Some(2);
+    several_vcpus(&mut spread.outcome);
+    spread.meta.hardware.exit.ipi.cycles += 1;
     vec![comparison(), generated, recorded, without, sampled, regions, attributed, memory, spread]
 }
 

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! What each output says, and that the JSON is as its schema describes it.
 
-use crate::fixture::{comparison, needs, place, places, policies, several_regions};
+use crate::fixture::{comparison, needs, place, places, policies, several_regions, several_vcpus};
 use crate::html::with_caches;
 use bifold_attribute::View;
 use bifold_model::{Config, Outcome, Sample};
@@ -31,6 +31,17 @@ fn table_of_a_partial_run_whose_checks_failed() {
     c.outcome.untranslated = 12;
     c.outcome.configs.truncate(3);
     insta::assert_snapshot!(c.render(Format::Table).unwrap());
+}
+
+#[test]
+fn table_of_a_guest_of_two_vcpus() {
+    let mut c = comparison();
+    several_vcpus(&mut c.outcome);
+    insta::assert_snapshot!(c.render(Format::Table).unwrap());
+    assert!(c.render_html().unwrap().contains("83 IPIs sent, 80 TLB shootdowns"));
+    // A recording without IPIs says nothing of them.
+    c.outcome.configs.iter_mut().for_each(|o| o.total.exits_ipi = 0);
+    assert!(!c.render(Format::Table).unwrap().contains("IPI"));
 }
 
 #[test]

@@ -19,9 +19,9 @@ use crate::{say, set};
 
 #[derive(Debug, Clone, Copy, Deserialize)]
 #[serde(deny_unknown_fields)]
-struct Pair {
-    nested: f64,
-    shadow: f64,
+pub(super) struct Pair {
+    pub(super) nested: f64,
+    pub(super) shadow: f64,
 }
 
 impl Pair {
@@ -32,11 +32,12 @@ impl Pair {
 
 #[derive(Debug, Deserialize)]
 #[serde(rename_all = "kebab-case", deny_unknown_fields)]
-struct Published {
-    frequency_hz: f64,
+pub(super) struct Published {
+    pub(super) frequency_hz: f64,
     null_call: Pair,
     page_fault: Pair,
     protection_fault: Pair,
+    pub(super) fork: super::fork::Fork,
 }
 
 /// Cycles that one operation costs more under shadow than under nested paging.
@@ -97,7 +98,7 @@ fn fitted(null: (Extra, f64), fault: (Extra, f64)) -> Result<Scale> {
 }
 
 /// Exits of an operation under shadow paging, for the page.
-fn counts(t: &Total, n: f64) -> String {
+pub(super) fn counts(t: &Total, n: f64) -> String {
     let all = [
         ("CR3 write", t.exits_cr3_write),
         ("CR3 read", t.exits_cr3_read),

@@ -74,6 +74,19 @@ pub mod gap {
     pub const REGION_END: u64 = 5;
 }
 
+/// Payloads of [`Event::Ipi`].
+pub mod ipi {
+    /// The vCPU sends an IPI, to one vCPU or to several: it writes to the command register of its interrupt controller.
+    pub const SENT: u64 = 0;
+    /// A function call for one vCPU is delivered (Linux's `CALL_FUNCTION_SINGLE_VECTOR`). Linux flushes the TLBs of other vCPUs by
+    /// function calls.
+    pub const CALL_SINGLE: u64 = 0xfb;
+    /// A function call is delivered (`CALL_FUNCTION_VECTOR`).
+    pub const CALL: u64 = 0xfc;
+    /// A request to schedule is delivered (`RESCHEDULE_VECTOR`).
+    pub const RESCHEDULE: u64 = 0xfd;
+}
+
 /// One thing a guest did.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Event<'a> {
@@ -205,6 +218,9 @@ pub enum Event<'a> {
     },
     /// What the guest's kernel uses its memory for, at this place in the stream. Only in streams captured with looks.
     Look(Look),
+    /// An inter-processor interrupt: the vCPU sends one ([`ipi::SENT`]), or one with this vector is delivered to it. Only in streams
+    /// of several vCPUs; recordings made before 0.2 lack it.
+    Ipi(u64),
 }
 
 /// What the guest's kernel uses its memory for, in frames of 4 KB, by its own page descriptors (`struct page`).

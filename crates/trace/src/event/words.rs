@@ -48,9 +48,10 @@ pub mod kind {
     pub const TRANSFER: u64 = 28;
     pub const FREE: u64 = 29;
     pub const LOOK: u64 = 30;
+    pub const IPI: u64 = 31;
 }
 
-/// Why words are no events.
+/// Why words are no events of the guest.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum DecodeError {
@@ -86,6 +87,20 @@ pub enum DecodeError {
         /// Index of the head word.
         word: usize,
     },
+    /// An event of a vCPU that the guest does not have.
+    #[error("vCPU {vcpu} at word {word}, in a guest of {}", vcpus_in_words(*vcpus))]
+    Vcpu {
+        /// The vCPU found, from 0 on.
+        vcpu: u64,
+        /// The guest's number of vCPUs.
+        vcpus: usize,
+        /// Index of the head word.
+        word: usize,
+    },
+}
+
+fn vcpus_in_words(n: usize) -> String {
+    if n == 1 { "1 vCPU, number 0".into() } else { format!("{n} vCPUs, numbers 0 to {}", n - 1) }
 }
 
 /// A head word.
@@ -112,7 +127,8 @@ pub const fn extra_words(kind: u64) -> Option<usize> {
         | kind::BLOCK
         | kind::GAP
         | kind::CALL
-        | kind::RETURN => Some(0),
+        | kind::RETURN
+        | kind::IPI => Some(0),
         kind::FAULT | kind::CHECK | kind::RESIDENT | kind::TICKS | kind::TRANSFER | kind::FREE => Some(1),
         kind::PT_STORE => Some(2),
         kind::STATS => Some(STATS_WORDS),
@@ -136,6 +152,7 @@ impl Event<'_> {
             Event::Insns(n) => out.push(head(kind::INSNS, n)),
             Event::Vcpu(n) => out.push(head(kind::VCPU, n)),
             Event::Cr3(v) => out.push(head(kind::CR3, v)),
+            Event::Ipi(code) => out.push(head(kind::IPI, code)),
             Event::Cr3Read => out.push(head(kind::CR3_READ, 0)),
             Event::Invlpg(va) => out.push(head(kind::INVLPG, va)),
             Event::Cr4(v) => out.push(head(kind::CR4, v)),
@@ -231,6 +248,7 @@ pub fn decode(words: &[u64], at: usize) -> Result<(Event<'_>, usize), DecodeErro
         kind::RETURN => Event::Return(head_va(w)),
         kind::TRANSFER => Event::Transfer { gpa: payload, bytes: x[0] as u32, write: x[0] >> 32 & 1 == 1 },
         kind::FREE => Event::Free { gfn: payload, frames: x[0] },
+        kind::IPI => Event::Ipi(payload),
         kind::LOOK => Event::Look(Look::from_words(x.try_into().expect("length follows the kind"))),
         _ => Event::Stats(Stats::from_words(x.try_into().expect("length follows the kind"))),
     };
@@ -335,7 +353,7 @@ mod tests {
     }
 
     fn any_event() -> impl Strategy<Value = (u64, u64, u64, u64)> {
-        (1u64..=30, any::<u64>(), any::<u64>(), any::<u64>())
+        (1u64..=31, any::<u64>(), any::<u64>(), any::<u64>())
     }
 
     proptest! {

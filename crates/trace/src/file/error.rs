@@ -3,6 +3,7 @@
 
 use super::VERSION;
 use crate::event::DecodeError;
+use crate::nodes::MOST_VCPUS;
 use std::io;
 use std::path::PathBuf;
 
@@ -55,6 +56,14 @@ pub enum FileError {
         offset: u64,
         /// What is wrong.
         what: &'static str,
+    },
+    /// The header has more vCPUs than a guest may have.
+    #[error("recording {path} is of a guest with {found} vCPUs, this bifold reads {MOST_VCPUS} at most")]
+    Vcpus {
+        /// The file.
+        path: PathBuf,
+        /// The number found.
+        found: u32,
     },
     /// The words to be written are no whole events.
     #[error("cannot write events to recording {path}")]

@@ -5,6 +5,7 @@ use super::{
     BLOCK_HEAD, END, EVENTS, FileError, Header, MAGIC, MAX_BLOCK_WORDS, MAX_JSON, StoredTrailer, Trailer,
     VERSION, checksum,
 };
+use crate::nodes::MOST_VCPUS;
 use crate::{codec, nodes};
 use std::fs::File;
 use std::io::{self, BufReader, Read};
@@ -162,6 +163,9 @@ impl Reader {
         self.header = serde_json::from_slice(&bytes[json..])
             .map_err(|_| self.corrupt(json as u64, "an unknown header"))?;
         let Header { guest_nodes, guest_frames, vcpus, .. } = &self.header;
+        if *vcpus > MOST_VCPUS {
+            return Err(FileError::Vcpus { path: self.path.clone(), found: *vcpus });
+        }
         match nodes::problem(guest_nodes, *guest_frames, *vcpus) {
             Some(what) => Err(self.corrupt(json as u64, what)),
             None => Ok(()),

@@ -2,7 +2,7 @@
 //! A recording gives back what was written, or says where it is broken.
 
 use bifold_trace::event::{head, kind};
-use bifold_trace::{Clock, Event, FileError, Header, Reader, Source, Stats, Trailer, Writer};
+use bifold_trace::{Clock, Event, FileError, Header, MOST_VCPUS, Reader, Source, Stats, Trailer, Writer};
 use proptest::prelude::*;
 use std::fs;
 use std::path::Path;
@@ -219,4 +219,16 @@ proptest! {
         fs::write(&path, [&bytes[..end], &tail].concat()).unwrap();
         prop_assert!(replay(&path).is_err());
     }
+}
+
+#[test]
+fn a_recording_of_more_vcpus_than_a_guest_may_have_is_refused() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("r");
+    let open = |vcpus| {
+        Writer::create(&path, &Header { vcpus, ..header() }).unwrap().finish(&trailer()).unwrap();
+        Reader::open(&path).map(|_| ())
+    };
+    open(MOST_VCPUS).unwrap();
+    assert!(matches!(open(u32::MAX), Err(FileError::Vcpus { found: u32::MAX, .. })));
 }

@@ -24,6 +24,7 @@ use bifold_lab::quick::{self, Skipped};
 use bifold_lab::validate::drive::{Settings, drive};
 use bifold_lab::validate::{CONFIGS, INSIDE, Workload, document, table};
 use bifold_lab::vendor::VENDORS;
+use bifold_trace::MOST_VCPUS;
 use clap::{Parser, Subcommand};
 
 /// Run tests of KVM in the laboratory: a kernel with KVM inside an emulated machine.
@@ -132,6 +133,9 @@ struct Validate {
     /// Guest memory in MiB
     #[arg(long, default_value_t = 256)]
     memory: u64,
+    /// Number of the guests' vCPUs, whose threads share the laboratory's one CPU
+    #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..=i64::from(MOST_VCPUS)))]
+    vcpus: u32,
     /// Number of boots that run at the same time
     #[arg(long, default_value_t = 2)]
     jobs: usize,
@@ -148,7 +152,7 @@ struct Validate {
 
 fn validate(processor: &Processor, args: &Validate) -> Result<ExitCode> {
     let lab = lab(processor, Some(&args.kernel))?;
-    let workload = Workload::new(&args.programs, args.memory)?;
+    let workload = Workload::new(&args.programs, args.memory, args.vcpus)?;
     let settings = Settings {
         configs: match (args.inside, args.configs.as_slice()) {
             (true, _) => INSIDE.to_vec(),

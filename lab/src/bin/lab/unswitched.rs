@@ -38,7 +38,7 @@ pub struct Args {
 pub fn run(processor: &super::Processor, args: &Args) -> Result<ExitCode> {
     let ours = super::switch::lab(processor, &args.kernel, None, args.modules.as_ref(), false)?;
     let plain = super::lab(processor, Some(&args.kernel))?;
-    let workload = Workload::new(&args.programs, 256)?;
+    let workload = Workload::new(&args.programs, 256, 1)?;
     let say = |what: &str| eprintln!("lab: {what}");
     let named = |c: &&str| args.configs.is_empty() || args.configs.iter().any(|a| a == c);
     let configs: Vec<&str> = CONFIGS.into_iter().filter(named).collect();

@@ -315,7 +315,8 @@ impl Reference {
             | Event::Gap(_)
             | Event::Transfer { .. }
             | Event::Free { .. }
-            | Event::Look(_) => {}
+            | Event::Look(_)
+            | Event::Ipi(_) => {}
         }
     }
 
