@@ -3,6 +3,8 @@
 
 use crate::usage::{UsageError, to_blame};
 use crate::words;
+use bifold_mmu::Format;
+use bifold_mmu::format::{X86_64_4_LEVEL, X86_64_5_LEVEL};
 use bifold_model::{CacheMode, Config, Frames, Profile, ProfileError};
 use clap::{Args, ValueEnum};
 use std::path::Path;
@@ -74,6 +76,13 @@ pub struct ModelArgs {
     )]
     pub host_frames: HostFrames,
 
+    /// Levels of nested tables: 4 (the default) or 5
+    ///
+    /// Under AMD-V, KVM gives nested tables the levels of the host's own tables. Under VT-x, they have 5 only where the guest's
+    /// physical addresses have more than 48 bits.
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u8).range(4..=5))]
+    pub nested_levels: Option<u8>,
+
     /// Begin with all of the guest's memory backed by the host, as in a VM that has run for long
     ///
     /// The host has given every page, and the nested tables map it, so no first touch costs an exit. Shadow tables still
@@ -140,6 +149,7 @@ impl ModelArgs {
             caches: CachesArg::default(),
             seed: DEFAULT_SEED,
             host_frames: HostFrames::default(),
+            nested_levels: None,
             backed: false,
         }
     }
@@ -172,6 +182,11 @@ impl ModelArgs {
         Err(UsageError::value(argument, problem.trim_end()).failing().into())
     }
 
+    /// The format of nested tables.
+    pub fn nested_format(&self) -> &'static Format {
+        if self.nested_levels == Some(5) { &X86_64_5_LEVEL } else { &X86_64_4_LEVEL }
+    }
+
     /// The name of the first of these options that is given.
     pub fn first_given(&self) -> Option<&'static str> {
         [
@@ -182,6 +197,7 @@ impl ModelArgs {
             (self.caches != CachesArg::default(), "--caches"),
             (self.seed != DEFAULT_SEED, "--seed"),
             (self.host_frames != HostFrames::default(), "--host-frames"),
+            (self.nested_levels.is_some(), "--nested-levels"),
             (self.backed, "--backed"),
         ]
         .into_iter()
