@@ -235,9 +235,6 @@ fn check_narrow(spec: &GuestSpec) -> Result<(), GuestError> {
                 "what memory is used for is recorded in 64-bit guests, and --guest-tables {name} is of 32-bit mode"
             )
         }
-        () if spec.record == Record::Boot => {
-            format!("boots of 64-bit guests are recorded, and --guest-tables {name} is of 32-bit mode")
-        }
         () if INIT_32.is_empty() => {
             return Err(GuestError::NoNarrowInit);
         }

@@ -20,6 +20,7 @@ use std::fs::File;
 use std::path::{Path, PathBuf};
 
 use bifold_guest::GuestError;
+use bifold_guest::TableFormat;
 use bifold_guest::kernel::{self, Kernel};
 use bifold_guest::qemu::{Qemu, find as find_qemu};
 
@@ -232,6 +233,24 @@ impl Lab {
         self
     }
 
+    /// The same laboratory, whose inner guests have these tables. In 32-bit mode they have Debian's kernels for that, and with 5
+    /// levels a packed kernel, whose decompressor turns these on.
+    ///
+    /// # Errors
+    /// If there is no such kernel here, and none can be fetched.
+    pub fn with_inner_tables(
+        mut self,
+        tables: TableFormat,
+        stage: &mut dyn FnMut(&str),
+    ) -> Result<Lab, LabError> {
+        match tables {
+            TableFormat::FourLevel => {}
+            TableFormat::FiveLevel => self.inner.image = self.inner.image.with_file_name("vmlinuz"),
+            TableFormat::Pae | TableFormat::TwoLevel => self.inner = kernel::default_of(tables, stage)?,
+        }
+        Ok(self)
+    }
+
     /// The same laboratory on another kernel. Inner guests keep their kernel.
     pub fn on(mut self, kernel: Kernel) -> Lab {
         self.kernel = kernel;
@@ -241,6 +260,13 @@ impl Lab {
     /// The kernel of the laboratory.
     pub fn kernel(&self) -> &Kernel {
         &self.kernel
+    }
+
+    /// The tables of the laboratory's own kernel, whose levels KVM gives to nested tables under AMD-V
+    /// (`get_npt_level`).
+    pub fn host_tables(&self) -> TableFormat {
+        let flags = self.model.as_deref().unwrap_or_default();
+        if flags.split(',').any(|f| f == "+la57") { TableFormat::FiveLevel } else { TableFormat::FourLevel }
     }
 
     /// The kernel of inner guests.

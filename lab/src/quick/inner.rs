@@ -28,6 +28,7 @@ pub fn jobs() -> Result<Vec<Job>> {
         include: Vec::new(),
         memory_mib: MIB,
         kpti: false,
+        tables: Default::default(),
         backing: InnerBacking::Small,
         host_root: false,
         probes: Vec::new(),

@@ -57,6 +57,7 @@ pub fn count(lab: &Lab, workload: &Workload, run: Run) -> Result<Counted> {
         include: Vec::new(),
         memory_mib: workload.memory_mib,
         kpti: false,
+        tables: Default::default(),
         backing,
         host_root: false,
         probes: Vec::new(),

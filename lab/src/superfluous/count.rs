@@ -22,6 +22,7 @@ pub fn count(lab: &Lab, workload: &Workload, file: &SwapFile, limit_mib: u64) ->
         include: Vec::new(),
         memory_mib: workload.memory_mib,
         kpti: false,
+        tables: Default::default(),
         backing: config(CONFIG)?.1,
         host_root: true,
         delay_us: 0,

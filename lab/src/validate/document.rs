@@ -8,6 +8,7 @@ use super::Workload;
 use super::drive::Settings;
 use super::table::{Row, Verdict, markdown, tally};
 use crate::lab::Lab;
+use bifold_guest::TableFormat;
 
 /// RCU delays the reuse of freed page tables' frames. In a guest that is slowed by its exits, more frames are
 /// free again, and the reused frames decide how often KVM meets a frame whose table it still shadows.
@@ -73,13 +74,21 @@ pub fn page(lab: &Lab, workload: &Workload, settings: &Settings, rows: &[Row]) -
     let (close, off, far) = (of(Verdict::Close), of(Verdict::Off), of(Verdict::Far));
     let share = 100.0 * close as f64 / rows.len().max(1) as f64;
     let mut out = format!(
-        "# Exits: the model beside KVM of Linux {kernel}\n\n\
-         Written by `lab validate` on {date}. Kernel of laboratory and guests: Debian's {kernel};\n\
+        "# Exits: the model beside KVM of Linux {kernel}{of}\n\n\
+         Written by `lab validate` on {date}. Kernel of {kernels};\n\
          {emulators}. Guests of {memory} MiB, 1 vCPU; {runs} runs per\n\
          configuration under KVM. What the columns mean, and how this is done: `docs/design/validation.md`.\n\n\
          {all} rows: **{close} close** ({share:.1} %: within 5 %, or within 10 counts below 200), {off} off \
          (within 25 %), {far} far.\n",
         kernel = lab.kernel().version,
+        of = match workload.tables {
+            TableFormat::FourLevel => String::new(),
+            other => format!(", guests with tables of format {}", other.name()),
+        },
+        kernels = match (&lab.kernel().version, &lab.inner().version) {
+            (host, inner) if host == inner => format!("laboratory and guests: Debian's {host}"),
+            (host, inner) => format!("the laboratory: Debian's {host}, of the guests: {inner}"),
+        },
         date = today(),
         emulators = emulators(lab),
         memory = workload.memory_mib,

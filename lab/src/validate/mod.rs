@@ -14,7 +14,7 @@ use std::path::PathBuf;
 use std::process::Command;
 
 use anyhow::{Context, Result, bail};
-use bifold_guest::{GuestSpec, Root};
+use bifold_guest::{GuestSpec, Root, TableFormat};
 use bifold_model::{Config, Paging};
 
 use crate::lab::job::InnerBacking;
@@ -67,6 +67,8 @@ pub struct Workload {
     pub programs: Vec<Program>,
     /// Guest memory.
     pub memory_mib: u64,
+    /// The format of the guest's tables.
+    pub tables: TableFormat,
 }
 
 /// The path of one of the C compiler's own programs.
@@ -78,17 +80,35 @@ fn compiler_part(name: &str) -> Result<PathBuf> {
 }
 
 impl Workload {
-    /// The programs named, or all of them and a gcc run.
+    /// The programs named, or all of them and a gcc run, in a guest with 4-level tables.
     pub fn new(only: &[String], memory_mib: u64) -> Result<Workload> {
+        Workload::with_tables(only, memory_mib, TableFormat::FourLevel)
+    }
+
+    /// The same in a guest with these tables. A guest in 32-bit mode runs no gcc, which is this machine's.
+    pub fn with_tables(only: &[String], memory_mib: u64, tables: TableFormat) -> Result<Workload> {
+        let suite = if tables.is_long() { crate::SUITE } else { crate::SUITE_32 };
+        if std::fs::metadata(suite).is_ok_and(|m| m.len() == 0) {
+            bail!(
+                "the programs could not be built for 32-bit mode: install libc6-dev-i386 and lib32gcc-N-dev for gcc N, build again"
+            );
+        }
+        if !tables.is_long() && only.iter().any(|n| n == RUN) {
+            bail!(
+                "the program run is this machine's gcc, of 64-bit mode, and the guest's tables are {}",
+                tables.name()
+            );
+        }
         let all = programs()?;
         if let Some(unknown) = only.iter().find(|n| all.iter().all(|p| p.name != **n)) {
             bail!("no program is called {unknown}; `suite --list` names them");
         }
         let by_default =
             |p: &Program| only.is_empty() && ![RECLAIM, SWAPS].iter().any(|kind| p.name.starts_with(kind));
+        let runs = |p: &Program| tables.is_long() || p.name != RUN;
         let chosen: Vec<Program> =
-            all.into_iter().filter(|p| by_default(p) || only.contains(&p.name)).collect();
-        let mut command = vec![crate::SUITE.to_owned()];
+            all.into_iter().filter(|p| runs(p) && by_default(p) || only.contains(&p.name)).collect();
+        let mut command = vec![suite.to_owned()];
         command.extend(chosen.iter().filter(|p| p.name != RUN).map(|p| p.name.clone()));
         let mut include = Vec::new();
         if chosen.iter().any(|p| p.name == RUN) {
@@ -102,7 +122,7 @@ impl Workload {
             include = vec![gcc, compiler_part("cc1")?, compiler_part("as")?, source];
             include.push(PathBuf::from("/usr/bin/as"));
         }
-        Ok(Workload { command, include, programs: chosen, memory_mib })
+        Ok(Workload { command, include, programs: chosen, memory_mib, tables })
     }
 
     /// The window of one of its programs.
@@ -117,6 +137,7 @@ impl Workload {
             root: Root::Initramfs { include: self.include.clone() },
             memory_mib: self.memory_mib,
             kpti,
+            tables: self.tables,
             ..crate::guest(vendor)
         }
     }

@@ -400,6 +400,7 @@ impl Model {
             seed: self.options.seed,
             host_frames: self.options.host_frames,
             backed: self.options.backed,
+            nested_levels: self.options.nested_format.depth(),
             config_hash: self.profile.hash(),
             input_hash: format!("{:016x}", self.hash.digest()),
             guest_frames: self.options.guest_frames,

@@ -102,6 +102,7 @@ pub fn comparison() -> Comparison {
                 timing: Some("exact".into()),
                 vcpus: 1,
                 nodes: None,
+                tables: Default::default(),
                 kpti: Some(true),
                 thp: Some("madvise".into()),
                 memory_mib: Some(2048),
