@@ -39,18 +39,20 @@ impl Config {
     ];
 
     /// The configurations that are modelled if they are named, in the order of outputs.
-    pub const KNOWN: [Config; 7] = [
+    pub const KNOWN: [Config; 8] = [
         Config::ALL[0],
         Config::ALL[1],
         Config::ALL[2],
         Config { mode: Paging::Nested, host_page: PageSize::Size1G },
         Config::ALL[3],
         Config::ALL[4],
+        Config { mode: Paging::Shadow, host_page: PageSize::Size1G },
         Config { mode: Paging::Offset, host_page: PageSize::Size4K },
     ];
 
     /// The name used on the command line and in every output: `native`,
-    /// `nested-4k`, `nested-2m`, `nested-1g`, `shadow-4k`, `shadow-2m`, `offset`.
+    /// `nested-4k`, `nested-2m`, `nested-1g`, `shadow-4k`, `shadow-2m`, `shadow-1g`,
+    /// `offset`.
     pub fn name(self) -> String {
         let size = match self.host_page {
             PageSize::Size4K => "4k",

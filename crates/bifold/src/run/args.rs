@@ -32,7 +32,7 @@ pub struct ModelArgs {
     /// Configurations to model [default: the first five]
     ///
     /// LIST is separated by commas: native, nested-4k, nested-2m, shadow-4k, shadow-2m. `nested` and `shadow`
-    /// stand for both sizes. The size is that of the host's pages. Only if named: nested-1g, and offset, in
+    /// stand for both sizes. The size is that of the host's pages. Only if named: nested-1g, shadow-1g, and offset, in
     /// which the guest's memory is a contiguous region of the host's, found by base and limit.
     #[arg(long, value_name = "LIST", value_delimiter = ',')]
     pub configs: Vec<String>,
@@ -244,7 +244,10 @@ mod tests {
         assert_eq!(names(&[]).unwrap().split(' ').count(), Config::ALL.len());
         assert_eq!(names(&["shadow", "native"]).unwrap(), "native shadow-4k shadow-2m");
         assert_eq!(names(&["nested-2m", "nested"]).unwrap(), "nested-4k nested-2m");
-        assert_eq!(names(&["offset", "nested-1g", "shadow-4k"]).unwrap(), "nested-1g shadow-4k offset");
+        assert_eq!(
+            names(&["offset", "shadow-1g", "nested-1g", "shadow-4k"]).unwrap(),
+            "nested-1g shadow-4k shadow-1g offset"
+        );
         assert!(names(&["native", "agile"]).unwrap_err().to_string().contains("`agile`"));
     }
 }

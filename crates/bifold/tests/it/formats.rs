@@ -118,3 +118,32 @@ fn pae_makes_2_references_below_its_registers_and_14_of_2_by_4() {
 fn two_levels_make_2_references_and_14_of_2_by_4() {
     each_walk_reads_its_levels("32-bit", 2, 2, "", 4);
 }
+
+/// A guest that cannot be, with the words of both sides. None of these starts an emulator.
+#[test]
+fn formats_that_a_guest_a_program_or_a_recording_cannot_have_are_refused() {
+    let dir = tempfile::tempdir().unwrap();
+    let run = |args: &str| {
+        let mut c = command(args.split_whitespace());
+        c.current_dir(dir.path());
+        ran(c)
+    };
+    assert_eq!(run("record -q --generate t:10 -o r.bifold").status, 0);
+    let cases = [
+        "compare -q --guest-tables pae r.bifold",
+        "compare -q --guest-tables 32-bit -m 4G -- /bin/true",
+        "compare -q --guest-tables pae --kpti on -- /bin/true",
+        "compare -q --guest-tables pae --where -- /bin/true",
+        "record -q --guest-tables pae --memory-use -o x -- /bin/true",
+        "compare -q --guest-tables pae -- /bin/true",
+    ];
+    let said = cases.map(|args| {
+        let text = run(args).refused();
+        // A machine without the 32-bit library says so instead of the last.
+        let text = text.replace("this bifold has no init for 32-bit guests", "/bin/true: a 64-bit program");
+        let line = text.lines().find(|l| l.starts_with("bifold:")).unwrap_or_default().to_owned();
+        let end = line.find(": install").or(line.find(", and a guest with")).unwrap_or(line.len());
+        format!("$ bifold {args}\n{}\n", if args.ends_with("pae -- /bin/true") { &line[..end] } else { &line })
+    });
+    insta::assert_snapshot!(said.concat());
+}
