@@ -262,13 +262,6 @@ impl Lab {
         &self.kernel
     }
 
-    /// The tables of the laboratory's own kernel, whose levels KVM gives to nested tables under AMD-V
-    /// (`get_npt_level`).
-    pub fn host_tables(&self) -> TableFormat {
-        let flags = self.model.as_deref().unwrap_or_default();
-        if flags.split(',').any(|f| f == "+la57") { TableFormat::FiveLevel } else { TableFormat::FourLevel }
-    }
-
     /// The kernel of inner guests.
     pub fn inner(&self) -> &Kernel {
         &self.inner

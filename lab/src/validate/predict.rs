@@ -144,7 +144,6 @@ pub fn predict(
         configs: chosen,
         guest_frames: bifold_guest::guest_frames(&spec),
         guest_format: format_of(workload.tables),
-        nested_format: format_of(lab.host_tables()),
         ..Options::default()
     };
     let mut windows =

@@ -141,9 +141,16 @@ fn formats_that_a_guest_a_program_or_a_recording_cannot_have_are_refused() {
         let text = run(args).refused();
         // A machine without the 32-bit library says so instead of the last.
         let text = text.replace("this bifold has no init for 32-bit guests", "/bin/true: a 64-bit program");
-        let line = text.lines().find(|l| l.starts_with("bifold:")).unwrap_or_default().to_owned();
+        let line = text
+            .lines()
+            .find(|l| l.starts_with("bifold:") || l.starts_with("error:"))
+            .unwrap_or_default()
+            .to_owned();
         let end = line.find(": install").or(line.find(", and a guest with")).unwrap_or(line.len());
-        format!("$ bifold {args}\n{}\n", if args.ends_with("pae -- /bin/true") { &line[..end] } else { &line })
+        format!(
+            "$ bifold {args}\n{}\n",
+            if args.ends_with("pae -- /bin/true") { &line[..end] } else { &line }
+        )
     });
     insta::assert_snapshot!(said.concat());
 }

@@ -149,8 +149,9 @@ fn tables(name: &str) -> Result<TableFormat, String> {
 fn validate(processor: &Processor, args: &Validate) -> Result<ExitCode> {
     let mut stage = |what: &str| eprintln!("lab: {what}");
     let lab = lab(processor, Some(&args.kernel))?.with_inner_tables(args.guest_tables, &mut stage)?;
-    if args.guest_tables == TableFormat::FiveLevel && lab.host_tables() != TableFormat::FiveLevel {
-        bail!("KVM gives 5-level tables to guests of hosts with 5 levels only: add --model=+la57");
+    let la57 = processor.model.as_deref().is_some_and(|m| m.split(',').any(|flag| flag == "+la57"));
+    if args.guest_tables == TableFormat::FiveLevel && !la57 {
+        bail!("--guest-tables 5-level is for processors with 5 levels: add --model=+la57");
     }
     if !args.guest_tables.is_long() && args.kpti != "off" {
         bail!(
