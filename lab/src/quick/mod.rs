@@ -176,7 +176,7 @@ pub static ALL: [Test; 33] = [
     ),
     own(
         "exits-pae",
-        "exits of a Linux guest in 32-bit mode with PAE are as predicted under nested and shadow paging",
+        "exits of a Linux guest in 32-bit mode with PAE are as predicted under shadow paging",
         exits::pae,
     ),
     own("five-levels", "a Linux guest uses 5 levels under nested and shadow paging", exits::five_levels),

@@ -16,6 +16,10 @@ const REUSE: &str = "`kvm_mmu_unprotect_page` and `mmu_try_to_unsync_pages` act 
     that was a page table; how soon RCU gives such frames back is a matter of the guest's speed (by the logs, \
     not proven)";
 
+/// Linux's slabs of memory areas grow where RCU has not yet given back those that `mprotect` merged away.
+const AREAS: &str = "each is the first touch of a kernel's page, one after the other: Linux's slabs grow while RCU has not given back \
+    the areas of `vm_area_free`; how soon RCU does is a matter of the guest's speed (by the logs, not proven)";
+
 /// Causes of rows that are not close: program, reason, and KVM's function with an explanation. `*` matches any.
 const CAUSES: &[(&str, &str, &str)] = &[
     (
@@ -39,6 +43,8 @@ const CAUSES: &[(&str, &str, &str)] = &[
          for which `FNAME(fetch)` maps the page read-only, and a store, which faults again. Bochs translates the \
          address once, for a write, as processors do",
     ),
+    ("mprotect-invlpg", "hidden_fault", AREAS),
+    ("mprotect-full", "hidden_fault", AREAS),
     ("*", "permission", REUSE),
     ("*", "unprotect", REUSE),
     ("*", "unsync", REUSE),

@@ -51,9 +51,18 @@ pub fn programs() -> Result<Vec<Program>> {
 
 /// The program that runs the user's command.
 const RUN: &str = "run";
-/// Programs that a guest in 32-bit mode cannot run, and why.
-const LONG_ONLY: [(&str, &str); 2] =
-    [(RUN, "is this machine's gcc, of 64-bit mode"), ("many-tables", "maps 3.2 GB, and programs have 3 GB")];
+/// Why a guest with these tables cannot run a program; none if it can.
+fn cannot(name: &str, tables: TableFormat) -> Option<&'static str> {
+    match name {
+        _ if tables.is_long() => None,
+        RUN => Some("is this machine's gcc, of 64-bit mode"),
+        "many-tables" => Some("maps 3.2 GB, and programs have 3 GB"),
+        "thp-touch" | "thp-split" | "thp-again" if tables == TableFormat::TwoLevel => {
+            Some("needs transparent huge pages, which Linux has in 32-bit mode with PAE only")
+        }
+        _ => None,
+    }
+}
 /// Begins the names of programs for hosts that page out, which only [`crate::reclaim`] runs unless they are named.
 pub const RECLAIM: &str = "reclaim-";
 /// Begins the names of programs that only [`crate::superfluous`] runs.
@@ -96,12 +105,8 @@ impl Workload {
                 "the programs could not be built for 32-bit mode: install libc6-dev-i386 and lib32gcc-N-dev for gcc N, build again"
             );
         }
-        let cannot = |name: &str| LONG_ONLY.iter().find(|(n, _)| *n == name && !tables.is_long());
-        if let Some((name, why)) = only.iter().find_map(|n| cannot(n)) {
-            bail!(
-                "the program {name} {why}, and a guest with tables of format {} is in 32-bit mode",
-                tables.name()
-            );
+        if let Some((name, why)) = only.iter().find_map(|n| Some((n, cannot(n, tables)?))) {
+            bail!("the program {name} {why}, and the guest's tables are of format {}", tables.name());
         }
         let all = programs()?;
         if let Some(unknown) = only.iter().find(|n| all.iter().all(|p| p.name != **n)) {
@@ -109,7 +114,7 @@ impl Workload {
         }
         let by_default =
             |p: &Program| only.is_empty() && ![RECLAIM, SWAPS].iter().any(|kind| p.name.starts_with(kind));
-        let runs = |p: &Program| cannot(&p.name).is_none();
+        let runs = |p: &Program| cannot(&p.name, tables).is_none();
         let chosen: Vec<Program> =
             all.into_iter().filter(|p| runs(p) && by_default(p) || only.contains(&p.name)).collect();
         let mut command = vec![suite.to_owned()];

@@ -142,6 +142,7 @@ pub fn comparison() -> Comparison {
             seed: 1,
             host_frames: Default::default(),
             backed: false,
+            nested_levels: 4,
             config_hash: "0123456789abcdef".into(),
             input_hash: "fedcba9876543210".into(),
             guest_frames: 524_288,
