@@ -19,6 +19,8 @@
 #define VECTORS 256
 #define PAGE_FAULT 14
 #define FIRST_INTERRUPT 32
+/* Linux's IA32_SYSCALL_VECTOR: INT 0x80. */
+#define SYSTEM_CALL 0x80
 /* Linux's LOCAL_TIMER_VECTOR (arch/x86/include/asm/irq_vectors.h). */
 #define TIMER_TICK 0xec
 /* Vectors that push an error code: 8, 10-14, 17, 21, 29, 30. */
@@ -70,7 +72,7 @@ static void on_mov_to_cr3(unsigned vcpu, void *u)
     emit1(BF_KIND_CR3, new);
     forget_translations();
     hot.fetch_page = UINT64_MAX;
-    if ((old ^ new) & PTE_ADDR)
+    if (root_at(old) != root_at(new))
         table_left(old);
 }
 
@@ -113,12 +115,12 @@ static void on_invlpg(unsigned vcpu, void *u)
     if (!recording)
         return;
     if (o->d.base == REG_RIP)
-        va += o->next;
+        va += narrow() ? 0 : o->next; /* in 32-bit mode no register at all */
     else if (o->d.base != REG_NONE)
         va += read_reg(v, o->d.base);
     if (o->d.index != REG_NONE)
         va += read_reg(v, o->d.index) << o->d.scale;
-    if (o->d.addr32)
+    if (o->d.addr32 || narrow())
         va = (uint32_t)va;
     if (o->d.segment != SEG_NONE)
         va += read_reg(v, o->d.segment == SEG_FS ? R_FS : R_GS);
@@ -128,19 +130,19 @@ static void on_invlpg(unsigned vcpu, void *u)
     hot.fetch_page = UINT64_MAX;
 }
 
-/* LIDT reads a 2-byte limit and then an 8-byte base. The base is the IDT's address. */
+/* LIDT reads a 2-byte limit and then a base of 8 bytes, or in 32-bit mode of 4. The base is the IDT's address. */
 static void on_lidt(unsigned vcpu, qemu_plugin_meminfo_t info, uint64_t va, void *u)
 {
     struct qemu_plugin_hwaddr *h;
-    uint64_t *at;
+    char *at;
 
     (void)vcpu, (void)u;
-    if (qemu_plugin_mem_size_shift(info) != 3)
+    if (qemu_plugin_mem_size_shift(info) != (narrow() ? 2 : 3))
         return;
     h = qemu_plugin_get_hwaddr(info, va);
-    at = h ? ram_at(qemu_plugin_hwaddr_phys_addr(h)) : NULL;
+    at = h ? (char *)ram_at(qemu_plugin_hwaddr_phys_addr(h)) : NULL;
     if (at)
-        memcpy(&here()->idt, at, 8);
+        memcpy(&here()->idt, at, narrow() ? 4 : 8);
     if (recording) {
         idt_read();
         forget_translations(); /* stores to the IDT must be noticed */
@@ -200,7 +202,7 @@ void control_watch(struct qemu_plugin_insn *insn, const struct decoded *d)
     case INSN_MOV_TO_CR:
         cb = d->cr == 3 ? on_mov_to_cr3 : d->cr == 4 ? on_mov_to_cr4 : NULL;
         u = (void *)(uintptr_t)d->reg;
-        if (d->cr == 3 && qemu_plugin_insn_vaddr(insn) >> 63)
+        if (d->cr == 3 && is_kernel(qemu_plugin_insn_vaddr(insn)))
             u = (void *)((uintptr_t)u | KERNEL_HALF);
         break;
     case INSN_MOV_FROM_CR:
@@ -229,6 +231,20 @@ static int by_entry(const void *a, const void *b)
     return x->entry < y->entry ? -1 : x->entry > y->entry;
 }
 
+/* A gate of the IDT: two words, in 32-bit mode one. The handler's address; 0 if the gate is not present. */
+static uint64_t gate(int vector)
+{
+    unsigned words = narrow() ? 1 : 2;
+    uint64_t word[2] = {0, 0}, gpa;
+
+    for (unsigned j = 0; j < words; j++)
+        if (translate(vcpus[0]->cr3, vcpus[0]->idt + (uint64_t)vector * words * 8 + j * 8, &gpa) && ram_at(gpa))
+            word[j] = *ram_at(gpa);
+    if (!(word[0] >> 47 & 1))
+        return 0;
+    return (word[0] & 0xffff) | (word[0] >> 48) << 16 | word[1] << 32;
+}
+
 /* Reads the IDT; Linux has one for all vCPUs. False if the IDT is empty. */
 bool idt_read(void)
 {
@@ -241,15 +257,9 @@ bool idt_read(void)
                             ? gpa >> PAGE_SHIFT
                             : UINT64_MAX;
     for (int i = 0; i < VECTORS; i++) {
-        uint64_t word[2] = {0, 0};
-        for (unsigned j = 0; j < 2; j++)
-            if (translate(vcpus[0]->cr3, vcpus[0]->idt + (uint64_t)i * 16 + j * 8, &gpa) &&
-                ram_at(gpa))
-                word[j] = *ram_at(gpa);
-        if (!(word[0] >> 47 & 1)) /* not present */
-            continue;
-        handlers[n_handlers++] = (struct handler){
-            (word[0] & 0xffff) | (word[0] >> 48) << 16 | word[1] << 32, i};
+        uint64_t entry = gate(i);
+        if (entry)
+            handlers[n_handlers++] = (struct handler){entry, i};
     }
     qsort(handlers, (size_t)n_handlers, sizeof handlers[0], by_entry);
     return n_handlers > 0;
@@ -277,12 +287,14 @@ int idt_vector(uint64_t entry)
     return h ? h->vector : -1;
 }
 
-/* An aligned word in the guest's virtual memory. */
-static uint64_t word_at(uint64_t va)
+/* An element of the stack: an aligned word in the guest's virtual memory, in 32-bit mode of 4 bytes. */
+static uint64_t stacked(uint64_t va)
 {
-    uint64_t gpa;
+    uint64_t gpa, value = 0;
 
-    return translate(self->cr3, va, &gpa) && ram_at(gpa) ? *ram_at(gpa) : 0;
+    if (translate(self->cr3, va, &gpa) && ram_at(gpa))
+        memcpy(&value, (char *)ram_at(gpa), narrow() ? 4 : 8);
+    return value;
 }
 
 /* Exceptions whose frame points to the instruction that raised them. Left out:
@@ -311,16 +323,19 @@ void deliver(uint16_t vector, bool accesses)
 {
     bool error_code = vector < 32 && (PUSHES_ERROR >> vector & 1);
     uint64_t rsp = read_reg(self, R_RSP), error = 0, rip, cr2 = 0;
-    unsigned words = error_code ? 6 : 5;
+    unsigned size = narrow() ? 4 : 8, words = error_code ? 6 : 5;
 
     check_cr3(self);
     if (vector == TIMER_TICK)
         ticks++;
-    else if (vector >= FIRST_INTERRUPT)
+    else if (vector >= FIRST_INTERRUPT && vector != SYSTEM_CALL)
         interrupts++;
     if (error_code)
-        error = word_at(rsp);
-    rip = word_at(rsp + (error_code ? 8 : 0));
+        error = stacked(rsp);
+    rip = stacked(rsp + (error_code ? size : 0));
+    /* In 32-bit mode the kernel's own stack is not pushed. */
+    if (narrow() && !(stacked(rsp + (error_code ? 2 : 1) * size) & 3))
+        words -= 2;
     if (vector == PAGE_FAULT)
         cr2 = read_reg(self, R_CR2);
     uncount(vector, rip, vector == PAGE_FAULT && cr2 == rip);
@@ -336,7 +351,7 @@ void deliver(uint16_t vector, bool accesses)
         ring_publish();
     if (!accesses)
         return;
-    *hot.p++ = bf_head(BF_KIND_LOAD, self->idt + vector * 16u);
+    *hot.p++ = bf_head(BF_KIND_LOAD, self->idt + vector * 2u * size);
     while (words-- > 0)
-        *hot.p++ = bf_head(BF_KIND_STORE_OTHER, rsp + words * 8);
+        *hot.p++ = bf_head(BF_KIND_STORE_OTHER, rsp + words * size);
 }

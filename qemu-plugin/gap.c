@@ -261,7 +261,7 @@ static void on_gap_check(unsigned vcpu, void *u)
 
 static void watch_gap(struct qemu_plugin_insn *insn, const struct decoded *d)
 {
-    if (qemu_plugin_insn_vaddr(insn) >> 63) {
+    if (is_kernel(qemu_plugin_insn_vaddr(insn))) {
         qemu_plugin_register_vcpu_mem_cb(insn, on_gap_load, CB_NO_REGS, MEM_R, NULL);
         qemu_plugin_register_vcpu_mem_cb(
             insn, on_gap_store, CB_NO_REGS, MEM_W,
@@ -274,7 +274,7 @@ void on_gap_block(qemu_plugin_id_t id, struct qemu_plugin_tb *tb)
 {
     int vector;
     const struct block *b = describe(tb, watch_gap, &vector);
-    bool kernel = b->start >> 63, rep = b->rep && b->n == 1;
+    bool kernel = is_kernel(b->start), rep = b->rep && b->n == 1;
 
     (void)id;
     if (score && !kernel && !rep) {

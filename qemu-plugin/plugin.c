@@ -11,7 +11,7 @@
  * firmware and some hundred instructions of head_64.S come before. The start marker
  * is then an ordinary event.
  *
- * Arguments: ring=FD,ram=FD,bytes=N,below4g=N,vcpus=N,check=N,kpti=0|1,boot=0|1,files=0|1,
+ * Arguments: ring=FD,ram=FD,bytes=N,below4g=N,vcpus=N,check=N,kpti=0|1,levels=2|3|4|5,boot=0|1,files=0|1,
  * where=0|1, stacks=0|1, looks=N, for a machine of one vCPU that has booted already cr3=N,cr4=N,idt=N,
  * and for a region (region.c) begin=0|1|2,regions=N,skip=N,length=N,window=N,warm_up=N,period=N,head=N,doubles=N,
  * seed=N,function=OFFSET,function_bytes=N,f0=WORD,...,f7=WORD
@@ -33,6 +33,13 @@ int api_version;
 struct vcpu *vcpus[BF_MOST_VCPUS];
 unsigned n_vcpus;
 uint64_t stats[BF_STATS_WORDS];
+
+/* Where Linux's addresses begin in 32-bit mode (CONFIG_VMSPLIT_3G). */
+#define KERNEL_32 UINT64_C(0xc0000000)
+/* Bits of CR4 and EFER. */
+#define CR4_PAE (UINT64_C(1) << 5)
+#define CR4_LA57 (UINT64_C(1) << 12)
+#define EFER_LMA (UINT64_C(1) << 10)
 
 qemu_plugin_id_t plugin_id;
 static struct vcpu *starter;
@@ -75,7 +82,7 @@ static void on_vcpu_init(qemu_plugin_id_t id, unsigned int index)
     static const char *const names[R_COUNT] = {
         "rax", "rcx", "rdx", "rbx", "rsp", "rbp", "rsi", "rdi", "r8", "r9", "r10",
         "r11", "r12", "r13", "r14", "r15", "cr2", "cr3", "cr4", "fs_base", "gs_base",
-        "rip",
+        "rip", "efer",
     };
     struct vcpu *v = calloc(1, sizeof *v);
     GArray *regs = qemu_plugin_get_registers();
@@ -140,7 +147,7 @@ static void on_boot_block(qemu_plugin_id_t id, struct qemu_plugin_tb *tb)
 
         insn_decode(insn, &d, NULL);
         control_watch(insn, &d);
-        if (opt.files && d.store16 && qemu_plugin_insn_vaddr(insn) >> 63)
+        if (opt.files && d.store16 && is_kernel(qemu_plugin_insn_vaddr(insn)))
             qemu_plugin_register_vcpu_mem_cb(insn, on_boot_store, CB_NO_REGS, MEM_W, NULL);
     }
 }
@@ -162,10 +169,23 @@ static void after_stop(qemu_plugin_id_t id)
     (void)id;
 }
 
+/* Refuses a guest whose tables are others than those that the host expects. */
+static void check_format(const struct vcpu *v)
+{
+    static const char *const names[] = {"2-level 32-bit", "PAE", "4-level", "5-level"};
+    bool lma = read_reg((struct vcpu *)v, R_EFER) & EFER_LMA;
+    unsigned found = lma ? (v->cr4 & CR4_LA57 ? 5 : 4) : v->cr4 & CR4_PAE ? 3 : 2;
+
+    if (found != opt.levels)
+        die("the guest's kernel uses %s tables, and %s tables were asked for", names[found - 2],
+            names[opt.levels - 2]);
+}
+
 static void ask_for_start(void)
 {
     starter = vcpu_of(current_cpu);
     starter->cr4 = read_reg(starter, R_CR4);
+    check_format(starter);
     qemu_plugin_reset(plugin_id, after_start);
 }
 
@@ -203,6 +223,7 @@ void marker_reached(uint32_t code)
         starter->cr4 = read_reg(starter, R_CR4);
         if (read_reg(starter, R_CR3) != starter->cr3)
             die("CR3 was not followed during the boot");
+        check_format(starter);
         qemu_plugin_reset(plugin_id, after_start);
     } else if (code == BF_MARKER_STOP && recording && !stopped) {
         stop_recording(region_missed() ? BF_MARKER_REGION_MISSED : BF_MARKER_STOP);
@@ -212,7 +233,7 @@ void marker_reached(uint32_t code)
 static uint64_t *option(const char *name, size_t len)
 {
     static const char *const names[] = {
-        "ring",  "ram",      "bytes",     "below4g", "vcpus",  "check",   "kpti",
+        "ring",  "ram",      "bytes",     "below4g", "vcpus",  "check",   "kpti", "levels",
         "boot",  "files", "where", "stacks", "looks", "begin", "regions", "skip",      "length",  "window", "warm_up", "period",
         "head", "doubles", "seed",  "function", "function_bytes", "f0",      "f1",     "f2",      "f3",
         "f4",    "f5",       "f6",        "f7",      "cr3",    "cr4",     "idt",
@@ -249,6 +270,7 @@ QEMU_EXPORT int qemu_plugin_install(qemu_plugin_id_t id, const qemu_info_t *info
         .check_every = value_of("check"),
         .vcpus = (unsigned)value_of("vcpus"),
         .kpti = value_of("kpti"),
+        .levels = value_of("levels") ? (unsigned)value_of("levels") : 4,
         .boot = value_of("boot"),
         .files = value_of("files"),
         .where = value_of("where"),
@@ -270,6 +292,9 @@ QEMU_EXPORT int qemu_plugin_install(qemu_plugin_id_t id, const qemu_info_t *info
         .doubles = value_of("doubles"),
         .sample_seed = value_of("seed"),
     };
+    if (opt.levels < 2 || opt.levels > 5)
+        die("tables of %u levels", opt.levels);
+    opt.kernel_from = narrow() ? KERNEL_32 : UINT64_C(1) << 63;
     for (char i = 0; i < 8; i++)
         opt.function[(int)i] = value_of((const char[]){'f', (char)('0' + i), 0});
     if (opt.function_bytes > sizeof opt.function || (opt.period && opt.window > opt.period))

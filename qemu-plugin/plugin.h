@@ -37,7 +37,7 @@
 #define MAX_INSNS 4096
 #define MAX_BLOCK 1024 /* instructions of a block; TCG ends it at 512 */
 
-enum { R_RAX, R_RCX, R_RDX, R_RBX, R_RSP, R_CR2 = 16, R_CR3, R_CR4, R_FS, R_GS, R_RIP, R_COUNT };
+enum { R_RAX, R_RCX, R_RDX, R_RBX, R_RSP, R_CR2 = 16, R_CR3, R_CR4, R_FS, R_GS, R_RIP, R_EFER, R_COUNT };
 
 /* The description of a translated block, for its exec callback. QEMU translates
  * x86 code independently of its virtual address (CF_PCREL) and runs a block wherever
@@ -92,6 +92,9 @@ struct options {
     uint64_t ram_bytes, below_4g, check_every;
     unsigned vcpus;
     bool kpti;
+    /* Levels of the guest's tables: 4 or 5 in 64-bit mode; in 32-bit mode 3 (PAE) or 2 (entries of 4 bytes). */
+    unsigned levels;
+    uint64_t kernel_from; /* the kernel's addresses begin here */
     bool boot; /* record from the kernel's start, not from the start marker */
     bool files; /* wait for the host's files, see files.c */
     bool where; /* record running blocks and the guest's perf events */
@@ -119,6 +122,17 @@ extern uint64_t stats[BF_STATS_WORDS];
 enum { ST_CR3, ST_CR3_BAD, ST_TR, ST_TR_BAD, ST_TABLE, ST_TABLE_BAD, ST_ACCESSES, ST_INSNS };
 extern bool recording;
 
+/* A guest in 32-bit mode? */
+static inline bool narrow(void)
+{
+    return opt.levels < 4;
+}
+
+static inline bool is_kernel(uint64_t va)
+{
+    return va >= opt.kernel_from;
+}
+
 _Noreturn void die(const char *fmt, ...) __attribute__((format(printf, 1, 2)));
 
 /* ring.c */
@@ -137,6 +151,7 @@ static inline void emit1(uint64_t kind, uint64_t payload)
 
 /* tables.c */
 void tables_open(void);
+uint64_t root_at(uint64_t cr3);
 uint64_t *ram_at(uint64_t gpa);
 bool translate(uint64_t cr3, uint64_t gva, uint64_t *gpa);
 bool is_table(uint64_t gfn);

@@ -437,8 +437,8 @@ const struct block *describe(struct qemu_plugin_tb *tb,
         die("no memory for a block's loads");
     for (size_t i = 0; i < n; i++) {
         decoded[i].load_head = &heads[i];
-        decoded[i].call = flows[i].ends == ENDS_CALL && !(b->start >> 63);
-        decoded[i].ret = flows[i].ends == ENDS_RETURN && !(b->start >> 63);
+        decoded[i].call = flows[i].ends == ENDS_CALL && !is_kernel(b->start);
+        decoded[i].ret = flows[i].ends == ENDS_RETURN && !is_kernel(b->start);
         watch(qemu_plugin_tb_get_insn(tb, i), &decoded[i]);
         region_watch(qemu_plugin_tb_get_insn(tb, i));
     }

@@ -117,7 +117,7 @@ static bool at_function(const struct qemu_plugin_insn *insn)
     size_t n = 4096 - opt.function_offset;
     const void *code;
 
-    if ((va & PAGE_MASK) != opt.function_offset || va >> 63)
+    if ((va & PAGE_MASK) != opt.function_offset || is_kernel(va))
         return false;
     code = qemu_plugin_insn_haddr(insn);
     return code && !memcmp(code, opt.function, n < opt.function_bytes ? n : opt.function_bytes);

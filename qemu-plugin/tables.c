@@ -11,6 +11,10 @@
  * which no kernel writes a PGD (its page was reused). Retiring a root too early does
  * no harm, because loading it marks it again.
  *
+ * Tables are stored and recorded as words of 8 bytes: two entries in 32-bit mode without PAE. PAE's roots have 32
+ * bytes, and a frame may hold several beside other data. Such a frame is marked with level 3 as long as it has a root,
+ * only the entries of roots count, and each new root describes the frame again.
+ *
  * The walker sets A and D bits without a store that we could notice, so comparisons
  * ignore them.
  */
@@ -24,8 +28,8 @@
 #include "plugin.h"
 
 #define GIB4 (UINT64_C(4) << 30)
-#define ENTRIES 512
-#define ROOT_LEVEL 4
+#define WORDS 512 /* of a table */
+#define PAE_ROOT 32 /* bytes */
 
 static char *ram;
 static uint64_t frames;
@@ -34,10 +38,31 @@ static uint32_t *parents; /* entries that point here */
 static uint64_t **copy;
 
 static struct root {
-    uint64_t gfn;
-    unsigned user; /* present entries of the user half */
+    uint64_t at;   /* physical address */
+    unsigned user; /* present entries of the user's part */
 } *roots;
 static unsigned n_roots, room_roots;
+
+/* Bytes and address bits of an entry, entries of a root and how many of these are the user's. In 32-bit mode the user has three
+ * of four gigabytes. */
+static unsigned entry_bytes = 8, entry_bits = 9, root_entries = WORDS, user_entries = WORDS / 2;
+
+static bool pae(void)
+{
+    return opt.levels == 3;
+}
+
+/* Level of a frame that holds roots. */
+static int root_level(void)
+{
+    return (int)opt.levels;
+}
+
+/* Physical address of the root that CR3 names. */
+uint64_t root_at(uint64_t cr3)
+{
+    return cr3 & (pae() ? ~(uint64_t)(PAE_ROOT - 1) & UINT32_MAX : PTE_ADDR);
+}
 
 static void *zeroed(size_t bytes)
 {
@@ -49,6 +74,15 @@ static void *zeroed(size_t bytes)
 
 void tables_open(void)
 {
+    if (opt.levels == 2) {
+        entry_bytes = 4;
+        entry_bits = 10;
+        root_entries = 2 * WORDS;
+        user_entries = root_entries / 4 * 3;
+    } else if (pae()) {
+        root_entries = PAE_ROOT / 8;
+        user_entries = 3;
+    }
     /* Written to in one place only: a perf buffer's read mark (log.c). */
     ram = mmap(NULL, opt.ram_bytes, opt.where ? PROT_READ | PROT_WRITE : PROT_READ, MAP_SHARED,
                opt.ram_fd, 0);
@@ -108,20 +142,35 @@ bool is_table(uint64_t gfn)
     return gfn < frames && level[gfn];
 }
 
+/* Entry i of a table of these words. */
+static uint64_t entry(const uint64_t *words, unsigned i)
+{
+    return entry_bytes == 8 ? words[i] : words[i / 2] >> (i % 2 * 32) & UINT32_MAX;
+}
+
+/* Whether an entry of level `l` maps a page itself. */
+static bool is_large(uint64_t e, int l)
+{
+    return (e & PTE_LARGE) && (l == 2 || (l == 3 && !narrow()));
+}
+
 /* Walks the present tables in RAM. */
 bool translate(uint64_t cr3, uint64_t gva, uint64_t *gpa)
 {
-    uint64_t table = cr3 & PTE_ADDR;
+    uint64_t table = root_at(cr3);
 
-    for (int l = ROOT_LEVEL; l >= 1; l--) {
-        unsigned shift = PAGE_SHIFT + 9 * (unsigned)(l - 1);
-        uint64_t *at = ram_at(table + ((gva >> shift) & (ENTRIES - 1)) * 8);
-        uint64_t e = at ? *at : 0;
+    for (int l = root_level(); l >= 1; l--) {
+        unsigned shift = PAGE_SHIFT + entry_bits * (unsigned)(l - 1);
+        uint64_t i = (gva >> shift) & ((UINT64_C(1) << entry_bits) - 1);
+        const char *at = (char *)ram_at(table + i * entry_bytes);
+        uint64_t e = 0;
         uint64_t below = (UINT64_C(1) << shift) - 1;
 
+        if (at)
+            memcpy(&e, at, entry_bytes);
         if (!(e & PTE_PRESENT))
             return false;
-        if (l == 1 || ((l == 2 || l == 3) && (e & PTE_LARGE))) {
+        if (l == 1 || is_large(e, l)) {
             *gpa = (e & PTE_ADDR & ~below) | (gva & below);
             return true;
         }
@@ -136,7 +185,7 @@ static uint64_t child_of(uint64_t e, int l)
 {
     uint64_t gfn = (e & PTE_ADDR) >> PAGE_SHIFT;
 
-    if (l == 1 || !(e & PTE_PRESENT) || (l < ROOT_LEVEL && (e & PTE_LARGE)))
+    if (l == 1 || !(e & PTE_PRESENT) || is_large(e, l))
         return 0;
     return gfn < frames && ram_at(gfn << PAGE_SHIFT) ? gfn : 0;
 }
@@ -157,23 +206,52 @@ static void unlink_child(uint64_t gfn)
         retire(gfn);
 }
 
-static void mark(uint64_t gfn, int l)
+/* Links the tables to which `n` entries from `first` on of a table of level `l` point, or unlinks them. */
+static void link_entries(const uint64_t *words, unsigned first, unsigned n, int l)
 {
-    uint64_t *c = malloc(ENTRIES * 8), *w;
-
-    if (!c)
-        die("no memory for the copy of a page table");
-    memcpy(c, ram_at(gfn << PAGE_SHIFT), ENTRIES * 8);
-    level[gfn] = (uint8_t)l;
-    copy[gfn] = c;
-    for (int i = 0; l > 1 && i < ENTRIES; i++) {
-        uint64_t child = child_of(c[i], l);
+    for (unsigned i = first; l > 1 && i < first + n; i++) {
+        uint64_t child = child_of(entry(words, i), l);
         if (child)
             link_child(child, l - 1);
     }
-    w = ring_room(1 + ENTRIES);
-    w[0] = bf_head(BF_KIND_TABLE, gfn << 4 | (uint64_t)l);
-    memcpy(w + 1, c, ENTRIES * 8);
+}
+
+static void unlink_entries(const uint64_t *words, unsigned first, unsigned n, int l)
+{
+    for (unsigned i = first; l > 1 && i < first + n; i++) {
+        uint64_t child = child_of(entry(words, i), l);
+        if (child)
+            unlink_child(child);
+    }
+}
+
+/* Whether a table's entries are those of roots, which have links of their own. */
+static bool holds_roots(int l)
+{
+    return pae() && l == root_level();
+}
+
+static void describe_table(uint64_t gfn)
+{
+    uint64_t *w = ring_room(1 + WORDS);
+
+    w[0] = bf_head(BF_KIND_TABLE, gfn << 4 | level[gfn]);
+    memcpy(w + 1, copy[gfn], WORDS * 8);
+}
+
+static void mark(uint64_t gfn, int l)
+{
+    uint64_t *c = malloc(WORDS * 8);
+
+    if (!c)
+        die("no memory for the copy of a page table");
+    memcpy(c, ram_at(gfn << PAGE_SHIFT), WORDS * 8);
+    level[gfn] = (uint8_t)l;
+    copy[gfn] = c;
+    if (!holds_roots(l)) {
+        link_entries(c, 0, WORDS * 8 / entry_bytes, l);
+        describe_table(gfn);
+    }
     /* Stores to this page must be noticed from now on. */
     forget_translations();
 }
@@ -188,51 +266,61 @@ static void retire(uint64_t gfn)
     level[gfn] = 0;
     copy[gfn] = NULL;
     emit1(BF_KIND_RETIRE, gfn);
-    for (int i = 0; l > 1 && i < ENTRIES; i++) {
-        uint64_t child = child_of(c[i], l);
-        if (child)
-            unlink_child(child);
-    }
+    if (!holds_roots(l))
+        unlink_entries(c, 0, WORDS * 8 / entry_bytes, l);
     free(c);
 }
 
-static struct root *find_root(uint64_t gfn)
+static struct root *find_root(uint64_t at)
 {
     for (unsigned i = 0; i < n_roots; i++)
-        if (roots[i].gfn == gfn)
+        if (roots[i].at == at)
             return &roots[i];
     return NULL;
 }
 
+/* The number of a root's first entry in its frame. */
+static unsigned first_entry(uint64_t at)
+{
+    return (unsigned)(at & PAGE_MASK) / entry_bytes;
+}
+
 /* Whether a vCPU is in this address space. Under KPTI the user and kernel roots of
  * an address space are neighbours, and both count. */
-static bool root_in_use(uint64_t gfn)
+static bool root_in_use(uint64_t at)
 {
-    uint64_t pair = opt.kpti ? 1 : 0;
+    uint64_t pair = opt.kpti ? UINT64_C(1) << PAGE_SHIFT : 0;
 
     for (unsigned i = 0; i < n_vcpus; i++)
-        if (((vcpus[i]->cr3 & PTE_ADDR) >> PAGE_SHIFT | pair) == (gfn | pair))
+        if ((root_at(vcpus[i]->cr3) | pair) == (at | pair))
             return true;
     return false;
 }
 
 static void retire_root(struct root *r)
 {
-    uint64_t gfn = r->gfn;
+    uint64_t at = r->at, gfn = at >> PAGE_SHIFT;
 
     *r = roots[--n_roots];
+    if (holds_roots(root_level()))
+        unlink_entries(copy[gfn], first_entry(at), root_entries, root_level());
     unlink_child(gfn);
 }
 
 void table_root(uint64_t cr3)
 {
-    uint64_t gfn = (cr3 & PTE_ADDR) >> PAGE_SHIFT;
+    uint64_t at = root_at(cr3), gfn = at >> PAGE_SHIFT;
     struct root *r;
 
     /* Under KPTI this runs at every entry to and exit from the kernel, so check the level first. */
-    if (gfn >= frames || level[gfn] == ROOT_LEVEL || !ram_at(gfn << PAGE_SHIFT))
+    if (gfn >= frames || (level[gfn] == root_level() && (!pae() || find_root(at))) || !ram_at(gfn << PAGE_SHIFT))
         return;
-    link_child(gfn, ROOT_LEVEL);
+    link_child(gfn, root_level());
+    if (holds_roots(level[gfn])) {
+        memcpy(copy[gfn], ram_at(gfn << PAGE_SHIFT), WORDS * 8);
+        link_entries(copy[gfn], first_entry(at), root_entries, root_level());
+        describe_table(gfn);
+    }
     if (n_roots == room_roots) {
         room_roots = room_roots ? 2 * room_roots : 64;
         roots = realloc(roots, room_roots * sizeof *roots);
@@ -240,77 +328,106 @@ void table_root(uint64_t cr3)
             die("no memory for %u roots", room_roots);
     }
     r = &roots[n_roots++];
-    *r = (struct root){.gfn = gfn};
-    for (int i = 0; i < ENTRIES / 2; i++)
-        r->user += copy[gfn][i] & PTE_PRESENT;
+    *r = (struct root){.at = at};
+    for (unsigned i = 0; i < user_entries; i++)
+        r->user += entry(copy[gfn], first_entry(at) + i) & PTE_PRESENT;
 }
 
-/* Called when a vCPU has left this address space. Retires its root if the user half is empty. */
+/* Called when a vCPU has left this address space. Retires its root if the user's part is empty. */
 void table_left(uint64_t cr3)
 {
-    uint64_t gfn = (cr3 & PTE_ADDR) >> PAGE_SHIFT;
-    struct root *r = root_in_use(gfn) ? NULL : find_root(gfn);
+    uint64_t at = root_at(cr3);
+    struct root *r = root_in_use(at) ? NULL : find_root(at);
 
     if (r && !r->user)
         retire_root(r);
 }
 
+/* The entries in the word at `gpa` have changed from `old` to `new`. Links and unlinks tables, and counts what `r` has of the user. */
+static void word_changed(uint64_t gpa, int l, uint64_t old, uint64_t new, struct root *r, bool linked)
+{
+    unsigned per_word = 8 / entry_bytes, first = (unsigned)(gpa & PAGE_MASK) / entry_bytes;
+
+    for (unsigned j = 0; j < per_word; j++) {
+        uint64_t a = entry(&old, j), b = entry(&new, j), from = child_of(a, l), to = child_of(b, l);
+
+        if (!linked && to && to != from)
+            link_child(to, l - 1);
+        if (linked && r && first + j - first_entry(r->at) < user_entries)
+            r->user += (unsigned)(b & PTE_PRESENT) - (unsigned)(a & PTE_PRESENT);
+        if (linked && from && to != from)
+            unlink_child(from);
+    }
+}
+
 /* Records a store of `bytes` bytes at `gpa`, within one marked page. */
 void table_store(uint64_t gpa, unsigned bytes, bool pt_write)
 {
-    uint64_t gfn = gpa >> PAGE_SHIFT;
+    uint64_t gfn = gpa >> PAGE_SHIFT, root = 0;
     int l = level[gfn];
-    struct root *r = l == ROOT_LEVEL ? find_root(gfn) : NULL;
+    bool roots_here = l == root_level();
     const uint64_t *now = ram_at(gfn << PAGE_SHIFT);
+    struct root *r = NULL;
 
     flush_insns();
-    if (r && (!pt_write || bytes != 8) && !root_in_use(gfn)) {
-        retire_root(r);
-        return;
-    }
     for (uint64_t at = gpa & ~UINT64_C(7); at < gpa + bytes; at += 8) {
         unsigned i = (at & PAGE_MASK) / 8;
-        uint64_t old = copy[gfn][i], new = now[i];
-        uint64_t from = child_of(old, l), to = child_of(new, l), *w;
+        uint64_t old = copy[gfn][i], new = now[i], *w;
 
-        if (to && to != from)
-            link_child(to, l - 1);
+        if (roots_here) {
+            root = holds_roots(l) ? root_at(at) : gfn << PAGE_SHIFT;
+            r = find_root(root);
+        }
+        if (r && (!pt_write || bytes > 8 || bytes < entry_bytes) && !root_in_use(root)) {
+            retire_root(r);
+            return;
+        }
+        if (holds_roots(l) && !r) {
+            copy[gfn][i] = new; /* other data */
+            continue;
+        }
+        word_changed(at, l, old, new, r, false);
         copy[gfn][i] = new;
         w = ring_room(3);
         w[0] = bf_head(BF_KIND_PT_STORE, at);
         w[1] = old;
         w[2] = new;
-        if (r && i < ENTRIES / 2)
-            r->user += (unsigned)(new & PTE_PRESENT) - (unsigned)(old & PTE_PRESENT);
-        if (from && to != from)
-            unlink_child(from);
+        word_changed(at, l, old, new, r, true);
         if (!level[gfn])
             return; /* the table was linked below itself */
     }
-    if (r && !r->user && !root_in_use(gfn))
+    if (r && !r->user && !root_in_use(root))
         retire_root(r);
 }
 
-/* Retires roots that no vCPU uses and whose kernel half differs from the kernel's:
+/* Retires roots that no vCPU uses and whose kernel part differs from the kernel's:
  * their pages were reused without a store that we could notice (DMA). */
 static void drop_dead_roots(void)
 {
-    const uint64_t last = (ENTRIES - 1) * 8;
-
     for (unsigned i = n_roots; i-- > 0;) {
-        uint64_t gfn = roots[i].gfn, live = vcpus[0]->cr3 & PTE_ADDR;
-        const uint64_t *e = ram_at(gfn << PAGE_SHIFT | last), *kernel;
+        uint64_t at = roots[i].at, live = root_at(vcpus[0]->cr3);
+        const uint64_t *here = ram_at(at & ~PAGE_MASK), *kernel;
+        unsigned last = root_entries - 1;
 
         if (opt.kpti) /* compare user root with user root */
-            live = (live & ~(UINT64_C(1) << PAGE_SHIFT)) | (gfn & 1) << PAGE_SHIFT;
-        kernel = ram_at(live | last);
-        if (kernel && !root_in_use(gfn) && ((*e ^ *kernel) & ~PTE_AD))
+            live = (live & ~(UINT64_C(1) << PAGE_SHIFT)) | (at & UINT64_C(1) << PAGE_SHIFT);
+        kernel = ram_at(live & ~PAGE_MASK);
+        if (kernel && !root_in_use(at) &&
+            ((entry(here, first_entry(at) + last) ^ entry(kernel, first_entry(live) + last)) & ~PTE_AD))
             retire_root(&roots[i]);
     }
 }
 
+/* Whether a word of a marked frame belongs to a table. */
+static bool in_table(uint64_t gfn, unsigned word)
+{
+    return !holds_roots(level[gfn]) || find_root(root_at(gfn << PAGE_SHIFT | word * 8));
+}
+
 void tables_compare(void)
 {
+    uint64_t ad = entry_bytes == 8 ? PTE_AD : PTE_AD << 32 | PTE_AD;
+
     drop_dead_roots();
     for (uint64_t gfn = 0; gfn < frames; gfn++) {
         const uint64_t *now;
@@ -318,8 +435,8 @@ void tables_compare(void)
         if (!level[gfn])
             continue;
         now = ram_at(gfn << PAGE_SHIFT);
-        for (int i = 0; i < ENTRIES; i++)
-            stats[ST_TABLE_BAD] += ((now[i] ^ copy[gfn][i]) & ~PTE_AD) != 0;
-        stats[ST_TABLE] += ENTRIES;
+        for (unsigned i = 0; i < WORDS; i++)
+            stats[ST_TABLE_BAD] += ((now[i] ^ copy[gfn][i]) & ~ad) != 0 && in_table(gfn, i);
+        stats[ST_TABLE] += WORDS;
     }
 }

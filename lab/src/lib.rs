@@ -70,6 +70,9 @@ pub fn guest(vendor: &vendor::Vendor) -> GuestSpec {
 /// The programs of `programs/`, one static binary.
 pub const SUITE: &str = concat!(env!("OUT_DIR"), "/suite");
 
+/// The same for guests in 32-bit mode; empty if the C compiler makes no programs for it.
+pub const SUITE_32: &str = concat!(env!("OUT_DIR"), "/suite32");
+
 /// A preprocessed C file, for a real compiler run.
 pub const REAL_SOURCE: &str = concat!(env!("OUT_DIR"), "/real.i");
 

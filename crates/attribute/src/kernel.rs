@@ -2,13 +2,19 @@
 //! The guest's kernel: the regions of its address space and its symbols.
 
 /// The name of the region that a kernel address is in, by Linux's memory map of x86-64 with
-/// four-level tables (Documentation/arch/x86/x86_64/mm.rst; the guest's regions are not
-/// randomised).
+/// four-level and five-level tables, whose regions lie apart (Documentation/arch/x86/x86_64/mm.rst; the guest's regions are
+/// not randomised).
 pub fn region(address: u64) -> &'static str {
     match address {
-        0xffff_8880_0000_0000..=0xffff_c87f_ffff_ffff => "direct map",
-        0xffff_c900_0000_0000..=0xffff_e8ff_ffff_ffff => "vmalloc",
-        0xffff_ea00_0000_0000..=0xffff_eaff_ffff_ffff => "page structs",
+        0xff11_0000_0000_0000..=0xff90_ffff_ffff_ffff | 0xffff_8880_0000_0000..=0xffff_c87f_ffff_ffff => {
+            "direct map"
+        }
+        0xffa0_0000_0000_0000..=0xffd1_ffff_ffff_ffff | 0xffff_c900_0000_0000..=0xffff_e8ff_ffff_ffff => {
+            "vmalloc"
+        }
+        0xffd4_0000_0000_0000..=0xffd5_ffff_ffff_ffff | 0xffff_ea00_0000_0000..=0xffff_eaff_ffff_ffff => {
+            "page structs"
+        }
         0xffff_fe00_0000_0000..=0xffff_fe7f_ffff_ffff => "CPU entry area",
         0xffff_ffff_8000_0000..=0xffff_ffff_9fff_ffff => "kernel image",
         0xffff_ffff_a000_0000..=0xffff_ffff_feff_ffff => "modules",
@@ -162,6 +168,8 @@ mod tests {
     fn regions_are_those_of_the_kernels_memory_map() {
         for (address, name) in [
             (0xffff_8880_0010_0000, "direct map"),
+            (0xff11_0000_0010_0000, "direct map"),
+            (0xffd4_0000_0000_0040, "page structs"),
             (0xffff_c900_0001_2000, "vmalloc"),
             (0xffff_ea00_0001_2000, "page structs"),
             (0xffff_fe00_0000_1000, "CPU entry area"),

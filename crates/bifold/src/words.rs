@@ -3,6 +3,7 @@
 
 use bifold_host::Mode;
 use bifold_report::Format;
+use bifold_trace::TableFormat;
 use clap::builder::{PossibleValuesParser, TypedValueParser};
 use std::ops::RangeInclusive;
 
@@ -77,6 +78,12 @@ pub fn time_scale(text: &str) -> Result<f64, String> {
         Ok(n) if (1e-3..=1e6).contains(&n) => Ok(n),
         _ => Err("not a number from 0.001 to 1000000".into()),
     }
+}
+
+/// The format of a guest's page tables.
+pub fn tables() -> impl TypedValueParser<Value = TableFormat> {
+    PossibleValuesParser::new(TableFormat::ALL.map(TableFormat::name))
+        .map(|name| TableFormat::from_name(&name).expect("the parser takes names of formats only"))
 }
 
 /// A paging mode that KVM can switch a VM to.

@@ -34,6 +34,7 @@ static void read_data(void *to, size_t n)
  * machine that goes on from here; false with errno set if the kernel gives no ports to processes. */
 static int stop_here(void)
 {
+#ifdef __x86_64__
     if (ioperm(PVPANIC_PORT, 1, 1) || ioperm(FW_CFG_PORT, 2, 1))
         return 0;
     __asm__ volatile("rdtsc\n\t"
@@ -46,6 +47,10 @@ static int stop_here(void)
                      : "i"(PVPANIC_PORT), "i"(PVPANIC_PANICKED)
                      : "rax", "rdx", "r12", "memory");
     return 1;
+#else
+    errno = ENOSYS; /* 32-bit guests boot with their command */
+    return 0;
+#endif
 }
 
 /* The command inherits what init may do with ports. */

@@ -114,7 +114,7 @@ fn plugin_file() -> Result<String, (String, String)> {
 }
 
 fn guest_kernel() -> Result<String, (String, String)> {
-    if let Some(dir) = kernel::cached().pop() {
+    if let Some(dir) = kernel::cached() {
         return Ok(format!("cached in {}", dir.display()));
     }
     match kernel::default_package() {

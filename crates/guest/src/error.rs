@@ -58,6 +58,21 @@ pub enum GuestError {
     /// A value of the [`GuestSpec`](crate::GuestSpec) is invalid.
     #[error("{0}")]
     Spec(String),
+    /// Bifold was built where the C compiler could not build the init of a 32-bit guest.
+    #[error(
+        "this bifold has no init for 32-bit guests: install libc6-dev-i386 and lib32gcc-12-dev (the number is gcc's version), and build it again"
+    )]
+    NoNarrowInit,
+    /// The command is a program of 64-bit mode, and the guest is in 32-bit mode.
+    #[error(
+        "{}: a 64-bit program, and a guest with --guest-tables {tables} is in 32-bit mode: build the program with -m32 -static", path.display()
+    )]
+    LongProgram {
+        /// The program's file.
+        path: PathBuf,
+        /// The guest's tables.
+        tables: &'static str,
+    },
     /// The command does not exist.
     #[error("{program}: program not found")]
     ProgramNotFound {
@@ -184,6 +199,7 @@ impl GuestError {
             | Architecture(_)
             | KernelFetch { .. }
             | PackageFetch { .. }
+            | NoNarrowInit
             | NoSuchKernel { .. } => Kind::CannotWorkHere,
             _ => Kind::Failed,
         }

@@ -5,6 +5,7 @@
 
 use std::ffi::OsStr;
 use std::fs;
+use std::io::Read as _;
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 
@@ -16,9 +17,26 @@ use crate::modules::{self, Modules};
 use crate::spec::{GuestSpec, Root};
 
 const INIT: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/init"));
+/// For guests in 32-bit mode; empty if the C compiler could not build it.
+pub(crate) const INIT_32: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/init32"));
 
 /// The command's file, found as a shell would find it.
 pub(crate) fn resolve(spec: &GuestSpec) -> Result<PathBuf, GuestError> {
+    let program = found(spec)?;
+    if !spec.tables.is_long() && is_long(&program) {
+        return Err(GuestError::LongProgram { path: program, tables: spec.tables.name() });
+    }
+    Ok(program)
+}
+
+/// Whether a file is an ELF program of 64-bit mode.
+fn is_long(path: &Path) -> bool {
+    let mut head = [0; 5];
+    let read = fs::File::open(path).and_then(|mut f| f.read_exact(&mut head));
+    read.is_ok() && head == *b"\x7fELF\x02"
+}
+
+fn found(spec: &GuestSpec) -> Result<PathBuf, GuestError> {
     let Some(name) = spec.command.first() else {
         return Err(GuestError::Spec("no command given".into()));
     };
@@ -84,7 +102,8 @@ pub(crate) fn command_config(spec: &GuestSpec, program: &Path, date: u64) -> Res
 /// What every captured guest has: init, modules and mount points.
 fn boot(spec: &GuestSpec, kernel: &Kernel) -> Result<(Archive, Config), GuestError> {
     let mut archive = Archive::default();
-    archive.add(b"init", Entry::File { mode: 0o755, data: INIT.to_vec() });
+    let init = if spec.tables.is_long() { INIT } else { INIT_32 };
+    archive.add(b"init", Entry::File { mode: 0o755, data: init.to_vec() });
     for dir in ["dev", "proc", "sys"] {
         archive.add(dir.as_bytes(), Entry::Dir { mode: 0o755 });
     }

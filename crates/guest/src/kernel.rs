@@ -4,7 +4,8 @@
 //! The default is the kernel that Debian's `linux-image-amd64` depends on. It is downloaded as a package and
 //! unpacked into a cache, never installed. A bzImage is stored with its payload unpacked beside it: QEMU
 //! starts an ELF kernel directly (PVH), and the guest need not unpack itself under emulation, which takes
-//! some 3 s. An image without such a payload boots as it is.
+//! some 3 s. An image without such a payload boots as it is, and so does the kernel of a guest with 5-level tables, because
+//! the decompressor turns these on. Guests in 32-bit mode have Debian's i386 kernels.
 
 use std::ffi::OsStr;
 use std::fs;
@@ -12,8 +13,9 @@ use std::io::Read;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
+use crate::apt::Apt;
 use crate::error::GuestError;
-use bifold_trace::bounded;
+use bifold_trace::{TableFormat, bounded};
 
 /// Upper limit for a kernel image in bytes, debug information included.
 const MOST_IMAGE: u64 = 2 << 30;
@@ -38,13 +40,25 @@ pub struct Kernel {
     pub version: String,
 }
 
-/// A cache of fetched kernels, and the modules that it keeps of each.
+/// A cache of fetched kernels, where they come from, and the modules that it keeps of each.
 struct Store {
     name: &'static str,
+    apt: Apt,
+    /// The package that depends on the default kernel's.
+    default: &'static str,
     modules: &'static [&'static [&'static str]],
 }
 
 impl Store {
+    /// The kernels of captured guests with these tables.
+    fn of(tables: TableFormat) -> &'static Store {
+        match tables {
+            TableFormat::FourLevel | TableFormat::FiveLevel => &GUESTS,
+            TableFormat::Pae => &PAE,
+            TableFormat::TwoLevel => &TWO_LEVEL,
+        }
+    }
+
     fn names(&self) -> String {
         self.modules.concat().join(" ")
     }
@@ -53,12 +67,21 @@ impl Store {
 /// The file that marks a stored kernel as complete. It lists the modules that are stored.
 const COMPLETE: &str = "complete";
 
-const GUESTS: Store = Store { name: "kernels", modules: &[crate::modules::WANTED] };
+const GUESTS: Store = Store {
+    name: "kernels",
+    apt: Apt::Own,
+    default: "linux-image-amd64",
+    modules: &[crate::modules::WANTED],
+};
+const PAE: Store = Store { name: "kernels-pae", apt: Apt::I386, default: "linux-image-686-pae", ..GUESTS };
+const TWO_LEVEL: Store =
+    Store { name: "kernels-32-bit", apt: Apt::I386, default: "linux-image-686", ..GUESTS };
 /// The laboratory's kernels, which have the modules of KVM, of the balloon and of virtio-mem. They have a cache of their own, so that fetching one
 /// does not change the guests' default.
 const LAB: Store = Store {
     name: "lab-kernels",
     modules: &[crate::modules::WANTED, crate::modules::KVM, crate::modules::RECLAIM],
+    ..GUESTS
 };
 
 pub(crate) fn cache_dir(name: &str) -> Result<PathBuf, GuestError> {
@@ -78,18 +101,16 @@ pub(crate) fn cache_dir(name: &str) -> Result<PathBuf, GuestError> {
 
 const PREFIX: &str = "linux-image-";
 
-/// Kernels in the guests' cache, newest name last.
-pub(crate) fn cached() -> Vec<PathBuf> {
-    let Ok(dir) = cache_dir(GUESTS.name) else { return Vec::new() };
-    let mut found: Vec<PathBuf> = fs::read_dir(dir)
-        .into_iter()
-        .flatten()
-        .filter_map(|e| Some(e.ok()?.path()))
-        .filter(|p| p.join(COMPLETE).exists())
-        .collect();
+/// The newest kernel in the guests' cache.
+pub(crate) fn cached() -> Option<PathBuf> {
+    newest_cached(&GUESTS)
+}
+
+fn newest_cached(store: &Store) -> Option<PathBuf> {
+    let found = fs::read_dir(cache_dir(store.name).ok()?).into_iter().flatten();
+    let complete = found.filter_map(|e| Some(e.ok()?.path())).filter(|p| p.join(COMPLETE).exists());
     // By version: the order of fetching would not be reproducible.
-    found.sort_by_key(|p| numbers(p));
-    found
+    complete.max_by_key(|p| numbers(p))
 }
 
 fn numbers(path: &Path) -> Vec<u64> {
@@ -97,23 +118,36 @@ fn numbers(path: &Path) -> Vec<u64> {
     name.split(|c: char| !c.is_ascii_digit()).filter_map(|n| n.parse().ok()).collect()
 }
 
-/// The kernel of a captured guest: the user's, else the newest in the cache, else a fetched one.
+/// The kernel of a captured guest with these tables: the user's, else the newest in the cache, else a fetched one.
 pub(crate) fn find(
     image: Option<&Path>,
     modules: Option<&Path>,
+    tables: TableFormat,
     stage: &mut dyn FnMut(&str),
 ) -> Result<Kernel, GuestError> {
     if let Some(image) = image {
-        return own(image, modules);
+        return own_for(image, modules, tables);
     }
-    if cached().is_empty() {
-        fetch(&GUESTS, &default_package()?, stage)?;
+    let store = Store::of(tables);
+    if newest_cached(store).is_none() {
+        store.apt.update(stage)?;
+        fetch(store, &store.apt.depends(store.default, PREFIX)?, stage)?;
     }
-    let dir = cached()
-        .pop()
+    let dir = newest_cached(store)
         .ok_or_else(|| GuestError::KernelFetch { why: "the cache is empty after fetching".into() })?;
-    let kernel = stored(&dir);
+    let mut kernel = stored(&dir);
+    if tables == TableFormat::FiveLevel {
+        kernel.image = dir.join("vmlinuz");
+    }
     Ok(Kernel { modules: modules.map(Path::to_path_buf).or(kernel.modules), ..kernel })
+}
+
+/// The default kernel of guests with these tables, which is fetched if the cache has none.
+///
+/// # Errors
+/// If this machine's sources of packages have none, or there is no network.
+pub fn default_of(tables: TableFormat, stage: &mut dyn FnMut(&str)) -> Result<Kernel, GuestError> {
+    find(None, None, tables, stage)
 }
 
 /// The kernel of a guest that keeps running. `wanted` is an image (a path with a slash), a series such as
@@ -123,7 +157,7 @@ pub(crate) fn find(
 /// If there is no such kernel, and none can be fetched.
 pub fn for_guest(wanted: Option<&str>, stage: &mut dyn FnMut(&str)) -> Result<Kernel, GuestError> {
     match wanted {
-        None => find(None, None, stage),
+        None => find(None, None, TableFormat::FourLevel, stage),
         Some(path) if path.contains('/') => own(Path::new(path), None),
         Some(series) => for_lab(series, stage),
     }
@@ -218,6 +252,10 @@ fn version_of(package: &str) -> &str {
 
 /// A kernel from the user's file: a bzImage or an ELF vmlinux.
 pub fn own(image: &Path, modules: Option<&Path>) -> Result<Kernel, GuestError> {
+    own_for(image, modules, TableFormat::FourLevel)
+}
+
+fn own_for(image: &Path, modules: Option<&Path>, tables: TableFormat) -> Result<Kernel, GuestError> {
     let data = bounded::read(image, MOST_IMAGE)
         .map_err(|e| GuestError::Kernel { path: image.to_path_buf(), why: format!("cannot be read: {e}") })?;
     let elf = data.starts_with(b"\x7fELF");
@@ -226,6 +264,9 @@ pub fn own(image: &Path, modules: Option<&Path>) -> Result<Kernel, GuestError> {
         path: image.to_path_buf(),
         why: "is neither a bzImage nor an ELF vmlinux of Linux".into(),
     })?;
+    if let Some(why) = unfit(&data, tables) {
+        return Err(GuestError::Kernel { path: image.to_path_buf(), why });
+    }
     let mut kernel = Kernel { image: image.to_path_buf(), modules: None, version };
     // DIR itself, or DIR/VERSION where DIR is a tree of several kernels' modules.
     let of_version = |dir: &Path| Some(dir.join(&kernel.version)).filter(|d| d.is_dir());
@@ -233,7 +274,8 @@ pub fn own(image: &Path, modules: Option<&Path>) -> Result<Kernel, GuestError> {
         Some(dir) => Some(of_version(dir).unwrap_or(dir.to_path_buf())),
         None => of_version(Path::new("/lib/modules")),
     };
-    if let Some(unpacked) = (!elf).then(|| payload(&data)).flatten() {
+    let unpacks = !elf && tables != TableFormat::FiveLevel;
+    if let Some(unpacked) = unpacks.then(|| payload(&data)).flatten() {
         let dir = cache_dir("images")?;
         let to = dir.join(format!("{}-{:016x}", kernel.version, checksum(&data)));
         if !to.exists() {
@@ -246,6 +288,27 @@ pub fn own(image: &Path, modules: Option<&Path>) -> Result<Kernel, GuestError> {
         kernel.image = to;
     }
     Ok(kernel)
+}
+
+/// Why an image cannot have these tables, as far as the image shows.
+fn unfit(data: &[u8], tables: TableFormat) -> Option<String> {
+    let elf = data.starts_with(b"\x7fELF");
+    let long = match elf {
+        true => data.get(4) == Some(&2),
+        // XLF_KERNEL_64 of xloadflags (Documentation/arch/x86/boot.rst).
+        false => data.get(0x236).is_some_and(|flags| flags & 1 != 0),
+    };
+    let asked = tables.name();
+    match (long, tables.is_long()) {
+        (true, false) => Some(format!("is a 64-bit kernel, and --guest-tables {asked} needs a 32-bit one")),
+        (false, true) => Some(format!(
+            "is a 32-bit kernel, and tables of format {asked} need a 64-bit one: add --guest-tables pae or 32-bit"
+        )),
+        _ if elf && tables == TableFormat::FiveLevel => {
+            Some("is an unpacked kernel, and --guest-tables 5-level needs a bzImage, whose decompressor turns them on".into())
+        }
+        _ => None,
+    }
 }
 
 /// Distinguishes images in the cache. It does not resist deliberate collisions.
@@ -318,17 +381,7 @@ pub(crate) fn tool(command: &mut Command, what: &str) -> Result<Vec<u8>, GuestEr
 
 /// The package that `linux-image-amd64` depends on, e.g. linux-image-6.1.0-56-amd64.
 pub(crate) fn default_package() -> Result<String, GuestError> {
-    let out = tool(
-        Command::new("apt-cache").args(["depends", "--important", "linux-image-amd64"]),
-        "apt-cache depends linux-image-amd64",
-    )?;
-    String::from_utf8_lossy(&out)
-        .split_whitespace()
-        .find(|w| w.starts_with("linux-image-") && *w != "linux-image-amd64")
-        .map(|w| w.trim_end_matches("-unsigned").to_owned())
-        .ok_or_else(|| GuestError::KernelFetch {
-            why: "apt knows no linux-image-amd64; run apt-get update".into(),
-        })
+    Apt::Own.depends(GUESTS.default, PREFIX)
 }
 
 /// Downloads, unpacks and stores a kernel; all or nothing.
@@ -352,13 +405,8 @@ fn fetch_into(
     let tree = tmp.join("tree");
     fs::create_dir_all(&tree).map_err(lost("cannot create"))?;
     stage(&format!("downloading {package}"));
-    // As root apt would drop to user _apt, who may not write here.
-    tool(
-        Command::new("apt-get")
-            .args(["-q", "-o", "APT::Sandbox::User=root", "download", package])
-            .current_dir(tmp),
-        "apt-get download",
-    )?;
+    let mut apt = store.apt.command("apt-get")?;
+    tool(apt.args(["-q", "download", package]).current_dir(tmp), "apt-get download")?;
     let deb = fs::read_dir(tmp)
         .map_err(lost("cannot read"))?
         .filter_map(|e| Some(e.ok()?.path()))
@@ -426,6 +474,32 @@ mod tests {
             );
             assert!(debian.starts_with("Debian "), "{debian}");
         }
+    }
+
+    #[test]
+    fn images_that_cannot_have_the_tables_are_told_by_their_mode_and_packing() {
+        let elf = |class: u8| [b"\x7fELF", &[class][..], &[0; 0x300]].concat();
+        let packed = |flags: u8| {
+            let mut image = vec![0; 0x300];
+            image[0x236] = flags;
+            image
+        };
+        let [four, five, pae, two] = TableFormat::ALL;
+        for long in [elf(2), packed(3)] {
+            assert_eq!(unfit(&long, four), None);
+            assert_eq!(
+                unfit(&long, pae).unwrap(),
+                "is a 64-bit kernel, and --guest-tables pae needs a 32-bit one"
+            );
+        }
+        for narrow in [elf(1), packed(2)] {
+            assert_eq!((unfit(&narrow, pae), unfit(&narrow, two)), (None, None));
+            assert!(
+                unfit(&narrow, five).unwrap().starts_with("is a 32-bit kernel, and tables of format 5-level")
+            );
+        }
+        assert_eq!(unfit(&packed(3), five), None);
+        assert!(unfit(&elf(2), five).unwrap().starts_with("is an unpacked kernel"));
     }
 
     #[test]

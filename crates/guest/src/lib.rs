@@ -29,8 +29,9 @@
 //! # Ok::<(), bifold_guest::GuestError>(())
 //! ```
 
-pub use bifold_trace::{Clock, Stats, Windows};
+pub use bifold_trace::{Clock, Stats, TableFormat, Windows};
 
+mod apt;
 pub mod boots;
 pub mod capture;
 pub mod cpio;

@@ -8,9 +8,10 @@ use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 use std::time::Duration;
 
-use bifold_trace::{MOST_VCPUS, Windows};
+use bifold_trace::{MOST_VCPUS, TableFormat, Windows};
 
 use crate::error::GuestError;
+use crate::initramfs::INIT_32;
 
 /// How guest time passes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -88,6 +89,8 @@ pub struct GuestSpec {
     pub nodes: u32,
     /// The vendor that the guest's CPUID names. Linux chooses instructions by it (those that clear pages) and MSRs.
     pub cpu_vendor: &'static str,
+    /// The format of the guest's tables. It decides between 64-bit and 32-bit kernels.
+    pub tables: TableFormat,
     /// Whether the guest's kernel isolates its page tables (KPTI).
     pub kpti: bool,
     /// The guest's transparent huge pages.
@@ -139,6 +142,7 @@ impl GuestSpec {
             vcpus: 1,
             nodes: 1,
             cpu_vendor: "AuthenticAMD",
+            tables: TableFormat::FourLevel,
             kpti: false,
             thp: Thp::Madvise,
             memory_mib: 256,
@@ -204,6 +208,41 @@ pub fn most_stdin(memory_mib: u64) -> u64 {
     (memory_mib << 20) / 4
 }
 
+/// Most memory in MiB of a guest in 32-bit mode without PAE, which has no addresses for more; the hole below 4 GB takes the rest.
+const MOST_32_BIT_MIB: u64 = LOW_MIB;
+/// With PAE: the descriptors of more pages leave Linux too little of the kernel's gigabyte.
+const MOST_PAE_MIB: u64 = 16 << 10;
+
+/// Refuses what no guest in 32-bit mode can be.
+fn check_narrow(spec: &GuestSpec) -> Result<(), GuestError> {
+    let name = spec.tables.name();
+    let most = if spec.tables == TableFormat::Pae { MOST_PAE_MIB } else { MOST_32_BIT_MIB };
+    let problem = match () {
+        () if spec.memory_mib > most => {
+            format!(
+                "{} MiB of guest memory, and a guest with --guest-tables {name} has {most} at most",
+                spec.memory_mib
+            )
+        }
+        () if spec.kpti => {
+            format!("--kpti on is for 64-bit guests, and --guest-tables {name} is of 32-bit mode")
+        }
+        () if spec.attribute => {
+            format!("costs are attributed in 64-bit guests, and --guest-tables {name} is of 32-bit mode")
+        }
+        () if spec.looks => {
+            format!(
+                "what memory is used for is recorded in 64-bit guests, and --guest-tables {name} is of 32-bit mode"
+            )
+        }
+        () if INIT_32.is_empty() => {
+            return Err(GuestError::NoNarrowInit);
+        }
+        () => return Ok(()),
+    };
+    Err(GuestError::Spec(problem))
+}
+
 /// Refuses what no guest can be.
 pub(crate) fn check(spec: &GuestSpec) -> Result<(), GuestError> {
     if std::env::consts::ARCH != "x86_64" {
@@ -233,6 +272,9 @@ pub(crate) fn check(spec: &GuestSpec) -> Result<(), GuestError> {
         return refuse(
             "a boot's costs cannot be attributed: init, which would say who runs, is not there".into(),
         );
+    }
+    if !spec.tables.is_long() {
+        check_narrow(spec)?;
     }
     if !(256..=1 << 20).contains(&spec.memory_mib) {
         return refuse(format!("{} MiB of guest memory: 256 at least", spec.memory_mib));

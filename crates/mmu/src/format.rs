@@ -126,6 +126,13 @@ impl Format {
         self.depth > 3
     }
 
+    /// Whether Linux keeps this address for itself: in 64-bit mode the upper half, in 32-bit mode the last gigabyte of four
+    /// (CONFIG_VMSPLIT_3G). `TableFormat::is_kernel` of `bifold-trace` says the same of streams.
+    #[inline]
+    pub fn is_kernel(&self, va: u64) -> bool {
+        if self.is_long() { va >> 63 != 0 } else { va >= 0xc000_0000 }
+    }
+
     /// The level's description; levels count from 1.
     #[inline]
     pub fn level(&self, level: u8) -> &Level {

@@ -51,13 +51,14 @@ impl Config {
     ];
 
     /// The configurations that are modelled if they are named, in the order of outputs.
-    pub const KNOWN: [Config; 16] = [
+    pub const KNOWN: [Config; 17] = [
         Config::ALL[0],
         Config::ALL[1],
         Config::ALL[2],
         Config { mode: Paging::Nested, host_page: PageSize::Size1G },
         Config::ALL[3],
         Config::ALL[4],
+        Config { mode: Paging::Shadow, host_page: PageSize::Size1G },
         Config { mode: Paging::Agile, host_page: PageSize::Size4K },
         Config { mode: Paging::Agile, host_page: PageSize::Size2M },
         Config { mode: Paging::Direct, host_page: PageSize::Size4K },
@@ -71,8 +72,8 @@ impl Config {
     ];
 
     /// The name used on the command line and in every output: `native`,
-    /// `nested-4k`, `nested-2m`, `nested-1g`, `shadow-4k`, `shadow-2m`, `agile-4k`,
-    /// `agile-2m`, `direct`, `offset`.
+    /// `nested-4k`, `nested-2m`, `nested-1g`, `shadow-4k`, `shadow-2m`, `shadow-1g`,
+    /// `agile-4k`, `agile-2m`, `direct`, `offset`, and those of guests within guests, as `pvm-4k`.
     pub fn name(self) -> String {
         let size = match self.host_page {
             PageSize::Size4K => "4k",

@@ -5,7 +5,7 @@
 use crate::Sample;
 use crate::exit_log::{Access, ExitLog};
 use crate::memory::Refs;
-use bifold_mmu::{Gva, PageSize};
+use bifold_mmu::{Format, Gva, PageSize};
 
 /// The counts of one configuration.
 #[derive(Debug, Default)]
@@ -59,18 +59,20 @@ pub struct Tally {
     pub user: Sample,
     /// Per vCPU: page number of its last page fault.
     faulted: Vec<u64>,
+    /// Of the guest's tables.
+    format: &'static Format,
 }
 
 impl Tally {
     /// An empty tally.
-    pub fn new(vcpus: usize) -> Tally {
-        Tally { user: Sample::default(), faulted: vec![u64::MAX; vcpus] }
+    pub fn new(vcpus: usize, format: &'static Format) -> Tally {
+        Tally { user: Sample::default(), faulted: vec![u64::MAX; vcpus], format }
     }
 
     /// Counts `work` done for an access to `gva`.
     #[cold]
     pub fn note(&mut self, vcpu: usize, gva: Gva, work: &Sample) {
-        if !gva.is_kernel() && gva.0 >> 12 != self.faulted[vcpu] {
+        if !self.format.is_kernel(gva.0) && gva.0 >> 12 != self.faulted[vcpu] {
             self.user.add(work);
         }
     }

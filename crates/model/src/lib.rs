@@ -59,7 +59,7 @@ pub use estimate::{CONFIDENCE, Mean};
 pub use exit_log::Exit;
 pub use host::Frames;
 pub use kvm::KvmVersion;
-pub use model::{Decide, Looked, MOST_REGIONS, Model, Options, SoFar, SwitchedOutcome, Switching};
+pub use model::{Decide, Looked, MOST_REGIONS, Model, Options, SoFar, SwitchedOutcome, Switching, format_of};
 pub use outcome::{
     ConfigOutcome, Estimate, LockWait, Outcome, RegionOutcome, RegionTotal, Regions, Sampling, Several,
 };

@@ -32,6 +32,9 @@ pub struct Outcome {
     /// Whether the host had backed all of the guest's memory before the start, and the nested tables mapped it.
     #[serde(default)]
     pub backed: bool,
+    /// Levels of nested tables; 4 in older documents.
+    #[serde(default = "four_levels", skip_serializing_if = "is_four_levels")]
+    pub nested_levels: u8,
     /// XXH3-64 of the profile as resolved (overrides included), hexadecimal.
     pub config_hash: String,
     /// XXH3-64 of the events consumed, hexadecimal.
@@ -87,6 +90,14 @@ pub struct LockWait {
     pub locked_cycles: u64,
     /// Cycles for which vCPUs wait for the lock. They are part of no counter.
     pub wait_cycles: u64,
+}
+
+fn four_levels() -> u8 {
+    4
+}
+
+fn is_four_levels(levels: &u8) -> bool {
+    *levels == 4
 }
 
 /// The regions of a run that had several.

@@ -4,7 +4,7 @@
 
 use crate::text::shell_words;
 use bifold_model::Profile;
-use bifold_trace::{Clock, CommandExit, Stats};
+use bifold_trace::{Clock, CommandExit, Stats, TableFormat};
 use serde::{Deserialize, Serialize};
 
 /// Facts about a run.
@@ -61,6 +61,9 @@ pub struct Guest {
     /// Number of NUMA nodes; none if the guest knows none.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub nodes: Option<u32>,
+    /// Format of the guest's page tables; absent for 4 levels.
+    #[serde(default, skip_serializing_if = "is_default")]
+    pub tables: TableFormat,
     /// Whether the kernel isolated its page tables from user mode (KPTI).
     pub kpti: Option<bool>,
     /// Transparent huge pages: `always`, `madvise` or `never`.
@@ -76,6 +79,10 @@ pub struct Guest {
     /// The part of the command that was recorded, in words; none for the whole command.
     #[serde(default)]
     pub region: Option<String>,
+}
+
+fn is_default(tables: &TableFormat) -> bool {
+    *tables == TableFormat::default()
 }
 
 /// Why events end before the command.
@@ -130,6 +137,7 @@ impl Guest {
         add(Some(format!("{} vCPU{}", self.vcpus, if self.vcpus == 1 { "" } else { "s" })));
         add(self.nodes.map(|n| format!("{n} NUMA nodes")));
         add(self.memory_mib.map(|m| format!("{m} MiB")));
+        add((!is_default(&self.tables)).then(|| format!("{} tables", self.tables.name())));
         add(self.kpti.map(|k| format!("KPTI {}", if k { "on" } else { "off" })));
         add(self.thp.as_ref().map(|t| format!("THP {t}")));
         add(self.root.as_ref().map(|r| format!("{r} root")));

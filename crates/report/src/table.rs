@@ -79,6 +79,7 @@ pub(crate) fn head(c: &Comparison) -> String {
     lines.extend(
         o.backed.then(|| ("memory", "backed by the host from the start, as in a long-lived VM".into())),
     );
+    lines.extend((o.nested_levels != 4).then(|| ("nested", format!("tables of {} levels", o.nested_levels))));
     lines.extend(caches::line(c).map(|text| ("caches", text)));
     let mut run = format!(
         "{} instructions, {} accesses, {} ideal",

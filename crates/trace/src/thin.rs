@@ -7,6 +7,7 @@
 //! kernel or user code accessed user memory, so all accesses to user memory are left out
 //! between windows.
 
+use crate::TableFormat;
 use crate::event::{DecodeError, Event, KIND_SHIFT, decode, gap, head, kind, marker};
 use serde::{Deserialize, Serialize};
 use std::collections::HashSet;
@@ -129,6 +130,7 @@ impl Places {
 #[derive(Debug)]
 pub struct Thin {
     places: Places,
+    tables: TableFormat,
     /// `None` until the command starts.
     part: Option<u64>,
     instructions: u64,
@@ -149,6 +151,7 @@ impl Thin {
     pub fn new(windows: Windows) -> Self {
         Thin {
             places: Places::new(windows),
+            tables: TableFormat::default(),
             part: None,
             instructions: 0,
             place: Place::default(),
@@ -158,6 +161,11 @@ impl Thin {
             store: None,
             before: false,
         }
+    }
+
+    /// The thinner of a guest with these tables, whose format says which addresses are the kernel's.
+    pub fn of(self, tables: TableFormat) -> Thin {
+        Thin { tables, ..self }
     }
 
     /// Takes whole events and appends the events of the sampled stream to `out`.
@@ -245,7 +253,7 @@ impl Thin {
             return true;
         }
         let page = |va: u64| va >> 12;
-        let kernel = |va: u64| va >> 63 == 1;
+        let kernel = |va: u64| self.tables.is_kernel(va);
         match *event {
             Event::Load(va) | Event::LoadDependent(va) | Event::LoadBeforeChain(va) => {
                 kernel(va) && !self.stored.contains(&page(va)) && self.loaded.insert(page(va))

@@ -333,6 +333,7 @@ fn inner(job: &Inner, port: &mut Port) -> Result<Done> {
         memory_mib: job.memory_mib,
         vcpus: job.vcpus,
         kpti: job.kpti,
+        tables: job.tables,
         kernel: Some(at::INNER_KERNEL.into()),
         modules: Some(at::INNER_MODULES.into()),
         ..bifold_lab::guest(vendor()?)

@@ -9,6 +9,7 @@ use std::collections::BTreeMap;
 use std::os::unix::process::ExitStatusExt;
 use std::process::ExitStatus;
 
+use bifold_guest::TableFormat;
 use serde::{Deserialize, Serialize};
 
 /// Paths in the laboratory.
@@ -63,6 +64,9 @@ pub struct Inner {
     pub vcpus: u32,
     /// Whether the guest's kernel isolates its page tables.
     pub kpti: bool,
+    /// The format of its page tables.
+    #[serde(default)]
+    pub tables: TableFormat,
     /// The host's pages behind it.
     pub backing: InnerBacking,
     /// Time to wait first, so that timer ticks fall at different places in each run.

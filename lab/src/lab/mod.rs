@@ -21,6 +21,7 @@ use std::path::{Path, PathBuf};
 
 use anyhow::Context as _;
 use bifold_guest::GuestError;
+use bifold_guest::TableFormat;
 use bifold_guest::kernel::{self, Kernel};
 use bifold_guest::qemu::{Qemu, find as find_qemu};
 
@@ -251,6 +252,24 @@ impl Lab {
     pub fn traced(mut self) -> Lab {
         self.parameters.extend(self.vendor.traced.iter().map(|p| (*p).to_owned()));
         self
+    }
+
+    /// The same laboratory, whose inner guests have these tables. In 32-bit mode they have Debian's kernels for that, and with 5
+    /// levels a packed kernel, whose decompressor turns these on.
+    ///
+    /// # Errors
+    /// If there is no such kernel here, and none can be fetched.
+    pub fn with_inner_tables(
+        mut self,
+        tables: TableFormat,
+        stage: &mut dyn FnMut(&str),
+    ) -> Result<Lab, LabError> {
+        match tables {
+            TableFormat::FourLevel => {}
+            TableFormat::FiveLevel => self.inner.image = self.inner.image.with_file_name("vmlinuz"),
+            TableFormat::Pae | TableFormat::TwoLevel => self.inner = kernel::default_of(tables, stage)?,
+        }
+        Ok(self)
     }
 
     /// The same laboratory on another kernel. Inner guests keep their kernel.

@@ -8,7 +8,7 @@
 use std::sync::atomic::AtomicBool;
 
 use anyhow::{Context, Result, ensure};
-use bifold_guest::GuestSpec;
+use bifold_guest::{GuestSpec, TableFormat};
 use bifold_trace::CommandExit;
 
 use super::{BUSYBOX, Shared, once, sh, single};
@@ -23,12 +23,18 @@ fn command() -> Vec<String> {
 }
 
 pub fn jobs() -> Result<Vec<Job>> {
-    Ok(vec![Job::Inner(Inner {
+    Ok(jobs_of(TableFormat::FourLevel))
+}
+
+/// The same in a guest with these tables.
+pub fn jobs_of(tables: TableFormat) -> Vec<Job> {
+    vec![Job::Inner(Inner {
         command: command(),
         include: Vec::new(),
         memory_mib: MIB,
         vcpus: 1,
         kpti: false,
+        tables,
         backing: InnerBacking::Small,
         host_root: false,
         probes: Vec::new(),
@@ -36,7 +42,7 @@ pub fn jobs() -> Result<Vec<Job>> {
         trace: Vec::new(),
         trace_mib: 0,
         limit: None,
-    })])
+    })]
 }
 
 fn flags(cpuinfo: &str, vendor: &Vendor) -> Result<Vec<String>> {

@@ -93,7 +93,7 @@ const fn own(name: &'static str, about: &'static str, test: fn(&Shared) -> Resul
 use Paging::{Nested, Shadow};
 
 /// All tests. Tests of one boot run in this order.
-pub static ALL: [Test; 32] = [
+pub static ALL: [Test; 34] = [
     jobs("lab", "a program's output, exit status and files come back", Nested, lab, lab_check),
     jobs(
         "inner-nested",
@@ -175,6 +175,12 @@ pub static ALL: [Test; 32] = [
         "exits of a Linux guest's programs are as predicted under shadow paging",
         exits::shadow,
     ),
+    own(
+        "exits-pae",
+        "exits of a Linux guest in 32-bit mode with PAE are as predicted under shadow paging",
+        exits::pae,
+    ),
+    own("five-levels", "a Linux guest uses 5 levels under nested and shadow paging", exits::five_levels),
     own(
         "reclaim-cgroup",
         "`reclaim set --by cgroup` takes memory of a guest in a cgroup, which stays whole",

@@ -58,6 +58,7 @@ pub fn count(lab: &Lab, workload: &Workload, run: Run) -> Result<Counted> {
         memory_mib: workload.memory_mib,
         vcpus: 1,
         kpti: false,
+        tables: Default::default(),
         backing,
         host_root: false,
         probes: Vec::new(),

@@ -23,6 +23,7 @@ pub fn count(lab: &Lab, workload: &Workload, file: &SwapFile, limit_mib: u64) ->
         memory_mib: workload.memory_mib,
         vcpus: 1,
         kpti: false,
+        tables: Default::default(),
         backing: config(CONFIG)?.1,
         host_root: true,
         delay_us: 0,

@@ -8,12 +8,17 @@ use super::Workload;
 use super::drive::Settings;
 use super::table::{Row, Verdict, markdown, tally};
 use crate::lab::Lab;
+use bifold_guest::TableFormat;
 
 /// RCU delays the reuse of freed page tables' frames. In a guest that is slowed by its exits, more frames are
 /// free again, and the reused frames decide how often KVM meets a frame whose table it still shadows.
 const REUSE: &str = "`kvm_mmu_unprotect_page` and `mmu_try_to_unsync_pages` act when the guest uses a frame again \
     that was a page table; how soon RCU gives such frames back is a matter of the guest's speed (by the logs, \
     not proven)";
+
+/// Linux's slabs of memory areas grow where RCU has not yet given back those that `mprotect` merged away.
+const AREAS: &str = "each is the first touch of a kernel's page, one after the other: Linux's slabs grow while RCU has not given back \
+    the areas of `vm_area_free`; how soon RCU does is a matter of the guest's speed (by the logs, not proven)";
 
 /// Causes of rows that are not close: program, reason, and KVM's function with an explanation. `*` matches any.
 const CAUSES: &[(&str, &str, &str)] = &[
@@ -43,6 +48,8 @@ const CAUSES: &[(&str, &str, &str)] = &[
         "cr4_write",
         "work that the guest's kernel puts off at its boot writes CR4 on each vCPU; it falls into the window of `idle` or before it",
     ),
+    ("mprotect-invlpg", "hidden_fault", AREAS),
+    ("mprotect-full", "hidden_fault", AREAS),
     ("*", "permission", REUSE),
     ("*", "unprotect", REUSE),
     ("*", "unsync", REUSE),
@@ -81,13 +88,21 @@ pub fn page(lab: &Lab, workload: &Workload, settings: &Settings, rows: &[Row]) -
     let (close, off, far) = (of(Verdict::Close), of(Verdict::Off), of(Verdict::Far));
     let share = 100.0 * close as f64 / rows.len().max(1) as f64;
     let mut out = format!(
-        "# Exits: the model beside KVM of Linux {kernel}\n\n\
-         Written by `lab validate{option}` on {date}. Kernel of laboratory and guests: Debian's {kernel};\n\
+        "# Exits: the model beside KVM of Linux {kernel}{of}\n\n\
+         Written by `lab validate{option}` on {date}. Kernel of {kernels};\n\
          {emulators}. Guests of {memory} MiB, {vcpus} vCPU{s}; {runs} runs per\n\
          configuration under KVM. What the columns mean, and how this is done: `docs/design/validation.md`.\n\n\
          {all} rows: **{close} close** ({share:.1} %: within 5 %, or within 10 counts below 200), {off} off \
          (within 25 %), {far} far.\n",
         kernel = lab.kernel().version,
+        of = match workload.tables {
+            TableFormat::FourLevel => String::new(),
+            other => format!(", guests with tables of format {}", other.name()),
+        },
+        kernels = match (&lab.kernel().version, &lab.inner().version) {
+            (host, inner) if host == inner => format!("laboratory and guests: Debian's {host}"),
+            (host, inner) => format!("the laboratory: Debian's {host}, of the guests: {inner}"),
+        },
         date = today(),
         emulators = emulators(lab),
         memory = workload.memory_mib,

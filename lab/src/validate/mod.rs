@@ -14,7 +14,7 @@ use std::path::PathBuf;
 use std::process::Command;
 
 use anyhow::{Context, Result, bail};
-use bifold_guest::{GuestSpec, Root};
+use bifold_guest::{GuestSpec, Root, TableFormat};
 use bifold_model::{Config, Paging};
 
 use crate::lab::job::InnerBacking;
@@ -55,6 +55,18 @@ pub fn programs() -> Result<Vec<Program>> {
 
 /// The program that runs the user's command.
 const RUN: &str = "run";
+/// Why a guest with these tables cannot run a program; none if it can.
+fn cannot(name: &str, tables: TableFormat) -> Option<&'static str> {
+    match name {
+        _ if tables.is_long() => None,
+        RUN => Some("is this machine's gcc, of 64-bit mode"),
+        "many-tables" => Some("maps 3.2 GB, and programs have 3 GB"),
+        "thp-touch" | "thp-split" | "thp-again" if tables == TableFormat::TwoLevel => {
+            Some("needs transparent huge pages, which Linux has in 32-bit mode with PAE only")
+        }
+        _ => None,
+    }
+}
 /// Begins the names of programs for hosts that page out, which only [`crate::reclaim`] runs unless they are named.
 pub const RECLAIM: &str = "reclaim-";
 /// Begins the names of programs that only [`crate::superfluous`] runs.
@@ -75,6 +87,8 @@ pub struct Workload {
     pub memory_mib: u64,
     /// Number of the guest's vCPUs.
     pub vcpus: u32,
+    /// The format of the guest's tables.
+    pub tables: TableFormat,
 }
 
 /// The path of one of the C compiler's own programs.
@@ -86,8 +100,27 @@ fn compiler_part(name: &str) -> Result<PathBuf> {
 }
 
 impl Workload {
-    /// The programs named, or all of them and a gcc run.
+    /// The programs named, or all of them and a gcc run, in a guest with 4-level tables.
     pub fn new(only: &[String], memory_mib: u64, vcpus: u32) -> Result<Workload> {
+        Workload::with_tables(only, memory_mib, vcpus, TableFormat::FourLevel)
+    }
+
+    /// The same in a guest with these tables. A guest in 32-bit mode runs no gcc, which is this machine's.
+    pub fn with_tables(
+        only: &[String],
+        memory_mib: u64,
+        vcpus: u32,
+        tables: TableFormat,
+    ) -> Result<Workload> {
+        let suite = if tables.is_long() { crate::SUITE } else { crate::SUITE_32 };
+        if std::fs::metadata(suite).is_ok_and(|m| m.len() == 0) {
+            bail!(
+                "the programs could not be built for 32-bit mode: install libc6-dev-i386 and lib32gcc-N-dev for gcc N, build again"
+            );
+        }
+        if let Some((name, why)) = only.iter().find_map(|n| Some((n, cannot(n, tables)?))) {
+            bail!("the program {name} {why}, and the guest's tables are of format {}", tables.name());
+        }
         let all = programs()?;
         if let Some(unknown) = only.iter().find(|n| all.iter().all(|p| p.name != **n)) {
             bail!("no program is called {unknown}; `suite --list` names them");
@@ -95,9 +128,10 @@ impl Workload {
         let left_out = [Some(RECLAIM), Some(SWAPS), (vcpus == 1).then_some(VCPUS)];
         let by_default =
             |p: &Program| only.is_empty() && !left_out.iter().flatten().any(|kind| p.name.starts_with(kind));
+        let runs = |p: &Program| cannot(&p.name, tables).is_none();
         let chosen: Vec<Program> =
-            all.into_iter().filter(|p| by_default(p) || only.contains(&p.name)).collect();
-        let mut command = vec![crate::SUITE.to_owned()];
+            all.into_iter().filter(|p| runs(p) && by_default(p) || only.contains(&p.name)).collect();
+        let mut command = vec![suite.to_owned()];
         command.extend(chosen.iter().filter(|p| p.name != RUN).map(|p| p.name.clone()));
         let mut include = Vec::new();
         if chosen.iter().any(|p| p.name == RUN) {
@@ -111,7 +145,7 @@ impl Workload {
             include = vec![gcc, compiler_part("cc1")?, compiler_part("as")?, source];
             include.push(PathBuf::from("/usr/bin/as"));
         }
-        Ok(Workload { command, include, programs: chosen, memory_mib, vcpus })
+        Ok(Workload { command, include, programs: chosen, memory_mib, vcpus, tables })
     }
 
     /// The window of one of its programs.
@@ -127,6 +161,7 @@ impl Workload {
             memory_mib: self.memory_mib,
             vcpus: self.vcpus,
             kpti,
+            tables: self.tables,
             ..crate::guest(vendor)
         }
     }

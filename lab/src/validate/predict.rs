@@ -7,7 +7,7 @@ use std::sync::atomic::AtomicBool;
 
 use anyhow::{Context, Result, bail};
 use bifold_guest::{CaptureProgress, GuestSpec, Record};
-use bifold_model::{Config, KvmVersion, Model, Options, Profile, Sample};
+use bifold_model::{Config, KvmVersion, Model, Options, Profile, Sample, format_of};
 use bifold_trace::{CommandExit, Event, decode};
 
 use super::Workload;
@@ -100,8 +100,9 @@ pub(crate) fn guest_and_profile(lab: &Lab, workload: &Workload, kpti: bool) -> R
         region: bifold_guest::Region::default(),
         ..workload.guest(lab.vendor(), kpti)
     };
-    let kvm = KvmVersion::of_release(&kernel.version).with_context(|| {
-        format!("the model does not know the KVM of Linux {} (crates/model/src/kvm.rs)", kernel.version)
+    let host = &lab.kernel().version;
+    let kvm = KvmVersion::of_release(host).with_context(|| {
+        format!("the model does not know the KVM of Linux {host} (crates/model/src/kvm.rs)")
     })?;
     let mut overrides: Vec<String> = OVERRIDES.iter().map(|s| (*s).to_owned()).collect();
     overrides.push(format!("kvm={}", kvm.name()));
@@ -150,6 +151,7 @@ pub fn predict(
         configs: chosen,
         guest_frames: bifold_guest::guest_frames(&spec),
         vcpus: spec.vcpus as usize,
+        guest_format: format_of(workload.tables),
         ..Options::default()
     };
     let mut windows =

@@ -5,7 +5,7 @@ use super::region::RegionArgs;
 use crate::usage::UsageError;
 use crate::words::{self, MIB};
 use anyhow::Context as _;
-use bifold_guest::{GuestSpec, Root, Thp, Timing, boots};
+use bifold_guest::{GuestSpec, Root, TableFormat, Thp, Timing, boots};
 use bifold_model::Profile;
 use bifold_trace::{MOST_NODES, MOST_VCPUS};
 use clap::{Args, ValueEnum};
@@ -42,6 +42,13 @@ pub struct GuestArgs {
     /// --placement tells local references from remote ones.
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=MOST_NODES as i64))]
     pub guest_nodes: Option<u32>,
+
+    /// Format of the guest's page tables: 4-level (the default), 5-level, pae or 32-bit
+    ///
+    /// With `5-level` the guest's CPU has LA57. `pae` and `32-bit` boot Debian's 32-bit kernels, and CMD must be a 32-bit
+    /// program, built with `gcc -m32 -static`; such a guest boots in every run.
+    #[arg(long, value_name = "FORMAT", value_parser = words::tables(), hide_possible_values = true)]
+    pub guest_tables: Option<TableFormat>,
 
     /// Page-table isolation in the guest's kernel [default: off]
     #[arg(long, value_enum, value_name = "on|off", hide_possible_values = true)]
@@ -133,6 +140,7 @@ impl GuestArgs {
             (self.fast, "--fast"),
             (self.vcpus.is_some(), "--vcpus"),
             (self.guest_nodes.is_some(), "--guest-nodes"),
+            (self.guest_tables.is_some(), "--guest-tables"),
             (self.kpti.is_some(), "--kpti"),
             (self.thp.is_some(), "--thp"),
             (self.memory.is_some(), "--memory"),
@@ -176,6 +184,7 @@ impl GuestArgs {
             timing: if self.fast { Timing::Fast } else { Timing::Exact },
             vcpus,
             nodes,
+            tables: self.guest_tables.unwrap_or_default(),
             kpti: self.kpti == Some(OnOff::On),
             thp: match self.thp.unwrap_or(ThpArg::Madvise) {
                 ThpArg::Always => Thp::Always,

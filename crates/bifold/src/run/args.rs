@@ -3,6 +3,8 @@
 
 use crate::usage::{UsageError, to_blame};
 use crate::words;
+use bifold_mmu::Format;
+use bifold_mmu::format::{X86_64_4_LEVEL, X86_64_5_LEVEL};
 use bifold_model::{CacheMode, Config, Frames, Profile, ProfileError};
 use clap::{Args, ValueEnum};
 use std::path::Path;
@@ -30,7 +32,7 @@ pub struct ModelArgs {
     /// Configurations to model [default: the first five]
     ///
     /// LIST is separated by commas: native, nested-4k, nested-2m, shadow-4k, shadow-2m. `nested` and `shadow`
-    /// stand for both sizes. The size is that of the host's pages. Only if named: nested-1g; agile-4k and
+    /// stand for both sizes. The size is that of the host's pages. Only if named: nested-1g and shadow-1g; agile-4k and
     /// agile-2m, whose walks begin in shadow tables and go on in nested mode where the guest writes its tables;
     /// direct, in which the guest's tables hold the machine's addresses and are changed by hypercalls;
     /// offset, in which the guest's memory is a contiguous region of the host's, found by base and limit; and
@@ -77,6 +79,13 @@ pub struct ModelArgs {
         value_name = "aged|fresh"
     )]
     pub host_frames: HostFrames,
+
+    /// Levels of nested tables: 4 (the default) or 5
+    ///
+    /// Under AMD-V, KVM gives nested tables the levels of the host's own tables. Under VT-x, they have 5 only where the guest's
+    /// physical addresses have more than 48 bits.
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u8).range(4..=5))]
+    pub nested_levels: Option<u8>,
 
     /// Begin with all of the guest's memory backed by the host, as in a VM that has run for long
     ///
@@ -144,6 +153,7 @@ impl ModelArgs {
             caches: CachesArg::default(),
             seed: DEFAULT_SEED,
             host_frames: HostFrames::default(),
+            nested_levels: None,
             backed: false,
         }
     }
@@ -176,6 +186,11 @@ impl ModelArgs {
         Err(UsageError::value(argument, problem.trim_end()).failing().into())
     }
 
+    /// The format of nested tables.
+    pub fn nested_format(&self) -> &'static Format {
+        if self.nested_levels == Some(5) { &X86_64_5_LEVEL } else { &X86_64_4_LEVEL }
+    }
+
     /// The name of the first of these options that is given.
     pub fn first_given(&self) -> Option<&'static str> {
         [
@@ -186,6 +201,7 @@ impl ModelArgs {
             (self.caches != CachesArg::default(), "--caches"),
             (self.seed != DEFAULT_SEED, "--seed"),
             (self.host_frames != HostFrames::default(), "--host-frames"),
+            (self.nested_levels.is_some(), "--nested-levels"),
             (self.backed, "--backed"),
         ]
         .into_iter()
@@ -235,8 +251,11 @@ mod tests {
         assert_eq!(names(&[]).unwrap().split(' ').count(), Config::ALL.len());
         assert_eq!(names(&["shadow", "native"]).unwrap(), "native shadow-4k shadow-2m");
         assert_eq!(names(&["nested-2m", "nested"]).unwrap(), "nested-4k nested-2m");
-        assert_eq!(names(&["offset", "nested-1g", "shadow-4k"]).unwrap(), "nested-1g shadow-4k offset");
         assert_eq!(names(&["direct", "agile", "native"]).unwrap(), "native agile-4k agile-2m direct");
         assert!(names(&["native", "agile-1g"]).unwrap_err().to_string().contains("`agile-1g`"));
+        assert_eq!(
+            names(&["offset", "shadow-1g", "nested-1g", "shadow-4k"]).unwrap(),
+            "nested-1g shadow-4k shadow-1g offset"
+        );
     }
 }

@@ -16,9 +16,10 @@ use crate::console::{Progress, note, note_file};
 use crate::status::Status;
 use bifold_attribute::{Attribution, View};
 use bifold_guest::{GuestError, Written};
+use bifold_mmu::Format;
 use bifold_model::{
     CacheMode, Config, Frames, Looked, MOST_REGIONS, Model, Options, Outcome, PlacementOptions, Profile,
-    Swaps, UseOptions,
+    Swaps, UseOptions, format_of,
 };
 use bifold_policy::Timeline;
 use bifold_policy::replay_check::OnLine;
@@ -48,6 +49,8 @@ pub struct Plan {
     pub host_frames: Frames,
     /// The host has backed the guest's memory before the start.
     pub backed: bool,
+    /// The format of nested tables.
+    pub nested_format: &'static Format,
     /// Length of an interval in seconds; none for the default.
     pub interval_seconds: Option<f64>,
     /// Which lines go through data caches.
@@ -158,6 +161,7 @@ impl Plan {
             seed: model.seed,
             host_frames: model.host_frames.into(),
             backed: model.backed,
+            nested_format: model.nested_format(),
             interval_seconds: model.interval,
             caches: model.caches.into(),
             time_scale: bifold_policy::timeline::TIME_SCALE,
@@ -228,6 +232,8 @@ pub fn carry_out(plan: &mut Plan, part: &str, stop: &AtomicBool) -> anyhow::Resu
         configs: plan.configs.clone(),
         guest_frames: header.guest_frames,
         vcpus: header.vcpus as usize,
+        guest_format: format_of(header.guest_tables),
+        nested_format: plan.nested_format,
         caches: plan.caches,
         placed: plan.placed.clone(),
         windows: header.source.sample,
@@ -264,7 +270,7 @@ pub fn carry_out(plan: &mut Plan, part: &str, stop: &AtomicBool) -> anyhow::Resu
     let phase = plan.source.phase();
     let progress = Progress::start(plan.notes.progress, phase).prefix(part);
     let started = Instant::now();
-    let thin = plan.thin.map(Thin::new);
+    let thin = plan.thin.map(|windows| Thin::new(windows).of(header.guest_tables));
     let (phase, length) = ((phase, started), Length::Unknown);
     let mut feed = Feed {
         model,

@@ -10,6 +10,7 @@ mod command;
 mod daemon;
 mod diff;
 mod docs;
+mod formats;
 mod goldens;
 mod guest;
 mod hook;

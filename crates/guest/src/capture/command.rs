@@ -14,6 +14,8 @@ use std::path::Path;
 use std::process::{Child, Stdio};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
+use bifold_trace::TableFormat;
+
 use crate::boots::Registers;
 use crate::error::GuestError;
 use crate::kernel::Kernel;
@@ -215,7 +217,7 @@ fn engine_arguments(engine: Engine, stage: Stage, spec: &GuestSpec) -> Vec<(&'st
                 args.push((
                     "-plugin",
                     format!(
-                        "{},ring={},ram={},bytes={bytes},below4g={},vcpus={},check={},kpti={},boot={},files={},\
+                        "{},ring={},ram={},bytes={bytes},below4g={},vcpus={},check={},kpti={},levels={},boot={},files={},\
                          where={},stacks={},looks={}{region}{}",
                         quoted(path),
                         ring.as_raw_fd(),
@@ -224,6 +226,7 @@ fn engine_arguments(engine: Engine, stage: Stage, spec: &GuestSpec) -> Vec<(&'st
                         spec.vcpus,
                         spec.check_every,
                         u8::from(spec.kpti),
+                        spec.tables.levels(),
                         u8::from(spec.record == Record::Boot),
                         u8::from(spec.timing == Timing::Exact && spec.root == Root::Host),
                         u8::from(spec.attribute),
@@ -261,7 +264,14 @@ pub(super) fn arguments(engine: Engine, kernel: &Kernel, spec: &GuestSpec, fds: 
         format!("{},max-ram-below-4g={LOW_MIB}M,mem-merge=off", machine(spec)),
     );
     opt("-name", "bifold,debug-threads=on".into());
-    opt("-cpu", guest_cpu(&[&format!("vendor={}", spec.cpu_vendor), "kvm=off"]));
+    let vendor = format!("vendor={}", spec.cpu_vendor);
+    let levels = (spec.tables == TableFormat::FiveLevel).then_some("+la57");
+    let flags: Vec<&str> = [vendor.as_str(), "kvm=off"].into_iter().chain(levels).collect();
+    opt("-cpu", guest_cpu(&flags));
+    if !spec.tables.is_long() {
+        // Linux 6.1 with PAE reads no feature bits from virtio devices whose registers lie above 4 GB, where it would place them.
+        opt("-global", "q35-pcihost.pci-hole64-size=0".into());
+    }
     opt("-smp", spec.vcpus.to_string());
     opt("-m", format!("{}M", spec.memory_mib));
     for (name, value) in engine_arguments(engine, fds.stage, spec) {

@@ -123,7 +123,7 @@ pub(crate) fn capture(
     let region = spec.region.arguments(&program)?;
     let kernel = {
         let mut stage = |what: &str| progress(CaptureProgress::Stage(what));
-        kernel::find(spec.kernel.as_deref(), spec.modules.as_deref(), &mut stage)?
+        kernel::find(spec.kernel.as_deref(), spec.modules.as_deref(), spec.tables, &mut stage)?
     };
     if stop.load(Ordering::Relaxed) {
         return Err(GuestError::InterruptedEarly);

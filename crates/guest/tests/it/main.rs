@@ -7,6 +7,7 @@ mod boots;
 mod clock;
 mod dependent;
 mod events;
+mod formats;
 mod guests;
 mod looks;
 mod nodes;

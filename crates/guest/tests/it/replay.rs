@@ -2,9 +2,9 @@
 //! A second opinion on a stream: keeps the guest's tables as the events tell,
 //! walks them at every self-check, and refuses what the format rules out.
 
-use std::collections::HashMap;
+use std::collections::{BTreeSet, HashMap};
 
-use bifold_trace::{Event, Stats, decode};
+use bifold_trace::{Event, Stats, TableFormat, decode};
 
 const AD: u64 = 0x60;
 const ADDR: u64 = 0x000f_ffff_ffff_f000;
@@ -19,6 +19,8 @@ pub struct Summary {
     pub faults: u64,
     pub pt_stores: u64,
     pub tables: u64,
+    /// Levels of these.
+    pub levels: BTreeSet<u8>,
     pub retired: u64,
     pub cr3_loads: u64,
     pub vcpus: Vec<u64>,
@@ -31,31 +33,50 @@ pub struct Summary {
 #[derive(Default)]
 pub struct Replay {
     pub summary: Summary,
+    format: TableFormat,
     tables: HashMap<u64, (u8, Box<[u64; 512]>)>,
     cr3: HashMap<u64, u64>,
     vcpu: u64,
 }
 
 /// The table an entry of a table of this level points to.
-fn child(entry: u64, level: u8) -> Option<u64> {
-    let leaf = level == 1 || (level < 4 && entry & 0x80 != 0);
+fn child(format: TableFormat, entry: u64, level: u8) -> Option<u64> {
+    let large = level == 2 || level == 3 && format.is_long();
+    let leaf = level == 1 || large && entry & 0x80 != 0;
     (entry & 1 != 0 && !leaf).then_some((entry & ADDR) >> 12)
 }
 
+/// The entries in a word: two in 32-bit mode without PAE.
+fn entries_of(format: TableFormat, word: u64) -> Vec<u64> {
+    if format == TableFormat::TwoLevel { vec![word & 0xffff_ffff, word >> 32] } else { vec![word] }
+}
+
 impl Replay {
+    pub fn of(format: TableFormat) -> Replay {
+        Replay { format, ..Replay::default() }
+    }
+
+    /// Physical address of the root that CR3 names.
+    fn root(&self, cr3: u64) -> u64 {
+        if self.format == TableFormat::Pae { cr3 & 0xffff_ffe0 } else { cr3 & ADDR }
+    }
+
     fn walk(&self, gva: u64) -> Option<u64> {
-        let mut gfn = (self.cr3.get(&self.vcpu)? & ADDR) >> 12;
-        let mut level = 4u8;
+        let mut at = self.root(*self.cr3.get(&self.vcpu)?);
+        let mut level = self.format.levels();
+        let (bits, bytes) = if self.format == TableFormat::TwoLevel { (10, 4) } else { (9, 8) };
         loop {
-            let shift = 12 + 9 * (u32::from(level) - 1);
-            let (l, entries) = self.tables.get(&gfn)?;
-            assert_eq!(*l, level, "table {gfn:#x}");
-            let entry = entries[(gva >> shift & 511) as usize];
+            let shift = 12 + bits * (u32::from(level) - 1);
+            let (l, words) = self.tables.get(&(at >> 12))?;
+            assert_eq!(*l, level, "table {at:#x}");
+            let offset = (at & 0xfff) + (gva >> shift & ((1 << bits) - 1)) * bytes;
+            let entries = entries_of(self.format, words[(offset >> 3) as usize]);
+            let entry = entries[(offset & 7) as usize / bytes as usize];
             if entry & 1 == 0 {
                 return None;
             }
-            match child(entry, level) {
-                Some(next) => gfn = next,
+            match child(self.format, entry, level) {
+                Some(next) => at = next << 12,
                 None => {
                     let below = (1u64 << shift) - 1;
                     return Some((entry & ADDR & !below) | (gva & below));
@@ -63,6 +84,14 @@ impl Replay {
             }
             level -= 1;
         }
+    }
+
+    /// The entries of a table that point somewhere: of a frame with PAE's roots those of roots in use.
+    fn pointers(&self, level: u8, words: &[u64; 512]) -> Vec<u64> {
+        if self.format == TableFormat::Pae && level == 3 {
+            return Vec::new();
+        }
+        words.iter().flat_map(|w| entries_of(self.format, *w)).collect()
     }
 }
 
@@ -96,17 +125,21 @@ impl Replay {
             }
             Event::Cr3(v) => {
                 s.cr3_loads += 1;
-                let root = (v & ADDR) >> 12;
-                assert_eq!(r.tables.get(&root).map(|t| t.0), Some(4), "root {root:#x} unknown");
+                let root = r.root(v) >> 12;
+                let level = r.tables.get(&root).map(|t| t.0);
+                assert_eq!(level, Some(r.format.levels()), "root {root:#x} unknown");
                 r.cr3.insert(r.vcpu, v);
             }
             Event::Table { gfn, level, entries } => {
                 s.tables += 1;
-                for c in entries.iter().filter_map(|e| child(*e, level)) {
+                s.levels.insert(level);
+                for c in r.pointers(level, entries).iter().filter_map(|e| child(r.format, *e, level)) {
                     assert!(r.tables.contains_key(&c), "child {c:#x} of {gfn:#x} unknown");
                 }
                 let before = r.tables.insert(gfn, (level, Box::new(*entries)));
-                assert!(before.is_none(), "table {gfn:#x} described twice");
+                // Each of PAE's roots in a frame describes the frame.
+                let again = r.format == TableFormat::Pae && level == 3;
+                assert!(before.is_none() || again, "table {gfn:#x} described twice");
             }
             Event::Retire { gfn } => {
                 s.retired += 1;
@@ -116,9 +149,10 @@ impl Replay {
                 s.pt_stores += 1;
                 let (level, entries) = r.tables.get_mut(&(gpa >> 12)).expect("a known table");
                 let (level, entry) = (*level, &mut entries[(gpa >> 3 & 511) as usize]);
-                assert_eq!(*entry & !AD, old & !AD, "old value at {gpa:#x}");
+                let set = if r.format == TableFormat::TwoLevel { AD << 32 | AD } else { AD };
+                assert_eq!(*entry & !set, old & !set, "old value at {gpa:#x}");
                 *entry = new;
-                if let Some(c) = child(new, level) {
+                for c in entries_of(r.format, new).iter().filter_map(|e| child(r.format, *e, level)) {
                     assert!(r.tables.contains_key(&c), "child {c:#x} linked at {gpa:#x} unknown");
                 }
             }

@@ -47,13 +47,14 @@ pub fn compile(name: &str, source: &str) -> PathBuf {
     compile_as(name, source, "-static")
 }
 
-/// The same, linked as the flag says.
-pub fn compile_as(name: &str, source: &str, flag: &str) -> PathBuf {
+/// The same, compiled as the flags say.
+pub fn compile_as(name: &str, source: &str, flags: &str) -> PathBuf {
     let dir = Path::new(env!("CARGO_TARGET_TMPDIR"));
     let (c, out) = (dir.join(format!("{name}.c")), dir.join(name));
     std::fs::write(&c, source).unwrap();
     let new = dir.join(format!("{name}.new"));
-    let status = Command::new("cc").arg("-O2").arg(flag).arg("-o").arg(&new).arg(&c).status().unwrap();
+    let status =
+        Command::new("cc").arg("-O2").args(flags.split(" ")).arg("-o").arg(&new).arg(&c).status().unwrap();
     assert!(status.success());
     std::fs::rename(&new, &out).unwrap();
     out

@@ -30,9 +30,9 @@ use crate::placement::{PlacementOptions, Places};
 use crate::regime::Regime;
 use crate::timeline::{Cut, Kept, Shared, Timeline, counts};
 use crate::{Config, ConfigOutcome, Exit, Outcome, Profile, Sample};
-use bifold_mmu::format::X86_64_4_LEVEL;
+use bifold_mmu::format::{PAE, X86_32, X86_64_4_LEVEL, X86_64_5_LEVEL};
 use bifold_mmu::{Filter, Format, Gpa, Side, Tlb};
-use bifold_trace::Windows;
+use bifold_trace::{TableFormat, Windows};
 use groups::{Group, Kind, places};
 use observe::Observers;
 use region::Ended;
@@ -92,6 +92,16 @@ impl Default for Options {
             placed: None,
             windows: None,
         }
+    }
+}
+
+/// The format of the tables of a guest that a recording names.
+pub fn format_of(tables: TableFormat) -> &'static Format {
+    match tables {
+        TableFormat::FourLevel => &X86_64_4_LEVEL,
+        TableFormat::FiveLevel => &X86_64_5_LEVEL,
+        TableFormat::Pae => &PAE,
+        TableFormat::TwoLevel => &X86_32,
     }
 }
 
@@ -412,6 +422,7 @@ impl Model {
             seed: self.options.seed,
             host_frames: self.options.host_frames,
             backed: self.options.backed,
+            nested_levels: self.options.nested_format.depth(),
             config_hash: self.profile.hash(),
             input_hash: format!("{:016x}", self.hash.digest()),
             guest_frames: self.options.guest_frames,

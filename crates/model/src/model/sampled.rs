@@ -154,7 +154,7 @@ impl Model {
         let Model { sampled, regimes, vcpus, common, profile, observers, options, charges, .. } = self;
         let shared = Shared { common, profile, caches: observers.caches.as_deref() };
         let s = sampled.get_or_insert_with(|| {
-            let tally = Tally::new(vcpus.len());
+            let tally = Tally::new(vcpus.len(), options.guest_format);
             regimes.iter_mut().for_each(|r| r.counts.tally = Some(Box::new(tally.clone())));
             Box::new(Sampled {
                 part: gap::WARM_UP,

@@ -88,6 +88,7 @@ impl Made {
         add("timing", g.and_then(|g| g.timing.clone()));
         add("vCPUs", g.map(|g| g.vcpus.to_string()));
         add("memory", g.and_then(|g| Some(format!("{} MiB", g.memory_mib?))));
+        add("tables", g.map(|g| g.tables.name().to_string()));
         add("KPTI", g.and_then(|g| Some(if g.kpti? { "on" } else { "off" }.to_string())));
         add("THP", g.and_then(|g| g.thp.clone()));
         add("root", g.and_then(|g| g.root.clone()));

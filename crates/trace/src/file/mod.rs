@@ -19,14 +19,16 @@ pub use error::FileError;
 pub use reader::Reader;
 pub use writer::Writer;
 
-use crate::{Clock, GuestNode, Windows, event::Stats};
+use crate::{Clock, GuestNode, TableFormat, Windows, event::Stats};
 use serde::{Deserialize, Serialize};
 use xxhash_rust::xxh3::xxh3_64_with_seed;
 
 /// First bytes of every recording; the high bit and the line end reveal transfers that mangle bytes.
 pub const MAGIC: [u8; 8] = *b"\x89BIFOLD\n";
-/// Version of the layout and of the events in it.
+/// Version of the layout and of the events in it, of guests with 4-level tables.
 pub const VERSION: u32 = 1;
+/// The version of recordings of guests with other tables. The layout is the same; a reader that knows no other tables must refuse them.
+pub const VERSION_OF_TABLES: u32 = 2;
 /// Words after which a block ends, together with the event that has the last of these words.
 const BLOCK_WORDS: usize = 1 << 16;
 /// Most words in a block that a reader accepts.
@@ -47,8 +49,20 @@ pub struct Header {
     /// The guest's NUMA nodes; empty if the guest knows none, and in older recordings.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub guest_nodes: Vec<GuestNode>,
+    /// The format of the guest's page tables: 4 levels in older recordings.
+    #[serde(default, skip_serializing_if = "is_four_level")]
+    pub guest_tables: TableFormat,
     /// Where the events come from.
     pub source: Source,
+}
+
+fn is_four_level(tables: &TableFormat) -> bool {
+    *tables == TableFormat::FourLevel
+}
+
+/// The version of a recording with this header.
+fn version(header: &Header) -> u32 {
+    if is_four_level(&header.guest_tables) { VERSION } else { VERSION_OF_TABLES }
 }
 
 /// Where events come from. People and reports read this, the model does not.

@@ -3,7 +3,7 @@
 
 use super::{
     BLOCK_HEAD, BLOCK_WORDS, END, EVENTS, FileError, Header, MAGIC, MAX_JSON, StoredTrailer, Trailer,
-    VERSION, checksum,
+    checksum, version,
 };
 use crate::{codec, event};
 use std::fs::{self, File};
@@ -70,7 +70,7 @@ impl Writer {
             return Err(io(io::Error::other(format!("its header is longer than {MAX_JSON} bytes"))));
         }
         let mut bytes = MAGIC.to_vec();
-        bytes.extend(VERSION.to_le_bytes());
+        bytes.extend(version(header).to_le_bytes());
         bytes.extend((json.len() as u32).to_le_bytes());
         bytes.extend(json);
         bytes.extend(xxh3_64_with_seed(&bytes, 0).to_le_bytes());

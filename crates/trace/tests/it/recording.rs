@@ -2,7 +2,9 @@
 //! A recording gives back what was written, or says where it is broken.
 
 use bifold_trace::event::{head, kind};
-use bifold_trace::{Clock, Event, FileError, Header, MOST_VCPUS, Reader, Source, Stats, Trailer, Writer};
+use bifold_trace::{
+    Clock, Event, FileError, Header, MOST_VCPUS, Reader, Source, Stats, TableFormat, Trailer, Writer,
+};
 use proptest::prelude::*;
 use std::fs;
 use std::path::Path;
@@ -140,6 +142,28 @@ fn a_block_that_was_moved_is_refused() {
     without_first.extend(&bytes[starts[1]..]);
     fs::write(&path, without_first).unwrap();
     assert!(matches!(replay(&path), Err(FileError::Corrupt { offset, .. }) if offset == starts[0] as u64));
+}
+
+#[test]
+fn the_format_of_the_guests_tables_is_kept_and_older_readers_refuse_all_but_4_levels() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("r");
+    for guest_tables in TableFormat::ALL {
+        let header = Header { guest_tables, ..header() };
+        Writer::create(&path, &header).unwrap().finish(&trailer()).unwrap();
+        assert_eq!(Reader::open(&path).unwrap().header(), &header);
+        let mut bytes = fs::read(&path).unwrap();
+        let four = guest_tables == TableFormat::FourLevel;
+        assert_eq!(bytes[8], if four { 1 } else { 2 });
+        assert_eq!(bytes.windows(12).any(|w| w == b"guest_tables"), !four);
+        // A header under the other version.
+        bytes[8] ^= 3;
+        let json = u32::from_le_bytes(bytes[12..16].try_into().unwrap()) as usize;
+        let sum = xxhash_rust::xxh3::xxh3_64_with_seed(&bytes[..16 + json], 0);
+        bytes[16 + json..24 + json].copy_from_slice(&sum.to_le_bytes());
+        fs::write(&path, &bytes).unwrap();
+        assert!(matches!(Reader::open(&path), Err(FileError::Corrupt { offset: 8, .. })));
+    }
 }
 
 #[test]

@@ -17,8 +17,8 @@ mod unswitched;
 use std::path::PathBuf;
 use std::process::ExitCode;
 
-use anyhow::{Context, Result};
-use bifold_guest::{GuestError, Kind};
+use anyhow::{Context, Result, bail};
+use bifold_guest::{GuestError, Kind, TableFormat};
 use bifold_lab::lab::{Lab, LabError, default_series};
 use bifold_lab::quick::{self, Skipped};
 use bifold_lab::validate::drive::{Settings, drive};
@@ -127,6 +127,9 @@ struct Validate {
     /// Kernel page-table isolation of the guests
     #[arg(long, value_parser = ["on", "off", "both"], default_value = "both")]
     kpti: String,
+    /// Format of the guests' page tables: 4-level, 5-level (with --model=+la57), pae or 32-bit
+    #[arg(long, value_name = "FORMAT", value_parser = tables, default_value = "4-level")]
+    guest_tables: TableFormat,
     /// Number of runs under KVM per configuration
     #[arg(short = 'n', long, default_value_t = 3)]
     runs: u64,
@@ -150,9 +153,25 @@ struct Validate {
     output: Option<PathBuf>,
 }
 
+/// The format of this name.
+fn tables(name: &str) -> Result<TableFormat, String> {
+    TableFormat::from_name(name).ok_or_else(|| "not 4-level, 5-level, pae or 32-bit".into())
+}
+
 fn validate(processor: &Processor, args: &Validate) -> Result<ExitCode> {
-    let lab = lab(processor, Some(&args.kernel))?;
-    let workload = Workload::new(&args.programs, args.memory, args.vcpus)?;
+    let mut stage = |what: &str| eprintln!("lab: {what}");
+    let lab = lab(processor, Some(&args.kernel))?.with_inner_tables(args.guest_tables, &mut stage)?;
+    let la57 = processor.model.as_deref().is_some_and(|m| m.split(',').any(|flag| flag == "+la57"));
+    if args.guest_tables == TableFormat::FiveLevel && !la57 {
+        bail!("--guest-tables 5-level is for processors with 5 levels: add --model=+la57");
+    }
+    if !args.guest_tables.is_long() && args.kpti != "off" {
+        bail!(
+            "--guest-tables {} is for guests without page-table isolation: add --kpti off",
+            args.guest_tables.name()
+        );
+    }
+    let workload = Workload::with_tables(&args.programs, args.memory, args.vcpus, args.guest_tables)?;
     let settings = Settings {
         configs: match (args.inside, args.configs.as_slice()) {
             (true, _) => INSIDE.to_vec(),

@@ -22,6 +22,7 @@ impl EventSource for Guest {
             guest_frames: bifold_guest::guest_frames(&self.0),
             vcpus: self.0.vcpus,
             guest_nodes: bifold_guest::guest_nodes(&self.0),
+            guest_tables: self.0.tables,
             source: self.source(),
         }
     }

@@ -134,6 +134,7 @@ pub fn describe(header: &Header, ending: &Ending) -> Option<bifold_report::Guest
         timing: source.timing.clone(),
         vcpus: header.vcpus,
         nodes: (!header.guest_nodes.is_empty()).then_some(header.guest_nodes.len() as u32),
+        tables: header.guest_tables,
         kpti: source.kpti,
         thp: source.thp.clone(),
         memory_mib: source.memory_mib,
