@@ -238,7 +238,6 @@ pub fn carry_out(plan: &mut Plan, part: &str, stop: &AtomicBool) -> anyhow::Resu
         caches: plan.caches,
         placed: plan.placed.clone(),
         windows: header.source.sample,
-        ..Options::default()
     };
     let interval_s = options.interval_seconds;
     let places = plan.places.as_ref().map(|_| Attribution::new(&options.configs));
