@@ -16,7 +16,7 @@ const REUSE: &str = "`kvm_mmu_unprotect_page` and `mmu_try_to_unsync_pages` act 
     that was a page table; how soon RCU gives such frames back is a matter of the guest's speed (by the logs, \
     not proven)";
 
-/// Linux's slabs of memory areas grow where RCU has not yet given back those that `mprotect` merged away.
+/// `mprotect` merges areas and splits them again, and RCU delays the reuse of those that are merged away.
 const AREAS: &str = "each is the first touch of a kernel's page, one after the other: Linux's slabs grow while RCU has not given back \
     the areas of `vm_area_free`; how soon RCU does is a matter of the guest's speed (by the logs, not proven)";
 

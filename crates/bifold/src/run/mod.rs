@@ -237,7 +237,6 @@ pub fn carry_out(plan: &mut Plan, part: &str, stop: &AtomicBool) -> anyhow::Resu
         caches: plan.caches,
         placed: plan.placed.clone(),
         windows: header.source.sample,
-        ..Options::default()
     };
     if let Some(config) = options.configs.iter().find(|c| !c.mode.serves(options.guest_format)) {
         let name = config.name();
