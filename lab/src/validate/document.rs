@@ -15,6 +15,10 @@ const REUSE: &str = "`kvm_mmu_unprotect_page` and `mmu_try_to_unsync_pages` act 
     that was a page table; how soon RCU gives such frames back is a matter of the guest's speed (by the logs, \
     not proven)";
 
+/// A violation is the first use of a frame since the boot.
+const FRAMES: &str = "a violation is the first use of a frame; which frames the boot has used, and which the allocator's list of each vCPU \
+    has, depends on the order of the vCPUs, which the captured guest and the counted do not share (not proven)";
+
 /// Causes of rows that are not close: program, reason, and KVM's function with an explanation. `*` matches any.
 const CAUSES: &[(&str, &str, &str)] = &[
     (
@@ -43,6 +47,9 @@ const CAUSES: &[(&str, &str, &str)] = &[
         "cr4_write",
         "work that the guest's kernel puts off at its boot writes CR4 on each vCPU; it falls into the window of `idle` or before it",
     ),
+    ("touch-cold", "violation", FRAMES),
+    ("munmap-sweep", "violation", FRAMES),
+    ("vcpus-fork", "violation", FRAMES),
     ("*", "permission", REUSE),
     ("*", "unprotect", REUSE),
     ("*", "unsync", REUSE),
