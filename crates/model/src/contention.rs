@@ -12,7 +12,7 @@ use crate::{Config, Paging, Sample};
 
 /// What each further vCPU at work adds to the time that work takes, as a share: cache lines that go back and forth, locks of the
 /// guest's kernel, interrupts. Fitted on the four forks of PVM (`timing published`).
-pub const SLOWDOWN: f64 = 0.17;
+pub const SLOWDOWN: f64 = 0.15;
 
 /// The mean wait at a lock that one of `vcpus` holds at a time, per turn: `free` is what a vCPU does between two turns, and `locked`
 /// how long it then holds the lock. Any unit of time.

@@ -20,6 +20,10 @@ const REUSE: &str = "`kvm_mmu_unprotect_page` and `mmu_try_to_unsync_pages` act 
 const AREAS: &str = "each is the first touch of a kernel's page, one after the other: Linux's slabs grow while RCU has not given back \
     the areas of `vm_area_free`; how soon RCU does is a matter of the guest's speed (by the logs, not proven)";
 
+/// A violation is the first use of a frame since the boot.
+const FRAMES: &str = "a violation is the first use of a frame; which frames the boot has used, and which the allocator's list of each vCPU \
+    has, depends on the order of the vCPUs, which the captured guest and the counted do not share (not proven)";
+
 /// Causes of rows that are not close: program, reason, and KVM's function with an explanation. `*` matches any.
 const CAUSES: &[(&str, &str, &str)] = &[
     (
@@ -50,6 +54,9 @@ const CAUSES: &[(&str, &str, &str)] = &[
     ),
     ("mprotect-invlpg", "hidden_fault", AREAS),
     ("mprotect-full", "hidden_fault", AREAS),
+    ("touch-cold", "violation", FRAMES),
+    ("munmap-sweep", "violation", FRAMES),
+    ("vcpus-fork", "violation", FRAMES),
     ("*", "permission", REUSE),
     ("*", "unprotect", REUSE),
     ("*", "unsync", REUSE),
