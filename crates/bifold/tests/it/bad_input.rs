@@ -226,7 +226,7 @@ fn every_usage_error_names_its_verb_and_its_argument() {
         ("compare --generate t:10 --skip 1M", "--skip", "compare"),
         ("compare --generate t:10 --runs 2", "--runs", "compare"),
         ("compare --runs 2 --timeline t -- true", "--timeline", "compare"),
-        ("compare --generate t:10 --configs agile", "--configs", "compare"),
+        ("compare --generate t:10 --configs agile-1g", "--configs", "compare"),
         ("compare --generate t:10 --check no-policy", "--check no-policy", "compare"),
         ("compare --generate t:10 --check dsp --configs native", "--check", "compare"),
         ("compare --generate t:10 --timeline t --configs native,shadow", "--timeline", "compare"),

@@ -29,6 +29,8 @@
 //! that these bits stand for 2 MB where the host's pages are so large; and the nested entries of 4 KB that a protected table in
 //! a page of 2 MB would need. The hardware's own references to a protected table do not count as writes to it.
 
+mod policy;
+
 use super::nested::violate;
 use super::{Cr4Write, PagingMode, Setup, Stored, Vm, Walker, walk_1d_steady};
 use crate::access::{AccessKind, Flush, Miss, Steady};
@@ -43,15 +45,13 @@ use crate::profile::{AgileStart, ExitCosts};
 use crate::shadow::{Fixed, Rules, Shadow, World};
 use crate::{Profile, Sample};
 use bifold_mmu::{Dimension, Entry, Gpa, Gva, Hpa, PageSize, Start, Step, Tag, WalkCache};
+use policy::{Moved, Space};
 use std::collections::{HashMap, HashSet};
 use std::ops::Range;
 
 /// Walks that one access may take: each exit brings it an entry further, of 5 levels at most on either side. The bound is against a
 /// livelock.
 const MOST_WALKS: usize = 64;
-/// Doublings of the time that a table or an address space stays in nested mode.
-const DOUBLINGS: u32 = 6;
-
 /// A vCPU.
 #[derive(Debug, Clone, Default)]
 struct Vcpu {
@@ -63,39 +63,6 @@ struct Vcpu {
     nested: bool,
     /// Values of CR3 whose roots the hardware knows, the last used first.
     cached: Vec<u64>,
-}
-
-/// What is known of an address space.
-#[derive(Debug, Clone, Default)]
-struct Space {
-    /// The frame of its root; none if that is no table any more.
-    root: Option<u64>,
-    /// The hypervisor has not seen it but for a load of CR3: the hardware gets its root's guest address.
-    fresh: bool,
-    /// In this interval: walks, references to nested tables, loads of CR3, and cycles of exits that nested mode would not have.
-    walks: u64,
-    nested_refs: u64,
-    loads: u64,
-    exit_cycles: u64,
-    /// References to nested tables per walk, when it was last in nested mode. None if it never was: it stays shadowed then.
-    refs_per_walk: Option<f64>,
-    /// It was shadowed at the end of the last interval.
-    new: bool,
-    /// Cycles of the exits that filled its shadow tables.
-    fill: f64,
-    /// Cycles by which the other mode would have been cheaper since the last change.
-    regret: f64,
-    /// Times that it went back to nested mode.
-    returns: u32,
-}
-
-/// A table in nested mode.
-#[derive(Debug, Clone, Copy, Default)]
-struct Moved {
-    /// Times that writes moved it there.
-    times: u32,
-    /// Intervals since its last write.
-    quiet: u32,
 }
 
 /// Counts the references to nested tables on their way.
@@ -206,7 +173,7 @@ impl AgilePaging {
             self.spaces.push(Space::default());
             self.spaces.len() - 1
         });
-        self.spaces[number] = Space { root: Some(gfn), fresh, ..Space::default() };
+        self.spaces[number] = Space::new(gfn, fresh);
         self.numbers.insert(gfn, number);
         number
     }
@@ -253,79 +220,6 @@ impl AgilePaging {
         for v in &mut self.vcpus {
             v.nested = self.shadow.is_nested(v.root.frame());
         }
-    }
-
-    /// The policy at an interval's end.
-    #[cold]
-    fn decide(&mut self, guest: &GuestTables, host: &mut HostMemory, counts: &mut Sample) {
-        self.due = false;
-        if !self.shadow.counts_writes() {
-            return;
-        }
-        let mut stay = self.tables_that_stay();
-        let cr3_cycles = if self.cache > 0 { 0 } else { self.costs.cr3_write.cycles };
-        let mut to_nested = Vec::new();
-        let mut shadowed = false;
-        for space in &mut self.spaces {
-            let Some(gfn) = space.root else { continue };
-            let mut nested = self.shadow.is_nested(gfn);
-            let limit = space.fill * f64::from(1 << space.returns.min(DOUBLINGS));
-            if nested && space.walks > 0 {
-                space.refs_per_walk = Some(space.nested_refs as f64 / space.walks as f64);
-                let gain = space.nested_refs as f64 * self.ref_cycles - (space.loads * cr3_cycles) as f64;
-                space.regret = (space.regret + gain).max(0.0);
-                if space.regret > limit {
-                    (nested, space.fresh, space.new, space.regret) = (false, false, true, 0.0);
-                    shadowed = true;
-                }
-            } else if std::mem::take(&mut space.new) {
-                space.fill = space.exit_cycles as f64;
-            } else if let (false, Some(refs)) = (nested, space.refs_per_walk) {
-                let gain = (space.walks as f64 * refs - space.nested_refs as f64) * self.ref_cycles;
-                space.regret += space.exit_cycles as f64 - gain;
-                if space.regret > limit {
-                    (space.returns, space.regret) = (space.returns + 1, 0.0);
-                    to_nested.push(gfn);
-                } else if space.regret < -limit {
-                    (space.returns, space.regret) = (0, -space.fill);
-                }
-            }
-            if nested {
-                stay.insert(gfn);
-            } else {
-                stay.remove(&gfn);
-            }
-            (space.walks, space.nested_refs, space.loads, space.exit_cycles) = (0, 0, 0, 0);
-        }
-        if self.shadow.stay_nested(stay) || shadowed {
-            self.shadow.flush_all();
-        }
-        for gfn in to_nested {
-            self.shadow.enter_nested(gfn, host);
-        }
-        self.shadowed = self.numbers.keys().any(|gfn| !self.shadow.is_nested(*gfn));
-        self.refresh();
-        for vcpu in 0..self.vcpus.len() {
-            if shadowed && !self.vcpus[vcpu].nested {
-                self.load_shadow(vcpu, World { guest, host }, &mut Sample::default());
-            }
-        }
-        self.shadow.settle(World { guest, host }, counts);
-    }
-
-    /// An interval has ended: the frames of tables that are in nested mode in the next one.
-    fn tables_that_stay(&mut self) -> HashSet<u64> {
-        let mut stay = std::mem::take(&mut self.written);
-        for gfn in self.shadow.take_moved() {
-            self.moved.entry(gfn).or_default().times += 1;
-        }
-        for (gfn, moved) in &mut self.moved {
-            moved.quiet = if stay.contains(gfn) { 0 } else { moved.quiet + 1 };
-            if moved.quiet < 1 << (moved.times - 1).min(DOUBLINGS) {
-                stay.insert(*gfn);
-            }
-        }
-        stay
     }
 
     /// The vCPU goes on in the shadow tables of its address space, if it is not there.
@@ -490,6 +384,8 @@ impl PagingMode for AgilePaging {
         AgilePaging::of(host, setup, setup.profile)
     }
 
+    // Not inlined, here and below, so that the loops of other modes stay as they are.
+    #[inline(never)]
     fn walk<M: Memory>(
         &mut self,
         cpu: &mut Walker<'_, M>,
@@ -560,7 +456,7 @@ impl PagingMode for AgilePaging {
     }
 
     /// A walk that switches on its way never is.
-    #[inline]
+    #[inline(never)]
     fn steady(&mut self, caches: &WalkCache, miss: &Steady<'_>) -> Option<bool> {
         let v = &self.vcpus[miss.vcpu];
         if self.due || v.nested && !self.spaces[v.space].fresh {
@@ -576,7 +472,7 @@ impl PagingMode for AgilePaging {
         (writable || !miss.write).then_some(writable)
     }
 
-    #[inline]
+    #[inline(never)]
     fn walk_steady<M: Memory>(
         &mut self,
         caches: &mut WalkCache,

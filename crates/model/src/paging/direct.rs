@@ -95,7 +95,8 @@ impl PagingMode for DirectPaging {
         DirectPaging { own: OffsetPaging::new(host, setup), batches: vec![Batch::Ended; setup.vcpus] }
     }
 
-    #[inline]
+    // Not inlined, here and below, so that the loops of other modes stay as they are.
+    #[inline(never)]
     fn walk<M: Memory>(
         &mut self,
         cpu: &mut Walker<'_, M>,
@@ -108,14 +109,14 @@ impl PagingMode for DirectPaging {
         self.own.walk(cpu, miss, guest)
     }
 
-    #[inline]
+    #[inline(never)]
     fn steady(&mut self, caches: &WalkCache, miss: &Steady<'_>) -> Option<bool> {
         let ends =
             matches!(self.batches[miss.vcpu], Batch::Stores(table, _) if table == miss.path.table(1) >> 12);
         if ends { None } else { self.own.steady(caches, miss) }
     }
 
-    #[inline]
+    #[inline(never)]
     fn walk_steady<M: Memory>(
         &mut self,
         caches: &mut WalkCache,

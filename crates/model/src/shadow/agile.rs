@@ -307,7 +307,7 @@ impl Shadow {
         let left = std::mem::replace(&mut subtrees.nested, stay);
         let mut left: Vec<u64> = left.into_iter().filter(|gfn| !self.is_nested(*gfn)).collect();
         left.sort_unstable();
-        left.into_iter().fold(false, |dropped, gfn| self.drop_switches(gfn) || dropped)
+        left.into_iter().filter(|gfn| self.drop_switches(*gfn)).count() > 0
     }
 
     /// The frames of the guest's tables in nested mode.
@@ -323,10 +323,9 @@ impl Shadow {
 
     /// The table in this frame is in nested mode no more, or is a table no more.
     pub fn leave_nested(&mut self, gfn: u64) {
-        if self.subtrees.as_mut().is_some_and(|s| s.nested.remove(&gfn)) {
-            if self.drop_switches(gfn) {
-                self.flush_remote_tlbs();
-            }
+        let was_nested = self.subtrees.as_mut().is_some_and(|s| s.nested.remove(&gfn));
+        if was_nested && self.drop_switches(gfn) {
+            self.flush_remote_tlbs();
         }
     }
 
