@@ -73,6 +73,7 @@ pub fn inner(script: &str) -> Job {
         include: Vec::new(),
         memory_mib: 256,
         kpti: false,
+        vcpus: 1,
         tables: Default::default(),
         backing: InnerBacking::Small,
         host_root: false,
