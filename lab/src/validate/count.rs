@@ -5,7 +5,8 @@
 use std::collections::BTreeMap;
 
 use anyhow::{Context, Result, bail};
-use bifold_model::Paging;
+use bifold_mmu::PageSize;
+use bifold_model::{Config, Paging};
 
 use super::Workload;
 use super::table::Reasons;
@@ -64,7 +65,7 @@ pub fn count(lab: &Lab, workload: &Workload, run: Run, log: bool) -> Result<BTre
         seconds: SECONDS,
         ..Plan::default()
     };
-    let plan = if outer { inside(plan, config.mode) } else { plan };
+    let plan = if outer { inside(plan, config) } else { plan };
     let outputs = lab.clone().traced().boot(&plan, &mut |_, _| String::new())?;
     let last = outputs.last().context("no output")?;
     let guests;
@@ -97,10 +98,11 @@ pub fn count(lab: &Lab, workload: &Workload, run: Run, log: bool) -> Result<BTre
     Ok(windows)
 }
 
-/// The boot of a laboratory with one inside, which runs the jobs. The outer one's pages are of 2 MB where its tables serve the
-/// guest directly, so that the first touches of memory, which the model does not count, are few.
-fn inside(plan: Plan, mode: Paging) -> Plan {
-    let backing = if mode == Paging::ShadowOnNested { InnerBacking::Huge } else { InnerBacking::Small };
+/// The boot of a laboratory with one inside, which runs the jobs. The outer one's pages have the configuration's size. They are of
+/// 2 MB, too, where its tables serve the guest directly, so that the first touches of memory, which the model does not count, are few.
+fn inside(plan: Plan, config: Config) -> Plan {
+    let huge = config.mode == Paging::ShadowOnNested || config.host_page == PageSize::Size2M;
+    let backing = if huge { InnerBacking::Huge } else { InnerBacking::Small };
     let machine = Machine {
         memory_mib: plan.memory_mib,
         backing,

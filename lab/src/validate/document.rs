@@ -4,9 +4,9 @@
 use std::fmt::Write;
 use std::process::Command;
 
-use super::Workload;
 use super::drive::Settings;
 use super::table::{Row, Verdict, markdown, tally};
+use super::{INSIDE, Workload};
 use crate::lab::Lab;
 use bifold_guest::TableFormat;
 
@@ -65,6 +65,11 @@ const CAUSES: &[(&str, &str, &str)] = &[
 /// What a page of several vCPUs says beside.
 const SEVERAL: &str = "\nThe laboratory has one CPU, on which the threads of the vCPUs take turns. Counts are of all vCPUs together.\n";
 
+/// What a page of guests within guests says beside.
+const WITHIN: &str = "\nThe laboratory runs another one under its KVM, in which KVM runs the guests. The reasons are those of exits to the inner \
+    hypervisor, each of which passes the outer one. Exits to the outer one alone: `outer_fills` for missing composed entries, `outer_stores` \
+    for stores to the inner hypervisor's nested tables, `outer_flushes` for its INVLPGA.\n";
+
 fn cause(row: &Row) -> &'static str {
     let fits = |pattern: &str, value: &str| pattern == "*" || pattern == value;
     CAUSES
@@ -94,6 +99,7 @@ pub fn page(lab: &Lab, workload: &Workload, settings: &Settings, rows: &[Row]) -
     let of = |v: Verdict| tally.get(&v).copied().unwrap_or(0);
     let (close, off, far) = (of(Verdict::Close), of(Verdict::Off), of(Verdict::Far));
     let share = 100.0 * close as f64 / rows.len().max(1) as f64;
+    let inside = settings.configs.iter().any(|name| INSIDE.contains(name));
     let mut out = format!(
         "# Exits: the model beside KVM of Linux {kernel}{of}\n\n\
          Written by `lab validate{option}` on {date}. Kernel of {kernels};\n\
@@ -103,6 +109,7 @@ pub fn page(lab: &Lab, workload: &Workload, settings: &Settings, rows: &[Row]) -
          (within 25 %), {far} far.\n",
         kernel = lab.kernel().version,
         of = match workload.tables {
+            TableFormat::FourLevel if inside => ", guests within guests".into(),
             TableFormat::FourLevel => String::new(),
             other => format!(", guests with tables of format {}", other.name()),
         },
@@ -114,13 +121,20 @@ pub fn page(lab: &Lab, workload: &Workload, settings: &Settings, rows: &[Row]) -
         emulators = emulators(lab),
         memory = workload.memory_mib,
         vcpus = workload.vcpus,
-        option = if workload.vcpus == 1 { String::new() } else { format!(" --vcpus {}", workload.vcpus) },
+        option = match workload.vcpus {
+            1 if inside => " --inside".into(),
+            1 => String::new(),
+            vcpus => format!(" --vcpus {vcpus}"),
+        },
         s = if workload.vcpus == 1 { "" } else { "s" },
         runs = settings.runs,
         all = rows.len(),
     );
     if workload.vcpus > 1 {
         out.push_str(SEVERAL);
+    }
+    if inside {
+        out.push_str(WITHIN);
     }
     let not_close: Vec<&Row> = rows.iter().filter(|r| r.verdict() != Verdict::Close).collect();
     if !not_close.is_empty() {

@@ -18,6 +18,8 @@ fn usage_errors() {
         "compare --generate t:zero",
         "compare --generate t:10 --configs native,agile-1g",
         "compare --generate t:10 --configs agile --sample",
+        "compare --generate t:10 --configs pvm-4k --sample",
+        "compare --generate t:10 --configs pvm-4k --placement smp",
         "compare --generate t:10 --configs agile --placement smp",
         "compare --generate t:10 --format xml",
         "compare --generate t:10 --show tables",
@@ -384,7 +386,7 @@ fn vcpus_that_a_guest_does_not_have() {
     let dir = tempfile::tempdir().unwrap();
     let write = |name: &str, vcpus| {
         let header = Header { guest_frames: 1 << 16, vcpus, ..Header::default() };
-        let mut writer = Writer::create(&dir.path().join(name), &header).unwrap();
+        let mut writer = Writer::create(dir.path().join(name), &header).unwrap();
         let mut words = Vec::new();
         for event in [Event::Vcpu(0), Event::Cr3(0x1000), Event::Vcpu(1), Event::Cr3(0x1000), Event::Vcpu(2)]
         {

@@ -381,6 +381,9 @@ proptest! {
         if let Some(f) = &p.flip {
             // Just beyond, another wins; just before, the same. All together are whole cycles each, so near is not so near.
             let up = f.factor > 1.0;
+            // Whole cycles of the smallest cost are half a cycle off.
+            let least = c.meta.hardware.exit.iter().map(|(_, cost)| cost.cycles).min().unwrap_or(1) as f64;
+            let away = 1.01 + 0.5 / (least * f.factor);
             let (beyond, before) = match (&f.key, f.at_cycles) {
                 (Some(key), Some(at)) => {
                     let beyond = if up { at.floor() + 1.0 } else { at.ceil() - 1.0 };
@@ -388,7 +391,7 @@ proptest! {
                     ((beyond >= 0.0).then(|| vec![format!("{key}={beyond}")]), vec![format!("{key}={before}")])
                 }
                 _ => {
-                    let away = if up { 1.01 } else { 1.0 / 1.01 };
+                    let away = if up { away } else { 1.0 / away };
                     (Some(scaled(&c, f.factor * away)), scaled(&c, f.factor / away))
                 }
             };
@@ -396,7 +399,7 @@ proptest! {
                 prop_assert!(!wins(winner_with(&rows, &beyond)), "{f:?}");
             }
             // Where the flip is nearer than that, the way back is beyond the profile's costs.
-            if f.key.is_some() || f.factor.ln().abs() > 0.01 {
+            if f.key.is_some() || f.factor.ln().abs() > away.ln() {
                 prop_assert!(wins(winner_with(&rows, &before)), "{f:?}");
             }
         }

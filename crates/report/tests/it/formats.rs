@@ -123,6 +123,8 @@ fn comparisons() -> Vec<Comparison> {
     (hardware.cpu.reorder_window, hardware.tlb[0].miss_cycles) = (Some(300), Some(7));
     place(&mut spread.outcome);
     spread.meta.guest.as_mut().unwrap().nodes = Some(2);
+    spread.meta.guest.as_mut().unwrap().tables = bifold_trace::TableFormat::FiveLevel;
+    spread.outcome.nested_levels = 5;
     several_vcpus(&mut spread.outcome);
     spread.meta.hardware.exit.ipi.cycles += 1;
     vec![comparison(), generated, recorded, without, sampled, regions, attributed, memory, spread]
