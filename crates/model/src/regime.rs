@@ -13,7 +13,7 @@ use crate::guest::GuestTables;
 use crate::host::{Backing, HostMemory, Taking};
 use crate::memory::{Memory, References};
 use crate::page::{Made, Page};
-use crate::paging::{Cr4Write, PagingMode, Setup, Stored, Tables, Vm, Walker, each_mode};
+use crate::paging::{Cr4Write, PagingMode, Setup, Stored, Tables, Vm, Walker, each_mode, usual_mode};
 use crate::profile::ExitCosts;
 use crate::{Config, Paging, Profile};
 use bifold_mmu::{Entry, Gpa, Gva, Hpa, WalkCache};
@@ -76,7 +76,7 @@ impl Regime {
         let Regime { tables, host, caches, counts, tagged, .. } = self;
         let vm = Vm { host, counts };
         let mut cpu = Walker { caches: &mut caches[miss.vcpu], tagged: *tagged, memory, vm };
-        let filled = each_mode!(tables, t => t.walk(&mut cpu, miss, guest));
+        let filled = usual_mode!(tables, t => t.walk(&mut cpu, miss, guest), walk_other(tables, &mut cpu, miss, guest));
         self.tell_kept();
         filled
     }
@@ -84,7 +84,7 @@ impl Regime {
     /// May walks of this vCPU be [steady](Regime::steady)? Steady walks do not change the answer.
     #[inline]
     pub fn may_be_steady(&self, vcpu: usize, guest: &GuestTables) -> bool {
-        let replaced = each_mode!(&self.tables, t => t.replaced(guest));
+        let replaced = usual_mode!(&self.tables, t => t.replaced(guest), replaced_other(&self.tables, guest));
         // Without tags, the next walk brings the flush for an exit that no flush has followed yet, such as a read of CR3.
         guest.format().is_long()
             && self.clean[vcpu] == Some(replaced)
@@ -97,7 +97,7 @@ impl Regime {
     #[inline(always)]
     pub fn steady(&mut self, miss: &Steady<'_>) -> Option<bool> {
         let caches = &self.caches[miss.vcpu];
-        each_mode!(&mut self.tables, t => t.steady(caches, miss))
+        usual_mode!(&mut self.tables, t => t.steady(caches, miss), steady_other(&mut self.tables, caches, miss))
     }
 
     /// Counts `n` walks that were [steady](Regime::steady), but for their references.
@@ -112,7 +112,10 @@ impl Regime {
     pub fn walk_steady<M: Memory>(&mut self, miss: &Steady<'_>, memory: &mut M) {
         let Regime { tables, host, caches, counts, .. } = self;
         let refs = &mut References { memory, refs: &mut counts.refs };
-        each_mode!(tables, t => t.walk_steady(&mut caches[miss.vcpu], miss, refs, host));
+        let caches = &mut caches[miss.vcpu];
+        usual_mode!(tables, t => t.walk_steady(caches, miss, refs, host), {
+            walk_steady_other(tables, caches, miss, refs, host)
+        });
     }
 
     /// The vCPU's walk caches may lead to tables of another root, until they are flushed. At the `first` load they are
@@ -148,7 +151,7 @@ impl Regime {
     /// an exit of `vcpu` where TLB entries do not survive exits.
     #[inline]
     pub fn take_flush(&mut self, vcpu: usize) -> Flush {
-        let asked = each_mode!(&mut self.tables, t => t.take_flush());
+        let asked = usual_mode!(&mut self.tables, t => t.take_flush(), take_flush_other(&mut self.tables));
         if !self.flushes_at_exit {
             return asked;
         }
@@ -332,6 +335,52 @@ impl Regime {
         self.counts.now.mode_switches += 1;
         true
     }
+}
+
+/// [`PagingMode::walk`] of the modes that are not [usual](usual_mode).
+#[cold]
+#[inline(never)]
+fn walk_other<M: Memory>(
+    tables: &mut Tables,
+    cpu: &mut Walker<'_, M>,
+    miss: &Miss,
+    guest: &mut GuestTables,
+) -> Option<Entry> {
+    each_mode!(tables, t => t.walk(cpu, miss, guest))
+}
+
+/// [`PagingMode::replaced`] of the others.
+#[cold]
+#[inline(never)]
+fn replaced_other(tables: &Tables, guest: &GuestTables) -> u64 {
+    each_mode!(tables, t => t.replaced(guest))
+}
+
+/// [`PagingMode::steady`] of the others.
+#[cold]
+#[inline(never)]
+fn steady_other(tables: &mut Tables, caches: &WalkCache, miss: &Steady<'_>) -> Option<bool> {
+    each_mode!(tables, t => t.steady(caches, miss))
+}
+
+/// [`PagingMode::walk_steady`] of the others.
+#[cold]
+#[inline(never)]
+fn walk_steady_other<M: Memory>(
+    tables: &mut Tables,
+    caches: &mut WalkCache,
+    miss: &Steady<'_>,
+    refs: &mut References<'_, M>,
+    host: &HostMemory,
+) {
+    each_mode!(tables, t => t.walk_steady(caches, miss, refs, host));
+}
+
+/// [`PagingMode::take_flush`] of the others.
+#[cold]
+#[inline(never)]
+fn take_flush_other(tables: &mut Tables) -> Flush {
+    each_mode!(tables, t => t.take_flush())
 }
 
 /// The guest's privileged instructions and page faults.
