@@ -203,6 +203,6 @@ mod tests {
         assert_eq!(s.values().len(), Sample::COUNTERS.len());
         assert_eq!(Sample::from_values(s.values()), s);
         assert_eq!(s.all_exits(), 5);
-        assert_eq!(s.exits().count(), 12);
+        assert_eq!(s.exits().count(), 13);
     }
 }

@@ -142,7 +142,14 @@ pub fn windows(
     // Each vCPU is a thread.
     let mut open: BTreeMap<u64, Option<Open>> = BTreeMap::new();
     read(raw, formats, |r| {
-        let open = open.entry(r.get("common_pid")).or_default();
+        let thread = r.get("common_pid");
+        if r.format.name == "kvm_cpuid" && r.get("function") == LEAF {
+            // Exits of other threads that have ended belong to the window before the marker.
+            let others = open.iter_mut().filter(|(other, _)| **other != thread).map(|(_, open)| open);
+            let ended = others.filter(|open| open.is_some_and(|exit| exit.entry.is_some()));
+            ended.for_each(|open| close(open, &mut at, log));
+        }
+        let open = open.entry(thread).or_default();
         step(&r, vendor, open, &mut at, &mut all, log);
     })?;
     Ok(all)

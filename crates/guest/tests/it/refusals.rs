@@ -119,8 +119,8 @@ fn a_command_that_panics_or_powers_off_the_guest_is_told_from_one_that_ends() {
 #[test]
 fn vcpus_and_nodes_beyond_what_a_capture_takes_are_refused() {
     for (vcpus, nodes, says) in [
-        (0, 1, "0 vCPUs: 1 to 4"),
-        (5, 1, "5 vCPUs: 1 to 4"),
+        (0, 1, "0 vCPUs: 1 to 8"),
+        (9, 1, "9 vCPUs: 1 to 8"),
         (2, 3, "3 NUMA nodes in a guest of 2 vCPUs"),
         (2, 0, "0 NUMA nodes in a guest of 2 vCPUs"),
     ] {

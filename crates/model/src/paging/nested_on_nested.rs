@@ -367,6 +367,7 @@ impl PagingMode for NestedOnNested {
         for vcpu in 0..setup.vcpus {
             composed.set_initial_cr3(vcpu, inner.root << 12, &inner.tables);
         }
+        composed.take_flush(); // nothing is cached yet
         let protected = HashSet::from([inner.root]);
         let syncs_at_entry = setup.virtualization == Virtualization::Svm;
         let stale = vec![false; setup.vcpus];
@@ -510,14 +511,17 @@ impl PagingMode for NestedOnNested {
     }
 
     fn host_unmapped(&mut self, gfns: Range<u64>) -> bool {
+        self.note_flush();
         let mut pending = std::mem::take(&mut self.pending);
         let any = self.unmap(gfns, &mut pending);
         self.pending = pending;
+        self.composed.take_flush(); // the caller flushes all
         any
     }
 
     /// The inner hypervisor clears the bits in its tables, which drops the composed entries.
     fn clear_young(&mut self, gfns: Range<u64>) -> bool {
+        self.note_flush();
         let mut pending = std::mem::take(&mut self.pending);
         let mut young = false;
         for gfn in gfns {
@@ -534,6 +538,7 @@ impl PagingMode for NestedOnNested {
             (0..self.composed.vcpus()).for_each(|vcpu| self.sync(vcpu, &mut pending));
         }
         self.pending = pending;
+        self.composed.take_flush(); // the caller flushes all
         young
     }
 
