@@ -127,7 +127,12 @@ const END: u32 = 0x200;
 
 /// Marks a phase for a hypervisor below: CPUID exits wherever there is one, and KVM traces it as `kvm_cpuid`.
 fn mark(what: u32) {
-    std::arch::x86_64::__cpuid_count(LEAF, what);
+    // Later versions of Rust than the oldest supported one have it as a safe function.
+    #[allow(unused_unsafe)]
+    // SAFETY: every x86-64 processor has the instruction, which changes no memory.
+    unsafe {
+        std::arch::x86_64::__cpuid_count(LEAF, what);
+    }
 }
 
 /// Runs `guest` on memory of kind `backing`, and reports the fact of each phase. With `once` it stops at the first
