@@ -205,6 +205,8 @@ struct Seen {
     walk: u64,
     hidden: u64,
     exits: u64,
+    /// Exits to an outer hypervisor alone.
+    fills: u64,
     vmm: u64,
     data: i64,
     /// Of user accesses in a sampled stream.
@@ -320,9 +322,11 @@ impl Charges {
                     (walk_cycles(&regime.counts.refs, &self.profile, host), 0)
                 }
             };
-            let mut now = Seen { misses: s.tlb_misses(), walk, hidden, exits: exits(s), ..*seen };
-            if all || now.exits != seen.exits {
-                now.vmm = self.profile.exit.cycles(s);
+            let mut now =
+                Seen { misses: s.tlb_misses(), walk, hidden, exits: exits(s), fills: s.outer_fills, ..*seen };
+            if all || (now.exits, now.fills) != (seen.exits, seen.fills) {
+                let outer_exits = regime.outer_exits(s, &self.profile);
+                now.vmm = self.profile.exit.cycles(&Sample { outer_exits, ..*s });
                 if let Some(tally) = &regime.counts.tally {
                     now.user_exits = exits(&tally.user);
                     now.user_vmm = self.profile.exit.cycles(&tally.user);

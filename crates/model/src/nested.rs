@@ -16,7 +16,7 @@ use crate::guest::GuestTables;
 use crate::host::HostMemory;
 use crate::memory::{Memory, References};
 use crate::page::{Made, Makers, Page};
-use crate::walk_2d::{self, NestedSpace, walk_2d};
+use crate::walk_2d::{self, NestedSpace, walk_2d, walk_host, walk_mapped};
 use bifold_mmu::format::MOST_LEVELS;
 use bifold_mmu::{Dimension, Format, Gpa, Gva, Hpa, PageSize, Start, Step, Walk, WalkCache, walk};
 
@@ -402,18 +402,8 @@ impl Nested {
             caches.nested_fill(page, write, ready & READY_WRITE != 0);
             return Ok(());
         }
-        let start = caches.start(Dimension::Host, gpa.0, self.root());
-        let end = walk(self.format, start, gpa.0, |level, at| {
-            let held = level > 1 && caches.holds(Dimension::Host, level, at);
-            if !held {
-                refs.touch(guest, level, || Hpa(at), || self.table(level, at));
-            }
-            let entry = self.read(level, at);
-            if level > 1 && !held && entry & self.format.present != 0 && !self.format.is_leaf(level, entry) {
-                caches.fill(Dimension::Host, level, gpa.0, at, self.format.target(level, entry));
-            }
-            Ok::<u64, Violation>(entry)
-        })?;
+        let (read, table) = (|level, at| self.read(level, at), |level, at| self.table(level, at));
+        let end = walk_host(caches, self.format, self.root(), gpa, guest, refs, read, table);
         match end {
             Walk::Leaf(step) if !write || step.entry & self.format.write != 0 => {
                 self.mark_used(step);
@@ -441,19 +431,8 @@ impl Nested {
         guest: u8,
         refs: &mut References<'_, M>,
     ) {
-        let leaf = self.page.level();
-        let start = caches.start(Dimension::Host, gpa.0, self.root()).level;
-        for level in (leaf..=start).rev() {
-            let number = gpa.0 >> (12 + 9 * (level - 1));
-            let at = base(level) + (number << 3);
-            if level > 1 && caches.holds(Dimension::Host, level, at) {
-                continue;
-            }
-            refs.touch(guest, level, || Hpa(at), || self.table(level, at));
-            if level > leaf {
-                caches.fill(Dimension::Host, level, gpa.0, at, base(level - 1) + (number << 12));
-            }
-        }
+        let table = |level, at| self.table(level, at);
+        walk_mapped(caches, self.root(), self.page.level(), gpa, guest, refs, table);
     }
 
     /// The two-dimensional walk of `gva` from `top`: the guest's tables, each of their entries

@@ -15,7 +15,7 @@ use crate::memory::{Memory, References};
 use crate::page::{Made, Page};
 use crate::paging::{Cr4Write, PagingMode, Setup, Stored, Tables, Vm, Walker, each_mode, usual_mode};
 use crate::profile::ExitCosts;
-use crate::{Config, Paging, Profile};
+use crate::{Config, Paging, Profile, Sample};
 use bifold_mmu::{Entry, Gpa, Gva, Hpa, WalkCache};
 use std::ops::Range;
 
@@ -159,6 +159,17 @@ impl Regime {
         let exits = self.counts.now.all_exits() + fills;
         let exited = std::mem::replace(&mut self.exits_seen, exits) != exits;
         if asked == Flush::None && exited { Flush::Vcpu(vcpu as u16) } else { asked }
+    }
+
+    /// The exits to the outer hypervisor that belong to these counts, if there is one: each exit to the inner one passes it, and so
+    /// do that one's entries into the guest.
+    #[inline]
+    pub fn outer_exits(&self, counts: &Sample, profile: &Profile) -> u64 {
+        if !self.config.mode.has_outer_exits() {
+            return 0;
+        }
+        let passed = counts.all_exits() * (1 + profile.cpu.entry_exits.unwrap_or(1));
+        passed + counts.outer_fills + counts.outer_stores + counts.outer_flushes
     }
 
     /// Sets the counts to 0. Tables and caches stay.
@@ -485,7 +496,6 @@ impl Regime {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::Sample;
     use crate::access::AccessKind;
     use crate::memory::Uncached;
     use bifold_mmu::format::X86_64_4_LEVEL;

@@ -145,6 +145,9 @@ impl Sample {
             frames_backed: self.frames_backed,
             huge_frames_backed: self.huge_frames_backed,
             exits_violation: self.exits_violation,
+            // Those follow from violations of the inner hypervisor's guest.
+            outer_fills: self.outer_fills,
+            outer_stores: self.outer_stores,
             ..Sample::default()
         }
     }

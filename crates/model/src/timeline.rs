@@ -86,12 +86,11 @@ pub(crate) fn counts(index: usize, regime: &Regime, shared: Shared<'_>) -> Sampl
     if let Some(caches) = caches {
         caches.add_to(index, &mut s);
     }
-    if regime.config.mode.has_outer_exits() {
-        let passed = s.all_exits() * (1 + profile.cpu.entry_exits.unwrap_or(1));
-        s.outer_exits = passed + s.outer_fills + s.outer_stores + s.outer_flushes;
-    }
+    s.outer_exits = regime.outer_exits(&s, profile);
     s.vmm_cycles = profile.exit.cycles(&s);
-    s.first_touch_cycles = profile.exit.cycles(&s.first_touches());
+    let first = s.first_touches();
+    let outer_exits = regime.outer_exits(&first, profile);
+    s.first_touch_cycles = profile.exit.cycles(&Sample { outer_exits, ..first });
     s
 }
 

@@ -1,11 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! The walk in two dimensions: a guest's tables, each of their entries behind a walk of nested tables, and then the nested walk of
-//! the page itself (guest level 0).
+//! the page itself (guest level 0). And the walk of nested tables alone.
 
 use crate::memory::{Memory, References};
-use crate::nested::Violation;
+use crate::nested::{Violation, base};
 use crate::page::Page;
 use bifold_mmu::{Dimension, Format, Gpa, Gva, Hpa, Start, Step, Tag, Walk, WalkCache, walk};
+use std::convert::Infallible;
 
 /// Nested tables, and the memory that they map.
 pub trait NestedSpace {
@@ -83,4 +84,62 @@ pub fn first(caches: &mut WalkCache, format: &Format, top: Start, gva: Gva) -> (
     let start = caches.start(Dimension::Guest, format.cached_as(gva.0), top);
     // A virtually tagged hit gives the next table's host address as well.
     (start, caches.tag() == Tag::Virtual && start != top)
+}
+
+/// The walk of nested tables from `root`, for a step of guest level `guest`. `read` returns the entry of a level at an address, and
+/// `table` what decides on which node it lies.
+#[allow(clippy::too_many_arguments)]
+#[inline]
+pub fn walk_host<M: Memory>(
+    caches: &mut WalkCache,
+    format: &Format,
+    root: Start,
+    gpa: Gpa,
+    guest: u8,
+    refs: &mut References<'_, M>,
+    read: impl Fn(u8, u64) -> u64,
+    table: impl Fn(u8, u64) -> Page,
+) -> Walk {
+    let start = caches.start(Dimension::Host, gpa.0, root);
+    let end = walk::<Infallible>(format, start, gpa.0, |level, at| {
+        let held = level > 1 && caches.holds(Dimension::Host, level, at);
+        if !held {
+            refs.touch(guest, level, || Hpa(at), || table(level, at));
+        }
+        let entry = read(level, at);
+        if level > 1 && !held && entry & format.present != 0 && !format.is_leaf(level, entry) {
+            caches.fill(Dimension::Host, level, gpa.0, at, format.target(level, entry));
+        }
+        Ok(entry)
+    });
+    match end {
+        Ok(walk) => walk,
+        Err(never) => match never {},
+    }
+}
+
+/// [`walk_host`] to an entry of level `leaf` that is known to be there, in tables whose entries lie in the order of what they
+/// map ([`base`]).
+#[inline]
+pub fn walk_mapped<M: Memory>(
+    caches: &mut WalkCache,
+    root: Start,
+    leaf: u8,
+    gpa: Gpa,
+    guest: u8,
+    refs: &mut References<'_, M>,
+    table: impl Fn(u8, u64) -> Page,
+) {
+    let start = caches.start(Dimension::Host, gpa.0, root).level;
+    for level in (leaf..=start).rev() {
+        let number = gpa.0 >> (12 + 9 * (level - 1));
+        let at = base(level) + (number << 3);
+        if level > 1 && caches.holds(Dimension::Host, level, at) {
+            continue;
+        }
+        refs.touch(guest, level, || Hpa(at), || table(level, at));
+        if level > leaf {
+            caches.fill(Dimension::Host, level, gpa.0, at, base(level - 1) + (number << 12));
+        }
+    }
 }

@@ -557,14 +557,9 @@ impl PagingMode for AgilePaging {
         error: u64,
         guest: &GuestTables,
     ) -> Option<bool> {
-        const PRESENT: u64 = 1;
-        const RESERVED: u64 = 1 << 3;
         let Part::Shadow(step) = self.part(vcpu, gva) else { return None };
         self.exit(vcpu, vm, |agile, host, done| {
-            if error & PRESENT != 0 && error & RESERVED == 0 {
-                agile.shadow.invalidate_gva(vcpu, gva, World { guest, host });
-            }
-            agile.shadow.guest_fault(vcpu, done);
+            agile.shadow.reflect(vcpu, gva, error, World { guest, host }, done);
         });
         Some(step.is_some())
     }

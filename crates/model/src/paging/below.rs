@@ -9,15 +9,15 @@ use super::{Setup, Walker, walk_1d};
 use crate::memory::{Memory, References};
 use crate::nested::{Violation, base};
 use crate::page::{Made, Page};
-use crate::walk_2d::{self, NestedSpace, walk_2d};
-use bifold_mmu::{Dimension, Format, Gpa, Gva, Hpa, PageSize, Start, Walk, WalkCache};
+use crate::walk_2d::{self, NestedSpace, walk_2d, walk_mapped};
+use bifold_mmu::{Format, Gpa, Gva, Hpa, PageSize, Start, Walk, WalkCache};
 use std::fmt::Debug;
 
 /// What lies below a hypervisor.
 pub trait Below: Debug {
     /// True if there is an outer hypervisor, which the exits of the guest pass.
     const EXITS: bool;
-    /// True if walks are steady only without the references below.
+    /// True if the addresses of the hypervisor's tables and pages are translated below.
     const TRANSLATES: bool;
 
     /// What lies below a hypervisor whose guest's memory has pages of this size on every level.
@@ -86,24 +86,15 @@ impl<const EXITS: bool> NestedSpace for &Outer<EXITS> {
         guest: u8,
         refs: &mut References<'_, M>,
     ) -> Result<(), Violation> {
-        let (at, page) = (gpa.0, gpa.0 >> self.page.shift());
-        if caches.nested_lookup(page, false) {
-            return Ok(());
+        let page = gpa.0 >> self.page.shift();
+        if !caches.nested_lookup(page, false) {
+            let depth = self.format.depth();
+            let root = Start { level: depth, table: base(depth) };
+            walk_mapped(caches, root, self.page.level(), gpa, guest, refs, |_, _| {
+                Page::Table(Made::default())
+            });
+            caches.nested_fill(page, false, true);
         }
-        let (leaf, depth) = (self.page.level(), self.format.depth());
-        let start = caches.start(Dimension::Host, at, Start { level: depth, table: base(depth) }).level;
-        for level in (leaf..=start).rev() {
-            let number = at >> (12 + 9 * (level - 1));
-            let entry = base(level) + (number << 3);
-            if level > 1 && caches.holds(Dimension::Host, level, entry) {
-                continue;
-            }
-            refs.touch(guest, level, || Hpa(entry), || Page::Table(Made::default()));
-            if level > leaf {
-                caches.fill(Dimension::Host, level, at, entry, base(level - 1) + (number << 12));
-            }
-        }
-        caches.nested_fill(page, false, true);
         Ok(())
     }
 

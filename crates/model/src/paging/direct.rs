@@ -26,14 +26,11 @@
 
 use super::{Cr4Write, OffsetPaging, PagingMode, Setup, Stored, Vm, Walker};
 use crate::access::{Miss, Steady};
-use crate::ages::Reuse;
 use crate::guest::GuestTables;
 use crate::host::HostMemory;
 use crate::memory::{Memory, References};
 use crate::page::Page;
-use crate::profile::ExitCosts;
 use bifold_mmu::{Entry, Gpa, Gva, Hpa, WalkCache};
-use std::ops::Range;
 
 /// `MC_BATCH`.
 const MOST: u64 = 32;
@@ -204,26 +201,6 @@ impl PagingMode for DirectPaging {
         }
     }
 
-    fn host_unmapped(&mut self, _: Range<u64>) -> bool {
-        false
-    }
-
-    fn clear_young(&mut self, _: Range<u64>) -> bool {
-        false
-    }
-
-    fn begin_interval(&mut self) {}
-
-    fn reuse(&self) -> Vec<Reuse> {
-        Vec::new()
-    }
-
-    fn use_page(&mut self, _: usize, _: Gpa, _: Gva, _: &GuestTables) {}
-
-    fn cold_exit_cycles(&self, _: &ExitCosts) -> u64 {
-        0
-    }
-
     /// The kernel is made for the one interface.
     fn can_switch(&self) -> bool {
         false
@@ -236,9 +213,5 @@ impl PagingMode for DirectPaging {
 
     fn page(&self, host: &HostMemory, gpa: Gpa) -> Page {
         self.own.page(host, gpa)
-    }
-
-    fn tables(&self) -> u64 {
-        0
     }
 }

@@ -118,7 +118,8 @@ impl Setup<'_> {
 ///
 /// A hook that belongs to an instruction counts that instruction's exit, if there is one, in
 /// `counts.now`; [`Regime`](crate::regime::Regime) logs it. A hook with a body here is that of
-/// a mode whose guest changes its tables without exits, which the hypervisor need not follow.
+/// a mode whose guest changes its tables without exits, which the hypervisor need not follow, or that has no
+/// tables beside the guest's.
 pub trait PagingMode: Sized {
     /// Empty tables over `host`, which may hold some of the memory already.
     fn new(host: &HostMemory, setup: &Setup<'_>) -> Self;
@@ -243,27 +244,35 @@ pub trait PagingMode: Sized {
 
     /// The host has unmapped these guest frames (`kvm_unmap_gfn_range`): drops their entries.
     /// True if there were any, so that TLBs must be flushed.
-    fn host_unmapped(&mut self, gfns: Range<u64>) -> bool;
+    fn host_unmapped(&mut self, _gfns: Range<u64>) -> bool {
+        false
+    }
 
     /// The host looks whether the guest used these frames since its last look (`kvm_age_gfn`): forgets their uses.
     /// True if there were any.
-    fn clear_young(&mut self, gfns: Range<u64>) -> bool;
+    fn clear_young(&mut self, _gfns: Range<u64>) -> bool {
+        false
+    }
 
     /// Maps all that the host holds without an exit. Shadow tables follow the guest's, so they stay as they are.
     fn map_all(&mut self, _host: &mut HostMemory) {}
 
     /// A new interval begins.
-    fn begin_interval(&mut self);
+    fn begin_interval(&mut self) {}
 
     /// Entries used in this interval that were there before it, by age.
-    fn reuse(&self) -> Vec<Reuse>;
+    fn reuse(&self) -> Vec<Reuse> {
+        Vec::new()
+    }
 
     /// Counts the entries that map `gva` as used in this interval: the page stayed in the TLB
     /// over the whole interval, and after a cold start a walk would read them.
-    fn use_page(&mut self, vcpu: usize, root: Gpa, gva: Gva, guest: &GuestTables);
+    fn use_page(&mut self, _vcpu: usize, _root: Gpa, _gva: Gva, _guest: &GuestTables) {}
 
     /// Cycles of the exit that fills an entry after a cold start.
-    fn cold_exit_cycles(&self, exit: &ExitCosts) -> u64;
+    fn cold_exit_cycles(&self, _exit: &ExitCosts) -> u64 {
+        0
+    }
 
     /// Reads the mode's own leaf entries of these guest frames, so that walks find them in the
     /// machine's cache. The result is the entries combined, and means nothing.
@@ -296,7 +305,9 @@ pub trait PagingMode: Sized {
     }
 
     /// Number of tables that have to be freed if all are dropped.
-    fn tables(&self) -> u64;
+    fn tables(&self) -> u64 {
+        0
+    }
 
     /// True if the tables may be kept while the VM is in another mode.
     fn can_be_kept(&self) -> bool {

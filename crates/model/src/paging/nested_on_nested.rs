@@ -15,7 +15,6 @@
 use super::{Cr4Write, PagingMode, Setup, Vm, Walker};
 use crate::Sample;
 use crate::access::{AccessKind, Flush, Miss, Steady};
-use crate::ages::Reuse;
 use crate::exit_log::Access;
 use crate::guest::GuestTables;
 use crate::host::{Backing, HostMemory};
@@ -24,8 +23,8 @@ use crate::nested::Violation;
 use crate::page::Page;
 use crate::profile::{ExitCosts, Virtualization};
 use crate::shadow::{DirectStore, Fixed, Shadow, World};
-use crate::walk_2d::{self, NestedSpace, walk_2d};
-use bifold_mmu::{Dimension, Entry, Format, Gpa, Gva, Hpa, PageSize, Walk, WalkCache, walk};
+use crate::walk_2d::{self, NestedSpace, walk_2d, walk_host};
+use bifold_mmu::{Entry, Format, Gpa, Gva, Hpa, PageSize, Walk, WalkCache, walk};
 use std::collections::{HashMap, HashSet};
 use std::ops::Range;
 
@@ -182,18 +181,17 @@ impl NestedSpace for Composed<'_> {
         if caches.nested_lookup(page, write) {
             return Ok(());
         }
-        let start = caches.start(Dimension::Host, gpa.0, root);
-        let end = walk(format, start, gpa.0, |level, at| {
-            let held = level > 1 && caches.holds(Dimension::Host, level, at);
-            if !held {
-                refs.touch(guest, level, || Hpa(at), || self.tables.table(at));
-            }
-            let entry = self.tables.spte(at);
-            if level > 1 && !held && entry & format.present != 0 && !format.is_leaf(level, entry) {
-                caches.fill(Dimension::Host, level, gpa.0, at, format.target(level, entry));
-            }
-            Ok::<u64, Violation>(entry)
-        })?;
+        let tables = &*self.tables;
+        let end = walk_host(
+            caches,
+            format,
+            root,
+            gpa,
+            guest,
+            refs,
+            |_, at| tables.spte(at),
+            |_, at| tables.table(at),
+        );
         match end {
             Walk::Leaf(step) if !write || step.entry & format.write != 0 => {
                 self.tables.used(step.at);
@@ -482,21 +480,6 @@ impl PagingMode for NestedOnNested {
         }
     }
 
-    /// The load is intercepted by neither hypervisor. It reads the entries without a translation: where the inner one maps the table,
-    /// so do the composed tables, once a walk has come by.
-    fn load_registers<M: Memory>(
-        &mut self,
-        cpu: &mut Walker<'_, M>,
-        _: usize,
-        root: Gpa,
-        guest: &GuestTables,
-    ) {
-        let at = GuestTables::root_table(root);
-        let memory = &self.memory;
-        let (_, mut refs, _) = cpu.parts();
-        refs.touch(guest.format().depth(), 0, || memory.hpa(at), || memory.page(at));
-    }
-
     fn take_flush(&mut self) -> Flush {
         self.note_flush();
         std::mem::take(&mut self.asked)
@@ -545,12 +528,6 @@ impl PagingMode for NestedOnNested {
     fn begin_interval(&mut self) {
         self.composed.begin_interval();
     }
-
-    fn reuse(&self) -> Vec<Reuse> {
-        Vec::new()
-    }
-
-    fn use_page(&mut self, _: usize, _: Gpa, _: Gva, _: &GuestTables) {}
 
     fn cold_exit_cycles(&self, exit: &ExitCosts) -> u64 {
         exit.violation.cycles

@@ -12,14 +12,11 @@
 
 use super::{Cr4Write, PagingMode, Setup, Vm, Walker, walk_1d, walk_1d_steady};
 use crate::access::{Miss, Steady};
-use crate::ages::Reuse;
 use crate::guest::GuestTables;
 use crate::host::HostMemory;
 use crate::memory::{Memory, References};
 use crate::page::Page;
-use crate::profile::ExitCosts;
 use bifold_mmu::{Entry, Gpa, Gva, Hpa, Start, WalkCache};
-use std::ops::Range;
 
 /// No tables beside the guest's. The guest's memory begins at `BASE` of the machine's; with 0 it is the machine's.
 #[derive(Debug)]
@@ -123,26 +120,6 @@ impl<const BASE: u64> PagingMode for Own<BASE> {
         vm.counts.now.exits_cr4_write += u64::from(BASE != 0 && write.exits(true));
     }
 
-    fn host_unmapped(&mut self, _: Range<u64>) -> bool {
-        false
-    }
-
-    fn clear_young(&mut self, _: Range<u64>) -> bool {
-        false
-    }
-
-    fn begin_interval(&mut self) {}
-
-    fn reuse(&self) -> Vec<Reuse> {
-        Vec::new()
-    }
-
-    fn use_page(&mut self, _: usize, _: Gpa, _: Gva, _: &GuestTables) {}
-
-    fn cold_exit_cycles(&self, _: &ExitCosts) -> u64 {
-        0
-    }
-
     fn can_switch(&self) -> bool {
         false
     }
@@ -154,9 +131,5 @@ impl<const BASE: u64> PagingMode for Own<BASE> {
 
     fn page(&self, _: &HostMemory, gpa: Gpa) -> Page {
         page_at::<BASE>(gpa)
-    }
-
-    fn tables(&self) -> u64 {
-        0
     }
 }

@@ -138,14 +138,10 @@ impl<B: Below> PagingMode for Shadowed<B> {
         error: u64,
         guest: &GuestTables,
     ) -> Option<bool> {
-        const PRESENT: u64 = 1;
-        const RESERVED: u64 = 1 << 3;
         let present = vm.counts.log.is_some() && self.0.leaf(vcpu, gva).is_some();
-        if error & PRESENT != 0 && error & RESERVED == 0 {
-            self.0.invalidate_gva(vcpu, gva, World { guest, host: vm.host });
-            vm.counts.now.outer_flushes += u64::from(B::EXITS);
-        }
-        self.0.guest_fault(vcpu, &mut vm.counts.now);
+        let world = World { guest, host: vm.host };
+        let invalidates = self.0.reflect(vcpu, gva, error, world, &mut vm.counts.now);
+        vm.counts.now.outer_flushes += u64::from(B::EXITS && invalidates);
         Some(present)
     }
 

@@ -119,15 +119,7 @@ impl Shadow {
         self.back(host, Gpa::from_frame(gfn), true);
         self.make_mmu_pages_available();
         let world = World { guest, host };
-        let mut slot = self.root_slot(vcpu, gva);
-        let mut id = self.sptep(slot, gva.0);
-        for l in (level + 1..self.format.root_level()).rev() {
-            self.clear_write_flooding(id);
-            let upper = usize::from(l) - 1;
-            let role = self.child_role(id, l, false, w.pt_access[upper]);
-            slot = self.link_child(id, w.table_gfn[upper], role, world);
-            id = self.sptep(slot, gva.0);
-        }
+        let id = self.link_down(vcpu, gva, w, level + 1, world);
         if self.pages.zap_pte(id) {
             self.flush_remote_tlbs();
         }

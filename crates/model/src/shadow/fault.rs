@@ -185,24 +185,15 @@ impl Shadow {
         map_writable: bool,
         world: World<'_>,
     ) -> bool {
-        let mut slot = self.root_slot(vcpu, gva);
-        let mut level = self.format.root_level();
-        let mut id = self.sptep(slot, gva.0);
-        while level > w.level {
-            self.clear_write_flooding(id);
-            level -= 1;
-            let upper = usize::from(level) - 1;
-            let role = self.child_role(id, level, false, w.pt_access[upper]);
-            slot = self.link_child(id, w.table_gfn[upper], role, world);
-            id = self.sptep(slot, gva.0);
-        }
+        let mut id = self.link_down(vcpu, gva, w, w.level, world);
+        let mut level = w.level;
         let goal = self.goal_level(w, world.host);
         while level > goal {
             self.clear_write_flooding(id);
             let gfn = w.gfn & !(pages_per_hpage(level) - 1);
             level -= 1;
             let role = self.child_role(id, level, true, w.pte_access);
-            slot = self.link_child(id, gfn, role, world);
+            let slot = self.link_child(id, gfn, role, world);
             id = self.sptep(slot, gva.0);
         }
         self.clear_write_flooding(id);
@@ -213,6 +204,26 @@ impl Shadow {
         self.touch(id, true);
         self.pte_prefetch(id, w, world);
         wrprot
+    }
+
+    /// Shadow pages of the guest's tables from the root down to that of level `to`. Returns the id of the spte there.
+    pub(super) fn link_down(
+        &mut self,
+        vcpu: usize,
+        gva: Gva,
+        w: &GuestWalker,
+        to: u8,
+        world: World<'_>,
+    ) -> usize {
+        let mut id = self.sptep(self.root_slot(vcpu, gva), gva.0);
+        for level in (to..self.format.root_level()).rev() {
+            self.clear_write_flooding(id);
+            let upper = usize::from(level) - 1;
+            let role = self.child_role(id, level, false, w.pt_access[upper]);
+            let slot = self.link_child(id, w.table_gfn[upper], role, world);
+            id = self.sptep(slot, gva.0);
+        }
+        id
     }
 
     /// `kvm_mmu_child_role`: of the page below an spte. Two pages shadow the halves of a 32-bit leaf table.

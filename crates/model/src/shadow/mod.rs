@@ -303,10 +303,17 @@ impl Shadow {
         };
     }
 
-    /// A page fault that is the guest's own: KVM reflects it into the guest. One with
-    /// the present bit in its error code takes [`Shadow::invalidate_gva`] as well.
-    pub fn guest_fault(&mut self, _vcpu: usize, out: &mut Sample) {
+    /// A page fault that is the guest's own, with its error code: KVM reflects it into the guest. True if it takes
+    /// [`Shadow::invalidate_gva`] as well: the present bit is set, and that of reserved bits is not.
+    pub fn reflect(&mut self, vcpu: usize, gva: Gva, error: u64, world: World<'_>, out: &mut Sample) -> bool {
+        const PRESENT: u64 = 1;
+        const RESERVED: u64 = 1 << 3;
         out.exits_guest_fault += 1;
+        let invalidates = error & (PRESENT | RESERVED) == PRESENT;
+        if invalidates {
+            self.invalidate_gva(vcpu, gva, world);
+        }
+        invalidates
     }
 
     /// `kvm_inject_emulated_page_fault` invalidates the address of a protection fault

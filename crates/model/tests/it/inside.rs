@@ -3,11 +3,11 @@
 //! guests against the slow reference and against one hypervisor.
 
 use crate::guest::{FRAMES, Guest, ops};
-use crate::random::{cases, format, formats, profile as any_profile};
+use crate::random::{cases, formats, model_of, profile as any_profile};
 use crate::reference::inside::Inside;
 use crate::reference::{Counts, LARGE, Reference, Tables, WRITE};
 use crate::stream::{Stream, profile};
-use bifold_model::{Config, ConfigOutcome, Model, Options, Outcome, Profile, Sample};
+use bifold_model::{Config, ConfigOutcome, Profile, Sample};
 use bifold_trace::Event;
 use bifold_trace::Event::{Cr3, Fault, Load, PtStore, Store};
 use proptest::prelude::*;
@@ -141,20 +141,6 @@ fn nested_on_nested_paging_fills_one_level_by_4_exits_and_8_world_switches() {
     assert_eq!((s.outer_exits, world_switches(&s, true)), (1 + 3, 2 + 6));
 }
 
-fn run(tables: Tables, profile: &Profile, configs: &[Config], cpus: usize, words: &[u64]) -> Outcome {
-    let options = Options {
-        configs: configs.to_vec(),
-        guest_frames: FRAMES,
-        vcpus: cpus,
-        interval_seconds: 1e-6,
-        guest_format: format(tables),
-        ..Options::default()
-    };
-    let mut model = Model::new(profile, options);
-    model.consume(words).unwrap();
-    model.finish()
-}
-
 /// One of the profiles, whose walk caches do not go by the addresses of tables.
 fn profile_of(which: usize, vmx: bool) -> Profile {
     let plain = any_profile(which, 0);
@@ -178,7 +164,7 @@ proptest! {
         let config = config(if huge { "nested-on-nested-2m" } else { "nested-on-nested-4k" });
         let mut guest = Guest::new(1);
         guest.run(&ops);
-        let all = run(Tables::Long(4), &profile, &[config], 1, &guest.words);
+        let all = model_of(Tables::Long(4), &profile, &[config], 1, &guest.words);
         prop_assert_eq!(all.untranslated, 0);
         let mut slow = Reference::new(&profile, config, FRAMES, 1, all.seed);
         slow.consume(&guest.words);
@@ -202,7 +188,7 @@ proptest! {
         let names = ["shadow", "pvm", "shadow-on-nested"].map(|mode| config(&format!("{mode}-{size}")));
         let mut guest = Guest::of(tables, cpus);
         guest.run(&ops);
-        let all = run(tables, &profile, &names, cpus, &guest.words);
+        let all = model_of(tables, &profile, &names, cpus, &guest.words);
         let [plain, pvm, inside] = [0, 1, 2].map(|i| &all.configs[i]);
         // The outer hypervisor's exits, and what the second dimension costs.
         let one_hypervisor = |c: &ConfigOutcome| Sample {

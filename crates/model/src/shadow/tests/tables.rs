@@ -9,7 +9,9 @@ use AccessKind::{Read, WriteOther};
 #[test]
 fn a_guest_fault_is_one_exit_and_reflected() {
     let mut m = Machine::small();
-    let s = m.counted(|m| m.shadow.guest_fault(0, &mut m.out));
+    let world = World { guest: &m.guest, host: &m.host };
+    assert!(!m.shadow.reflect(0, Gva(USER), 0, world, &mut m.out), "of an absent entry, nothing is dropped");
+    let s = m.out;
     assert_eq!((s.exits_guest_fault, s.all_exits()), (1, 1));
 }
 
@@ -37,7 +39,8 @@ fn first_touch_of_an_anonymous_page_costs_two_exits_and_a_third_for_the_first_wr
     m.map_protected(pte); // and the kernel's mapping of it is there, read-only
     let touch = |m: &mut Machine, n: u64| {
         m.counted(|m| {
-            m.shadow.guest_fault(0, &mut m.out);
+            let world = World { guest: &m.guest, host: &m.host };
+            m.shadow.reflect(0, Gva(USER), 0, world, &mut m.out);
             m.pt_store(pte + 8 * n, (n + 16) << 12 | PAGE & !A);
             m.write(USER + (n << 12));
         })
