@@ -6,27 +6,17 @@ use std::fs::File;
 use std::io::{BufRead, BufReader, Read};
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use std::os::unix::net::UnixStream;
-use std::process::{Child, Stdio};
+use std::process::Stdio;
 
 use anyhow::{Context, Result, bail, ensure};
 use bifold_guest::qemu::{self, BARE, MACHINE, cpu};
 
-use crate::lab::COMMAND_LINE;
 use crate::lab::job::{InnerBacking, Machine, PORT, Word, at};
+use crate::lab::{COMMAND_LINE, Running};
 use crate::vendor::{Emulator, Vendor};
 
 /// Bytes of the console in a message.
 const SHOWN: usize = 2000;
-
-/// Ends the machine when dropped.
-struct Running(Child);
-
-impl Drop for Running {
-    fn drop(&mut self) {
-        let _ = self.0.kill();
-        let _ = self.0.wait();
-    }
-}
 
 fn arguments(job: &Machine, vendor: &Vendor, qemu: &str, port: i32, console: &str) -> Result<Vec<String>> {
     let Emulator::Qemu { flags } = vendor.emulator else {

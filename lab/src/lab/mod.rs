@@ -27,6 +27,7 @@ use bifold_guest::qemu::{Qemu, find as find_qemu};
 
 pub(crate) use boot::COMMAND_LINE;
 pub use error::LabError;
+pub(crate) use session::Emulator as Running;
 
 use crate::vendor::{AMD, Emulator, Vendor};
 use bochs::Bochs;

@@ -15,7 +15,7 @@ use super::job::Word;
 use super::{Answer, LabError, Output};
 
 /// Ends the emulator when dropped.
-pub(super) struct Emulator(pub(super) Child);
+pub(crate) struct Emulator(pub(crate) Child);
 
 impl Drop for Emulator {
     fn drop(&mut self) {
