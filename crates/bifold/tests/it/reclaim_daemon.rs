@@ -117,8 +117,8 @@ fn a_daemon_gives_back_what_one_left_that_was_killed_with_its_guardians() {
     let qemu = Qemu::start("orphan");
     let daemon = start(&qemu, "400M", "act = true");
     assert!(until(|| qemu.state().0 == 400));
-    // It must not see its guardian's end.
-    daemon.signal("-STOP");
+    // The daemon must not see its guardian's end.
+    stop(&daemon.child);
     for guardian in children(daemon.child.id()) {
         kill_process(Pid::from_raw(guardian).unwrap(), Signal::KILL).unwrap();
     }
