@@ -282,7 +282,7 @@ mod tests {
     }
 
     /// Events with their fields, each 8 bytes.
-    const FIELDS: [(&str, &[&str]); 8] = [
+    const FIELDS: [(&str, &[&str]); 10] = [
         ("kvm_exit", &["exit_reason", "guest_rip", "info1", "info2"]),
         ("kvm_entry", &["rip"]),
         ("kvm_cpuid", &["function", "index"]),
@@ -291,9 +291,11 @@ mod tests {
         ("kvm_emulate_insn", &["insn"]),
         ("kvm_mmio", &["gpa"]),
         ("kvm_mmu_unsync_page", &["gfn"]),
+        ("kvm_nested_vmexit", &[]),
+        ("kvm_nested_vmexit_inject", &[]),
     ];
 
-    fn formats() -> Formats {
+    pub(super) fn formats() -> Formats {
         let mut formats = Formats::default();
         for (id, (name, fields)) in FIELDS.iter().enumerate() {
             let mut text = format!(
@@ -308,7 +310,7 @@ mod tests {
     }
 
     /// A page of records a nanosecond apart, of one thread.
-    fn page(events: &[(&str, &[u64])]) -> Vec<u8> {
+    pub(super) fn page(events: &[(&str, &[u64])]) -> Vec<u8> {
         records(&events.iter().map(|e| (1, *e)).collect::<Vec<_>>())
     }
 

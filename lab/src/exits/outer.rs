@@ -51,25 +51,44 @@ enum Whose {
 }
 
 #[derive(Debug)]
-struct Open {
-    exit: u64,
+struct Exit {
+    reason: u64,
     cause: Option<ExitCause>,
     error: u64,
     whose: Whose,
 }
 
-impl Open {
-    fn reason(&self, vendor: &Vendor) -> Option<&'static str> {
+impl Exit {
+    fn counter(&self, vendor: &Vendor) -> Option<&'static str> {
         let [fills, stores, flushes] = REASONS;
         match (self.whose, self.cause) {
             (Whose::Guest, Some(ExitCause::NestedFault)) => Some(fills),
             (Whose::Inner, Some(ExitCause::NestedFault)) if self.error & PRESENT_WRITE == PRESENT_WRITE => {
                 Some(stores)
             }
-            (Whose::Inner, _) if vendor.nested_flushes.contains(&self.exit) => Some(flushes),
+            (Whose::Inner, _) if vendor.nested_flushes.contains(&self.reason) => Some(flushes),
             _ => None,
         }
     }
+}
+
+/// Reads a trace of the outer hypervisor and hands on each exit when all that concerns it was read.
+fn exits(outer: Trace, vendor: &Vendor, mut one: impl FnMut(Exit)) -> Result<(), TraceError> {
+    let mut open = None::<Exit>;
+    read(outer.raw, outer.formats, |r: Record| match r.format.name.as_str() {
+        "kvm_exit" => {
+            let raw = raw_exit(&r);
+            let paging = (vendor.decode)(&raw);
+            let (cause, error) = (paging.map(|p| p.cause), paging.map_or(0, |p| p.error));
+            let exit = Exit { reason: raw.exit_reason, cause, error, whose: Whose::Inner };
+            open.replace(exit).into_iter().for_each(&mut one);
+        }
+        "kvm_nested_vmexit" => open.iter_mut().for_each(|o| o.whose = Whose::Guest),
+        "kvm_nested_vmexit_inject" => open.iter_mut().for_each(|o| o.whose = Whose::PassedOn),
+        _ => {}
+    })?;
+    open.into_iter().for_each(one);
+    Ok(())
 }
 
 /// The exits to the outer hypervisor in each window of the guest's, by reason. Those that are passed on are not among
@@ -85,10 +104,9 @@ pub fn windows(
     let markers = markers(inner, vendor)?;
     let mut all = BTreeMap::new();
     let mut window: Option<(u64, BTreeMap<String, u64>)> = None;
-    let (mut open, mut cpuids) = (None::<Open>, 0);
-    let mut close = |open: Option<Open>| {
-        let Some(open) = open else { return };
-        if open.whose == Whose::PassedOn && open.exit == vendor.cpuid_exit {
+    let mut cpuids = 0;
+    exits(outer, vendor, |exit| {
+        if exit.whose == Whose::PassedOn && exit.reason == vendor.cpuid_exit {
             cpuids += 1;
             let Some(marker) = markers.get(&cpuids) else { return };
             match marker >> 8 {
@@ -96,21 +114,87 @@ pub fn windows(
                 2 => all.extend(window.take()),
                 _ => {}
             }
-        } else if let (Some(reason), Some((_, counts))) = (open.reason(vendor), &mut window) {
-            *counts.entry(reason.to_owned()).or_default() += 1;
+        } else if let (Some(counter), Some((_, counts))) = (exit.counter(vendor), &mut window) {
+            *counts.entry(counter.to_owned()).or_default() += 1;
         }
-    };
-    read(outer.raw, outer.formats, |r: Record| match r.format.name.as_str() {
-        "kvm_exit" => {
-            let raw = raw_exit(&r);
-            let paging = (vendor.decode)(&raw);
-            let (cause, error) = (paging.map(|p| p.cause), paging.map_or(0, |p| p.error));
-            close(open.replace(Open { exit: raw.exit_reason, cause, error, whose: Whose::Inner }));
-        }
-        "kvm_nested_vmexit" => open.iter_mut().for_each(|o| o.whose = Whose::Guest),
-        "kvm_nested_vmexit_inject" => open.iter_mut().for_each(|o| o.whose = Whose::PassedOn),
-        _ => {}
     })?;
-    close(open.take());
     Ok(all)
+}
+
+/// How often the inner hypervisor exits to enter its guest again after an exit that was passed on: entries by that number.
+///
+/// # Errors
+/// If the trace is damaged.
+pub fn entries(outer: Trace, vendor: &Vendor) -> Result<BTreeMap<u64, u64>, TraceError> {
+    let (mut entries, mut own) = (BTreeMap::new(), None);
+    exits(outer, vendor, |exit| {
+        if exit.whose == Whose::Inner {
+            own.iter_mut().for_each(|n| *n += u64::from(vendor.nested_entries.contains(&exit.reason)));
+            return;
+        }
+        own.take().into_iter().for_each(|n| *entries.entry(n).or_default() += 1);
+        own = (exit.whose == Whose::PassedOn).then_some(0);
+    })?;
+    Ok(entries)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::tests::{formats, page};
+    use super::*;
+    use crate::vendor::AMD;
+
+    type Event = (&'static str, &'static [u64]);
+
+    const GUESTS: Event = ("kvm_nested_vmexit", &[]);
+    const PASSED_ON: Event = ("kvm_nested_vmexit_inject", &[]);
+    const CPUID: Event = ("kvm_exit", &[0x72, 0, 0, 0]);
+    const VMRUN: Event = ("kvm_exit", &[0x80, 0, 0, 0]);
+    const VMLOAD: Event = ("kvm_exit", &[0x82, 0, 0, 0]);
+    const FLUSH: Event = ("kvm_exit", &[0x7a, 0, 0, 0]);
+    const INTERRUPT: Event = ("kvm_exit", &[0x60, 0, 0, 0]);
+    /// A nested page fault for an absent page, and one for a write to a present page.
+    const ABSENT: Event = ("kvm_exit", &[0x400, 0, 6, 0x1000]);
+    const WRITE: Event = ("kvm_exit", &[0x400, 0, 7, 0x1000]);
+
+    fn windows_of(outer: &[Event], inner: &[Event]) -> BTreeMap<u64, BTreeMap<String, u64>> {
+        let (outer, inner, formats) = (page(outer), page(inner), formats());
+        let trace = |raw| Trace { raw, formats: &formats };
+        windows(trace(&outer), trace(&inner), &AMD).unwrap()
+    }
+
+    #[test]
+    fn a_window_has_the_exits_that_the_outer_hypervisor_keeps() {
+        let inner =
+            [CPUID, CPUID, ("kvm_cpuid", &[LEAF, 0x107][..]), CPUID, ("kvm_cpuid", &[LEAF, 0x207][..])];
+        let cpuid = [CPUID, GUESTS, PASSED_ON];
+        let before = [&cpuid[..], &[ABSENT, GUESTS], &cpuid].concat();
+        let within = [
+            &[ABSENT, GUESTS][..],
+            &[ABSENT, GUESTS, PASSED_ON, WRITE, ABSENT, FLUSH, VMRUN],
+            &[WRITE, GUESTS],
+            // The inner hypervisor's own CPUID is no marker.
+            &[CPUID, FLUSH],
+        ]
+        .concat();
+        let after = [&cpuid[..], &[ABSENT, GUESTS]].concat();
+        let windows = windows_of(&[before, within, after].concat(), &inner);
+        let counts = [("outer_fills", 2), ("outer_flushes", 2), ("outer_stores", 1)];
+        let counts = counts.map(|(name, n)| (name.to_owned(), n));
+        assert_eq!(windows, BTreeMap::from([(7, BTreeMap::from(counts))]));
+    }
+
+    #[test]
+    fn entries_count_from_an_exit_that_is_passed_on_to_the_next_of_the_guest() {
+        let events = [
+            &[VMLOAD, VMRUN, ABSENT, GUESTS, PASSED_ON][..],
+            &[VMLOAD, INTERRUPT, WRITE, VMRUN, ABSENT, GUESTS],
+            &[VMRUN, CPUID, GUESTS, PASSED_ON],
+            &[VMLOAD, VMLOAD, VMRUN, CPUID, GUESTS, PASSED_ON, VMRUN],
+        ]
+        .concat();
+        let (raw, formats) = (page(&events), formats());
+        let entries = entries(Trace { raw: &raw, formats: &formats }, &AMD).unwrap();
+        assert_eq!(entries, BTreeMap::from([(2, 1), (3, 1)]));
+    }
 }

@@ -42,6 +42,9 @@ pub struct Vendor {
     pub cpuid_exit: u64,
     /// `exit_reason`s of a hypervisor that flushes what the processor has of its guest's addresses: INVLPGA; INVEPT, INVVPID.
     pub nested_flushes: &'static [u64],
+    /// `exit_reason`s of a hypervisor that enters its guest: VMRUN, VMLOAD, VMSAVE, STGI, CLGI and accesses to MSRs; VMLAUNCH and
+    /// VMRESUME.
+    pub nested_entries: &'static [u64],
     /// Reads one exit that concerns paging out of the event `kvm:kvm_exit`; other exits are `None`.
     pub decode: fn(&RawExit) -> Option<PagingExit>,
     /// `exit_reason` by the word that the trace prints for it. Only reasons that `decode` knows.
@@ -178,6 +181,7 @@ pub static AMD: Vendor = Vendor {
     shutdown: 0x7f,
     cpuid_exit: 0x72,
     nested_flushes: &[0x7a],
+    nested_entries: &[0x80, 0x82, 0x83, 0x84, 0x85, 0x7c],
     decode: svm_exit,
     words: &[
         ("read_cr0", 0x00),
@@ -237,6 +241,7 @@ pub static INTEL: Vendor = Vendor {
     shutdown: 2,
     cpuid_exit: 10,
     nested_flushes: &[50, 53],
+    nested_entries: &[20, 24],
     decode: vmx_exit,
     words: &[
         ("EXCEPTION_NMI", EXCEPTION_NMI),
