@@ -195,6 +195,11 @@ impl Nested {
         self.ages.counted()
     }
 
+    /// Number of entries that were there before this interval and were used in it.
+    pub fn young(&self) -> u64 {
+        self.ages.entries()
+    }
+
     /// A walk ends at this entry: the hardware sets its accessed bit.
     #[inline]
     fn mark_used(&mut self, step: Step) {

@@ -34,7 +34,8 @@ pub struct Args {
     #[arg(long, value_name = "LIST", value_delimiter = ',', value_parser = ["build", "pbzip2"], default_value = "build,pbzip2")]
     loads: Vec<String>,
     /// Run each load with so many vCPUs, and as many jobs
-    #[arg(long, value_name = "LIST", value_delimiter = ',', value_parser = clap::value_parser!(u32).range(1..=3), default_value = "1,2,3")]
+    #[arg(long, value_name = "LIST", value_delimiter = ',',
+          value_parser = clap::value_parser!(u32).range(1..=3), default_value = "1,2,3")]
     vcpus: Vec<u32>,
     /// Windows of accesses, as in `bifold compare --sample`; `off` records every access
     #[arg(long, value_name = "WINDOW:PERIOD", default_value = "200k:10M")]

@@ -10,7 +10,8 @@
 //! is here; what is in nested mode, and the write protection, in `shadow/agile.rs`:
 //!
 //! - An address space begins in nested mode, as short ones cost least there. At the end of an interval in which it ran it is
-//!   shadowed if its nested walks cost more cycles in the interval than its loads of CR3 would have, which exit then.
+//!   shadowed if its nested walks have cost more cycles than its part of all loads of CR3 would have, which exit then, by what it takes to fill
+//!   its shadow tables: it expects a hidden fault for every four nested entries that the interval used.
 //! - The second write to a shadowed table within an interval moves the subtree below that table to nested mode, and the table can be
 //!   written freely.
 //! - At the end of an interval, tables in nested mode that were not written within it can be shadowed again, tables above first,
@@ -22,7 +23,9 @@
 //! An interval is one of the timeline. The paper's is 1 s, which is 10 ms at the time scale of 100 of the suite's policies.
 //!
 //! Shadow entries are never out of date, so INVLPG and flushes by CR4 need no exit. A load of CR3 exits while some address space
-//! is shadowed, unless the cache of shadow roots has the value. A guest's page fault exits where its walk ends in the shadow
+//! is shadowed, unless the cache of shadow roots has the value. It flushes what the guest's own load would (INVVPID retains global
+//! translations where it is asked to, Intel SDM vol. 3C 29.4.3.1): shadow entries are global where the guest's are, unlike KVM's,
+//! and each change to shadow tables flushes all. A guest's page fault exits where its walk ends in the shadow
 //! tables.
 //!
 //! Left out: the hypervisor's own time at an interval's end, which reads the dirty bits of the entries that map the guest's tables;
@@ -118,10 +121,14 @@ pub struct AgilePaging {
     /// Cycles of a reference to a nested table, and of exits.
     ref_cycles: f64,
     costs: ExitCosts,
-    /// The last write to CR3 was an exit in which the hypervisor flushes.
-    by_exit: bool,
     /// A new interval has begun, and the policy has not acted yet.
     due: bool,
+    /// In this interval: loads of CR3, those that exited, and entries that violations have made.
+    loads: u64,
+    cr3_exits: u64,
+    made: u64,
+    /// Entries of the nested tables that the last interval used.
+    young: u64,
     /// The flush to come concerns nested tables as well.
     flushes_nested: bool,
 }
@@ -146,8 +153,11 @@ impl AgilePaging {
             cache: usize::from(keys.cr3_cache),
             ref_cycles: (walk.host_upper + walk.host_leaf) as f64 / 2.0,
             costs: profile.exit.clone(),
-            by_exit: keys.writes == 0,
             due: false,
+            loads: 0,
+            cr3_exits: 0,
+            made: 0,
+            young: 0,
             flushes_nested: false,
         }
     }
@@ -187,8 +197,9 @@ impl AgilePaging {
         let mut done = Sample::default();
         let result = work(self, vm.host, &mut done);
         vm.counts.now.add(&done);
-        let backed = Sample { frames_backed: 0, huge_frames_backed: 0, ..done };
-        self.spaces[self.vcpus[vcpu].space].exit_cycles += self.costs.cycles(&backed);
+        self.cr3_exits += done.exits_cr3_write;
+        let own = Sample { frames_backed: 0, huge_frames_backed: 0, exits_cr3_write: 0, ..done };
+        self.spaces[self.vcpus[vcpu].space].exit_cycles += self.costs.cycles(&own);
         self.tell_nested(vm.host);
         self.refresh();
         result
@@ -351,6 +362,7 @@ impl AgilePaging {
     ) {
         let Vm { host, counts } = &mut cpu.vm;
         host.note_unmapped(true);
+        self.made += 1;
         counts.tallied(vcpu, gva, |counts| {
             violate(&mut self.nested, violation, vcpu, gva, fetch, &mut Vm { host, counts })
         });

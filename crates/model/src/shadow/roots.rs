@@ -72,9 +72,12 @@ impl Shadow {
                 self.mmu_load(vcpu, world.guest, Some(world)); // kvm_mmu_reload
             }
         }
-        // kvm_invalidate_pcid: KVM_REQ_MMU_SYNC, KVM_REQ_TLB_FLUSH_CURRENT
-        self.sync_roots(vcpu, world);
-        self.flush_tlb_current(vcpu);
+        // kvm_invalidate_pcid: KVM_REQ_MMU_SYNC, KVM_REQ_TLB_FLUSH_CURRENT. Under agile paging no table is unsync, and the hypervisor
+        // flushes what the guest's write would.
+        if !self.counts_writes() {
+            self.sync_roots(vcpu, world);
+            self.flush_tlb_current(vcpu);
+        }
         self.settle(world, out);
     }
 

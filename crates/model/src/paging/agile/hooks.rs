@@ -70,7 +70,8 @@ impl PagingMode for AgilePaging {
                         self.shadow.used(step.at);
                         let clean = self.shadow.hardware_sets_both() && !miss.guest_entry(guest).writable;
                         let size = PageSize::ALL[usize::from(step.level) - 1];
-                        return Some(Entry { size, page: size, writable: writable && !clean, global: false });
+                        let global = self.shadow.counts_writes() && miss.guest_entry(guest).global;
+                        return Some(Entry { size, page: size, writable: writable && !clean, global });
                     }
                     true
                 }
@@ -209,7 +210,7 @@ impl PagingMode for AgilePaging {
     }
 
     fn flushes_by_exit(&self) -> bool {
-        self.by_exit
+        !self.shadow.counts_writes()
     }
 
     #[inline]
@@ -234,7 +235,7 @@ impl PagingMode for AgilePaging {
         }
         let root = guest.root(vcpu, value);
         let space = self.space(root.frame());
-        self.spaces[space].loads += 1;
+        self.loads += 1;
         let v = &mut self.vcpus[vcpu];
         (v.cr3, v.root, v.space) = (value, root, space);
         self.refresh();
@@ -248,13 +249,11 @@ impl PagingMode for AgilePaging {
         }
         let known = known.is_some();
         if v.nested {
-            self.by_exit = false;
             if intercepts && !known {
                 self.exit(vcpu, vm, |_, _, done| done.exits_cr3_write += 1);
             }
             return;
         }
-        self.by_exit = true;
         self.exit(vcpu, vm, |agile, host, done| {
             agile.load_shadow(vcpu, World { guest, host }, done);
             // The hardware may know a root whose page was zapped meanwhile.
@@ -272,7 +271,6 @@ impl PagingMode for AgilePaging {
 
     fn write_cr4(&mut self, vm: &mut Vm<'_>, vcpu: usize, write: Cr4Write, guest: &GuestTables) {
         if self.shadow.counts_writes() {
-            self.by_exit = false;
             vm.counts.now.exits_cr4_write += u64::from(write.exits(true));
         } else if write.exits(false) {
             let world = World { guest, host: vm.host };
@@ -326,6 +324,7 @@ impl PagingMode for AgilePaging {
     }
 
     fn begin_interval(&mut self) {
+        self.young = self.nested.young() + std::mem::take(&mut self.made);
         self.shadow.begin_interval();
         self.nested.begin_interval();
         self.due = true;

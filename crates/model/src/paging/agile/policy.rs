@@ -12,6 +12,9 @@ use std::collections::HashSet;
 /// Doublings of the time that a table or an address space stays in nested mode.
 const DOUBLINGS: u32 = 6;
 
+/// Shadow entries that the hypervisor expects a hidden fault to fill: between 1 and the 8 of a prefetch.
+const ENTRIES_PER_FAULT: f64 = 4.0;
+
 /// What is known of an address space.
 #[derive(Debug, Clone, Default)]
 pub(super) struct Space {
@@ -19,10 +22,10 @@ pub(super) struct Space {
     pub root: Option<u64>,
     /// The hypervisor has not seen it but for a load of CR3: the hardware gets its root's guest address.
     pub fresh: bool,
-    /// In this interval: walks, references to nested tables, loads of CR3, and cycles of exits that nested mode would not have.
+    /// In this interval: walks, references to nested tables, and cycles of exits that nested mode would not have, but for loads
+    /// of CR3.
     pub walks: u64,
     pub nested_refs: u64,
-    pub loads: u64,
     pub exit_cycles: u64,
     /// References to nested tables per walk, when it was last in nested mode. None if it never was: it stays shadowed then.
     refs_per_walk: Option<f64>,
@@ -61,16 +64,29 @@ impl AgilePaging {
             return;
         }
         let mut stay = self.tables_that_stay();
-        let cr3_cycles = if self.cache > 0 { 0 } else { self.costs.cr3_write.cycles };
+        let (loads, exits) = (std::mem::take(&mut self.loads), std::mem::take(&mut self.cr3_exits));
+        let load_cycles = if self.cache > 0 { 0 } else { loads * self.costs.cr3_write.cycles };
+        let exit_cycles = exits * self.costs.cr3_write.cycles;
+        // Loads of CR3 exit while one address space is shadowed, so all that are share the exits. Each would have a part of all loads
+        // by its walks.
+        let shadow = &self.shadow;
+        let is_nested = |s: &Space| s.root.map(|gfn| shadow.is_nested(gfn));
+        let nested_walks: u64 =
+            self.spaces.iter().filter(|s| is_nested(s) == Some(true)).map(|s| s.walks).sum();
+        let sharers = self.spaces.iter().filter(|s| is_nested(s) == Some(false)).count();
+        let exit_cycles = exit_cycles as f64 / sharers.max(1) as f64;
+        let fill = self.young as f64 / ENTRIES_PER_FAULT * self.costs.hidden_fault.cycles as f64;
         let mut to_nested = Vec::new();
         let mut shadowed = false;
         for space in &mut self.spaces {
             let Some(gfn) = space.root else { continue };
             let mut nested = self.shadow.is_nested(gfn);
-            let limit = space.fill * f64::from(1 << space.returns.min(DOUBLINGS));
+            let part = space.walks as f64 / nested_walks.max(1) as f64;
+            let expected = if nested { part * fill } else { 0.0 };
+            let limit = space.fill.max(expected) * f64::from(1 << space.returns.min(DOUBLINGS));
             if nested && space.walks > 0 {
                 space.refs_per_walk = Some(space.nested_refs as f64 / space.walks as f64);
-                let gain = space.nested_refs as f64 * self.ref_cycles - (space.loads * cr3_cycles) as f64;
+                let gain = space.nested_refs as f64 * self.ref_cycles - part * load_cycles as f64;
                 space.regret = (space.regret + gain).max(0.0);
                 if space.regret > limit {
                     (nested, space.fresh, space.new, space.regret) = (false, false, true, 0.0);
@@ -80,7 +96,7 @@ impl AgilePaging {
                 space.fill = space.exit_cycles as f64;
             } else if let (false, Some(refs)) = (nested, space.refs_per_walk) {
                 let gain = (space.walks as f64 * refs - space.nested_refs as f64) * self.ref_cycles;
-                space.regret += space.exit_cycles as f64 - gain;
+                space.regret += space.exit_cycles as f64 + exit_cycles - gain;
                 if space.regret > limit {
                     (space.returns, space.regret) = (space.returns + 1, 0.0);
                     to_nested.push(gfn);
@@ -93,7 +109,7 @@ impl AgilePaging {
             } else {
                 stay.remove(&gfn);
             }
-            (space.walks, space.nested_refs, space.loads, space.exit_cycles) = (0, 0, 0, 0);
+            (space.walks, space.nested_refs, space.exit_cycles) = (0, 0, 0);
         }
         if self.shadow.stay_nested(stay) || shadowed {
             self.shadow.flush_all();
