@@ -35,6 +35,7 @@ mod policy;
 use super::nested::violate;
 use super::{Setup, Vm, Walker};
 use crate::access::Miss;
+use crate::exit_log::Access;
 use crate::guest::GuestTables;
 use crate::host::HostMemory;
 use crate::memory::{Memory, References};
@@ -355,6 +356,17 @@ impl AgilePaging {
             violate(&mut self.nested, violation, vcpu, gva, fetch, &mut Vm { host, counts })
         });
         self.tell_shadow(host);
+    }
+
+    /// The guest's page fault came where the shadow tables end. True if the way goes on in nested mode: that took an exit.
+    fn switch_for_fault(&mut self, vm: &mut Vm<'_>, vcpu: usize, gva: Gva, guest: &GuestTables) -> bool {
+        let switches = self.exit(vcpu, vm, |agile, host, done| {
+            agile.shadow.switches_for_fault(vcpu, gva, guest, host, done)
+        });
+        if switches {
+            vm.counts.log_exits(|| Access { gva, gpa: None, write: false, fetch: false, present: false });
+        }
+        switches
     }
 
     /// What must be done before a walk.

@@ -116,6 +116,8 @@ impl AgilePaging {
     /// An interval has ended: the frames of tables that are in nested mode in the next one.
     fn tables_that_stay(&mut self) -> HashSet<u64> {
         let mut stay = std::mem::take(&mut self.written);
+        // What was written before the first walk came to it, and is shadowed since, does not move by that.
+        stay.retain(|gfn| !self.shadow.is_protected(*gfn));
         for gfn in self.shadow.take_moved() {
             self.moved.entry(gfn).or_default().times += 1;
         }
