@@ -109,7 +109,8 @@ pub fn known(format: &Format) -> Vec<Config> {
     Config::KNOWN.into_iter().filter(|c| c.mode.serves(format)).collect()
 }
 
-/// Has the slow reference this mode? It does not follow shadow pages; guests within guests are compared in `inside.rs`.
+/// Has the slow reference this mode for the comparisons here? Shadow and agile paging are compared in `shadow_random.rs`, guests
+/// within guests in `inside.rs`.
 pub fn has_reference(mode: Paging) -> bool {
     matches!(mode, Paging::Native | Paging::Nested | Paging::Offset | Paging::Direct)
 }
