@@ -82,11 +82,6 @@ impl Ages {
         self.cells.clear();
     }
 
-    /// Number of entries that were used for the first time in this interval.
-    pub fn entries(&self) -> u64 {
-        self.cells.values().map(|(exits, _)| u64::from(*exits)).sum()
-    }
-
     /// What was counted in this interval.
     pub fn counted(&self) -> Vec<Reuse> {
         let reuse = |(&(last, made), &(exits, tables))| Reuse { last, made, exits, tables };

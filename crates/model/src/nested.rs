@@ -53,6 +53,7 @@ pub struct Nested {
     epoch: u64,
     /// Entries used for the first time in this interval that were there before it.
     ages: Ages,
+    young: u64,
     /// By level, per leaf entry: the intervals of its last use and of its making.
     used_made: [Vec<[u32; 2]>; 3],
     /// Two bits per leaf entry for a page of the largest size, [`READY`] and [`READY_WRITE`].
@@ -96,6 +97,7 @@ impl Nested {
             split: false,
             epoch: 1 << EPOCH_SHIFT,
             ages: Ages::default(),
+            young: 0,
             used_made,
             ready,
             reads_root: false,
@@ -168,6 +170,7 @@ impl Nested {
     /// Begins a new interval: every entry counts as unused.
     pub fn begin_interval(&mut self) {
         self.ages.begin_interval();
+        self.young = 0;
         let next = (self.epoch >> EPOCH_SHIFT) % 0x7ff + 1;
         self.epoch = next << EPOCH_SHIFT;
         self.ready.fill(0);
@@ -195,14 +198,15 @@ impl Nested {
         self.ages.counted()
     }
 
-    /// Number of entries that were there before this interval and were used in it.
+    /// Number of entries that were there before this interval and that walks have used in it.
     pub fn young(&self) -> u64 {
-        self.ages.entries()
+        self.young
     }
 
     /// A walk ends at this entry: the hardware sets its accessed bit.
     #[inline]
     fn mark_used(&mut self, step: Step) {
+        self.young += u64::from(step.entry & EPOCH_MASK != self.epoch);
         self.note_used(Step { entry: step.entry | self.format.accessed, ..step }, step.entry);
     }
 

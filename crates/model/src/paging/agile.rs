@@ -38,6 +38,7 @@ mod policy;
 use super::nested::violate;
 use super::{Setup, Vm, Walker};
 use crate::access::Miss;
+use crate::exit_log::Access;
 use crate::guest::GuestTables;
 use crate::host::HostMemory;
 use crate::memory::{Memory, References};
@@ -127,7 +128,7 @@ pub struct AgilePaging {
     loads: u64,
     cr3_exits: u64,
     made: u64,
-    /// Entries of the nested tables that the last interval used.
+    /// Entries of the nested tables that were used since the policy acted, up to the interval's end.
     young: u64,
     /// The flush to come concerns nested tables as well.
     flushes_nested: bool,
@@ -367,6 +368,17 @@ impl AgilePaging {
             violate(&mut self.nested, violation, vcpu, gva, fetch, &mut Vm { host, counts })
         });
         self.tell_shadow(host);
+    }
+
+    /// The guest's page fault came where the shadow tables end. True if the way goes on in nested mode: that took an exit.
+    fn switch_for_fault(&mut self, vm: &mut Vm<'_>, vcpu: usize, gva: Gva, guest: &GuestTables) -> bool {
+        let switches = self.exit(vcpu, vm, |agile, host, done| {
+            agile.shadow.switches_for_fault(vcpu, gva, guest, host, done)
+        });
+        if switches {
+            vm.counts.log_exits(|| Access { gva, gpa: None, write: false, fetch: false, present: false });
+        }
+        switches
     }
 
     /// What must be done before a walk.

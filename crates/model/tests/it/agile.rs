@@ -89,7 +89,7 @@ proptest! {
 
     #[test]
     fn with_everything_in_nested_mode_it_is_nested_paging(
-        which in 0usize..4, variant in 0usize..12, cpus in 1usize..3, large in any::<bool>(), ops in ops(1500)
+        which in 0..crate::random::PROFILES, variant in 0usize..12, cpus in 1usize..3, large in any::<bool>(), ops in ops(1500)
     ) {
         let profile = crate::random::profile(which, variant);
         let mut guest = Guest::new(cpus);
@@ -103,7 +103,7 @@ proptest! {
 
     #[test]
     fn with_everything_in_shadow_mode_it_is_shadow_paging(
-        which in 0usize..4, variant in 0usize..12, cpus in 1usize..3, large in any::<bool>(), ops in ops(1500)
+        which in 0..crate::random::PROFILES, variant in 0usize..12, cpus in 1usize..3, large in any::<bool>(), ops in ops(1500)
     ) {
         let profile = crate::random::profile(which, variant);
         let mut all = profile.clone();
@@ -223,6 +223,37 @@ fn a_page_fault_exits_where_its_walk_ends_in_the_shadow_tables() {
     assert_eq!((s.exits_guest_fault, s.all_exits()), (1, 1));
     let s = added(&stream.and(&[store(at); 2].concat()), &[fault], &[SHADOW_FIRST]);
     assert_eq!((s.exits_violation, s.all_exits()), (0, 0), "the table is in nested mode");
+}
+
+/// A guest that begins in shadow mode and stores an entry of [`VA`]'s table before any walk comes to it.
+fn written_first() -> Stream {
+    let mut stream = Stream::new();
+    let root = stream.table(4);
+    let at = stream.map(root, VA, 1, 0x1_2345 << 12 | WRITE);
+    stream.map(root, TABLES, 1, at >> 12 << 12 | WRITE);
+    let entry = stream.entry(at);
+    stream.start(root).and(&[PtStore { gpa: at, old: entry, new: entry }])
+}
+
+#[test]
+fn a_table_that_was_written_before_its_first_walk_is_shadowed_by_that_walk_and_stays_so() {
+    let stream = written_first().and(&[Load(VA), INTERVAL]);
+    let s = added(&stream, &[Event::Fault { gva: VA + 0x1000, error: 0 }], &[SHADOW_FIRST]);
+    assert_eq!((s.exits_guest_fault, s.all_exits()), (1, 1));
+    // Without that walk it is in nested mode, where page faults do not exit. One exit switches.
+    let stream = written_first().and(&[INTERVAL]);
+    let s = added(&stream, &[Event::Fault { gva: VA + 0x1000, error: 0 }], &[SHADOW_FIRST]);
+    assert_eq!((s.exits_hidden_fault, s.all_exits()), (1, 1));
+}
+
+#[test]
+fn a_protection_fault_by_a_table_in_nested_mode_does_not_exit_once_the_entry_above_switches() {
+    let stream = written_first().and(&[INTERVAL, Load(TABLES)]);
+    let fault = Event::Fault { gva: VA, error: 3 };
+    let s = added(&stream, &[fault], &[SHADOW_FIRST]);
+    assert_eq!((s.exits_hidden_fault, s.all_exits()), (1, 1));
+    let s = added(&stream, &[fault, fault], &[SHADOW_FIRST]);
+    assert_eq!(s.all_exits(), 1);
 }
 
 /// Pages of a made program.

@@ -22,6 +22,7 @@ mod references;
 mod region;
 mod regions;
 mod sampled;
+mod shadow_random;
 mod steady;
 mod stream;
 mod swaps;

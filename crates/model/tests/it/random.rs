@@ -9,7 +9,13 @@ use bifold_mmu::format::{PAE, X86_32, X86_64_4_LEVEL, X86_64_5_LEVEL};
 use bifold_model::{Config, Model, Options, Outcome, Paging, Profile};
 use proptest::prelude::*;
 
-const PROFILES: [&str; 4] = ["geometry-g", "i5-7600", "phenom2-x3-720", "sapphire-rapids"];
+/// Built-in profiles.
+pub const PROFILES: usize = 13;
+
+#[test]
+fn every_built_in_profile_is_drawn() {
+    assert_eq!(Profile::builtin_names().count(), PROFILES);
+}
 
 pub fn model(profile: &Profile, configs: &[Config], cpus: usize, words: &[u64]) -> Outcome {
     model_of(Tables::Long(4), profile, configs, cpus, words)
@@ -60,7 +66,7 @@ fn equal_to_reference(
 
 /// A profile as it is, with other walk caches, or with TLBs so small that entries leave them all the time.
 pub fn profile(which: usize, variant: usize) -> Profile {
-    let name = PROFILES[which % 4];
+    let name = Profile::builtin_names().nth(which).unwrap();
     let caches: &[&str] = match variant % 6 {
         0..=2 => &[],
         3 => &["walk_cache.variant=1d"],
@@ -80,7 +86,10 @@ pub fn profile(which: usize, variant: usize) -> Profile {
         "phenom2-x3-720" => {
             &["tlb.l1d.entries=8", "tlb.l1i-4k.entries=4", "tlb.l2d-4k.entries=16", "tlb.l2i-4k.entries=8"]
         }
-        _ => &["tlb.l1d-4k.entries=12", "tlb.l1d-1g.entries=2", "tlb.l1i-4k.entries=8", "tlb.l2.entries=32"],
+        "sapphire-rapids" => {
+            &["tlb.l1d-4k.entries=12", "tlb.l1d-1g.entries=2", "tlb.l1i-4k.entries=8", "tlb.l2.entries=32"]
+        }
+        _ => &[],
     };
     let overrides: Vec<String> = caches.iter().chain(small).map(|s| s.to_string()).collect();
     Profile::load(name, &overrides).unwrap()
@@ -100,7 +109,8 @@ pub fn known(format: &Format) -> Vec<Config> {
     Config::KNOWN.into_iter().filter(|c| c.mode.serves(format)).collect()
 }
 
-/// Has the slow reference this mode? It does not follow shadow pages; guests within guests are compared in `inside.rs`.
+/// Has the slow reference this mode for the comparisons here? Shadow and agile paging are compared in `shadow_random.rs`, guests
+/// within guests in `inside.rs`.
 pub fn has_reference(mode: Paging) -> bool {
     matches!(mode, Paging::Native | Paging::Nested | Paging::Offset | Paging::Direct)
 }
@@ -120,14 +130,14 @@ proptest! {
 
     #[test]
     fn a_configuration_alone_counts_what_the_reference_counts(
-        which in 0usize..4, variant in 0usize..12, ops in ops(1500)
+        which in 0..PROFILES, variant in 0usize..12, ops in ops(1500)
     ) {
         equal_to_reference(&profile(which, variant), 1, &ops, false)?;
     }
 
     #[test]
     fn tables_of_every_format_on_either_side_count_what_the_reference_counts(
-        which in 0usize..4, variant in 0usize..12, guest_format in formats(), host_depth in 4u8..6, ops in ops(800)
+        which in 0..PROFILES, variant in 0usize..12, guest_format in formats(), host_depth in 4u8..6, ops in ops(800)
     ) {
         let profile = profile(which, variant);
         let mut guest = Guest::of(guest_format, 2);
@@ -154,20 +164,20 @@ proptest! {
     }
 
     #[test]
-    fn two_cpus_count_what_the_reference_counts(which in 0usize..4, variant in 0usize..12, ops in ops(1500)) {
+    fn two_cpus_count_what_the_reference_counts(which in 0..PROFILES, variant in 0usize..12, ops in ops(1500)) {
         equal_to_reference(&profile(which, variant), 2, &ops, false)?;
     }
 
     #[test]
     fn all_configurations_together_count_what_the_reference_counts(
-        which in 0usize..4, variant in 0usize..12, ops in ops(1500)
+        which in 0..PROFILES, variant in 0usize..12, ops in ops(1500)
     ) {
         equal_to_reference(&profile(which, variant), 2, &ops, true)?;
     }
 
     #[test]
     fn a_configuration_counts_the_same_alone_and_in_company(
-        which in 0usize..4, variant in 0usize..12, cpus in 1usize..3, format in formats(), ops in ops(1500)
+        which in 0..PROFILES, variant in 0usize..12, cpus in 1usize..3, format in formats(), ops in ops(1500)
     ) {
         let profile = profile(which, variant);
         let mut guest = Guest::of(format, cpus);

@@ -157,32 +157,34 @@ impl PagingMode for AgilePaging {
                 End::Nested => return,
                 // The guest's tables may lead to one in nested mode, where the fault comes again.
                 End::Shadow(_) => {
-                    let switches = self.exit(vcpu, &mut cpu.vm, |agile, host, done| {
-                        agile.shadow.switches_for_fault(vcpu, gva, guest, host, done)
-                    });
-                    if !switches {
+                    if !self.switch_for_fault(&mut cpu.vm, vcpu, gva, guest) {
                         return;
                     }
-                    cpu.vm.counts.log_exits(|| Access {
-                        gva,
-                        gpa: None,
-                        write: false,
-                        fetch: false,
-                        present: false,
-                    });
                     self.after_exit(cpu, vcpu);
                 }
             }
         }
     }
 
-    /// A table of the nested part that the nested tables do not map is a violation for this walk too.
+    /// The hypervisor switches to the nested part where the shadow tables end above it. There, a table that the nested tables do not
+    /// map is a violation for this walk too.
     fn permission_fault(&mut self, vm: &mut Vm<'_>, vcpu: usize, gva: Gva, _: Gpa, guest: &GuestTables) {
-        while let Part::Nested(start, known) = self.part(vcpu, gva) {
-            let Some(violation) = self.nested.unmapped_table(guest, start, known, gva) else { return };
-            vm.host.note_unmapped(true);
-            violate(&mut self.nested, violation, vcpu, gva, false, vm);
-            self.tell_shadow(vm.host);
+        loop {
+            match self.part(vcpu, gva) {
+                Part::Nested(start, known) => {
+                    let Some(violation) = self.nested.unmapped_table(guest, start, known, gva) else {
+                        return;
+                    };
+                    vm.host.note_unmapped(true);
+                    violate(&mut self.nested, violation, vcpu, gva, false, vm);
+                    self.tell_shadow(vm.host);
+                }
+                Part::Shadow(_) => {
+                    if !self.switch_for_fault(vm, vcpu, gva, guest) {
+                        return;
+                    }
+                }
+            }
         }
     }
 
@@ -324,7 +326,7 @@ impl PagingMode for AgilePaging {
     }
 
     fn begin_interval(&mut self) {
-        self.young = self.nested.young() + std::mem::take(&mut self.made);
+        self.young += self.nested.young() + std::mem::take(&mut self.made);
         self.shadow.begin_interval();
         self.nested.begin_interval();
         self.due = true;

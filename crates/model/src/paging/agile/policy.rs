@@ -75,7 +75,8 @@ impl AgilePaging {
             self.spaces.iter().filter(|s| is_nested(s) == Some(true)).map(|s| s.walks).sum();
         let sharers = self.spaces.iter().filter(|s| is_nested(s) == Some(false)).count();
         let exit_cycles = exit_cycles as f64 / sharers.max(1) as f64;
-        let fill = self.young as f64 / ENTRIES_PER_FAULT * self.costs.hidden_fault.cycles as f64;
+        let fill = std::mem::take(&mut self.young) as f64 / ENTRIES_PER_FAULT
+            * self.costs.hidden_fault.cycles as f64;
         let mut to_nested = Vec::new();
         let mut shadowed = false;
         for space in &mut self.spaces {
@@ -132,6 +133,8 @@ impl AgilePaging {
     /// An interval has ended: the frames of tables that are in nested mode in the next one.
     fn tables_that_stay(&mut self) -> HashSet<u64> {
         let mut stay = std::mem::take(&mut self.written);
+        // What was written before the first walk came to it, and is shadowed since, does not move by that.
+        stay.retain(|gfn| !self.shadow.is_protected(*gfn));
         for gfn in self.shadow.take_moved() {
             self.moved.entry(gfn).or_default().times += 1;
         }

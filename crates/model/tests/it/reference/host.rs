@@ -39,6 +39,9 @@ pub struct Host {
     pub upper: HashSet<Key>,
     /// Entries with the accessed bit.
     pub accessed: HashSet<Key>,
+    /// Entries that walks have used in this interval or violations made, and how many walks used first.
+    walked: HashSet<Key>,
+    walked_first: u64,
     /// The look of the last use.
     used: HashMap<Key, u32>,
     looks: u32,
@@ -66,6 +69,8 @@ impl Host {
             mapped: HashMap::new(),
             upper: HashSet::new(),
             accessed: HashSet::new(),
+            walked: HashSet::new(),
+            walked_first: 0,
             used: HashMap::new(),
             looks: 0,
             swapped_in: 0,
@@ -150,7 +155,19 @@ impl Host {
         }
         let writable = self.backing(gpa);
         self.mapped.insert(key, writable);
+        self.walked.insert(key);
         self.accessed.insert(key);
+    }
+
+    /// A walk ends at the entry.
+    pub fn walks(&mut self, key: Key) {
+        self.walked_first += u64::from(self.walked.insert(key));
+    }
+
+    /// Ends the interval. Returns how many entries that were there before it walks have used in it.
+    pub fn end_interval(&mut self) -> u64 {
+        self.walked.clear();
+        std::mem::take(&mut self.walked_first)
     }
 
     /// Takes pages back, page by page. Returns the frames that are unmapped: all those of a page of which a part goes.

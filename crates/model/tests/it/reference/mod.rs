@@ -1,9 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! A slow model of native and nested paging, written apart from the one under test:
+//! A slow model of native, nested, shadow and agile paging, written apart from the one under test:
 //! it reads the event stream, keeps everything in lists and maps, has no filter and
 //! shares no state between configurations. Of the crates it takes the event stream,
 //! profiles, and where the host places a frame ([`HostMemory::hpa`]).
 
+mod agile;
 pub mod caches;
 pub mod data_caches;
 pub mod exits;
@@ -12,12 +13,14 @@ mod hypercalls;
 pub mod inside;
 mod lists;
 pub mod placed;
+mod shadow;
 mod tables;
 pub mod tlb;
 mod walks;
 
+use agile::Agile;
 use bifold_mmu::{Gpa, PageSize};
-use bifold_model::{Config, ConfigOutcome, Paging, Profile, Virtualization};
+use bifold_model::{Config, ConfigOutcome, Paging, Profile, Sample, Virtualization};
 use bifold_trace::{Event, decode};
 use caches::Caches;
 use data_caches::DataCaches;
@@ -129,6 +132,8 @@ pub struct Reference {
     pub hypercalls: Hypercalls,
     /// Local and remote references, if they are asked for.
     pub placed: Option<Placed>,
+    /// Agile paging's part.
+    agile: Option<Box<Agile>>,
 }
 
 /// Where a walk ended: level, address of the entry, its value, writes allowed.
@@ -146,8 +151,8 @@ impl Reference {
     pub fn new(profile: &Profile, config: Config, frames: u64, cpus: usize, seed: u64) -> Self {
         let is_inside = config.mode == Paging::NestedOnNested;
         let svm = profile.cpu.virtualization == Virtualization::Svm;
-        let host =
-            (config.mode == Paging::Nested || is_inside).then(|| Host::new(config.host_page, frames, seed));
+        let host = (matches!(config.mode, Paging::Nested | Paging::Agile | Paging::Shadow) || is_inside)
+            .then(|| Host::new(config.host_page, frames, seed));
         let cpu = || Cpu {
             root: 0,
             registers: [0; 4],
@@ -173,6 +178,7 @@ impl Reference {
             walks_use_caches: true,
             hypercalls: Hypercalls::default(),
             placed: None,
+            agile: None,
         }
     }
 
@@ -180,6 +186,11 @@ impl Reference {
     pub fn of(self, format: Tables) -> Self {
         let pcid = self.pcid && matches!(format, Tables::Long(_));
         Reference { format, pcid, ..self }
+    }
+
+    /// What agile paging has of exits and shadow pages.
+    pub fn agile_counts(&self) -> Sample {
+        self.agile.as_ref().map(|agile| agile.done).unwrap_or_default()
     }
 
     pub fn consume(&mut self, mut words: &[u64]) {
@@ -229,6 +240,11 @@ impl Reference {
     }
 
     pub fn event(&mut self, event: Event<'_>) {
+        if let Some(mut agile) = self.agile.take() {
+            self.agile_event(&mut agile, event);
+            self.agile = Some(agile);
+            return;
+        }
         self.note_hypercalls(&event);
         let cpu = &mut self.cpus[self.current];
         match event {

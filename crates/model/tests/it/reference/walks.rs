@@ -152,6 +152,9 @@ impl Reference {
         let page = if leaf == host.page as u8 + 1 { key.1 } else { key.1 | u64::from(leaf) << 48 };
         let caches = &mut self.cpus[self.current].caches;
         if caches.nested_holds(page, write) {
+            if let Some(host) = &mut self.host {
+                host.walks(key);
+            }
             return Ok(());
         }
         let start = caches.first_level(Of::Host, gpa, depth);
@@ -184,6 +187,7 @@ impl Reference {
         let Some(host) = &mut self.host else { return Ok(()) };
         match composed.unwrap_or_else(|| host.mapped.get(&key).copied()).as_ref() {
             Some(&writable) if writable || !write => {
+                host.walks(key);
                 host.accessed.insert(key);
                 self.cpus[self.current].caches.nested_file(page, writable);
                 Ok(())
