@@ -167,22 +167,22 @@ impl Reference {
         }
     }
 
-    /// The table where walks begin.
-    fn agile_root(&self, a: &Agile) -> Table {
+    /// The table where walks begin; none where PAE's entry is not present.
+    fn agile_root(&self, a: &Agile, va: u64) -> Option<Table> {
         let on = &a.cpus[self.current];
         let space = on.space.expect("the vCPU has loaded CR3");
-        match a.is_nested(space) {
+        Some(match a.is_nested(space) {
             true => Table::Guest(on.cr3 & ADDRESS, !a.spaces[space].fresh),
-            false => Table::Shadow(a.shadow.root(self.current).expect("a shadowed vCPU has a root")),
-        }
+            false => return a.shadow.root(self.current, va).map(Table::Shadow),
+        })
     }
 
     /// The tables that a protection fault reads, without references.
     fn agile_see(&self, a: &Agile, va: u64) -> End {
         let host = host_of(&self.host);
-        let mut table = self.agile_root(a);
+        let Some(mut table) = self.agile_root(a, va) else { return End::Shadow(None) };
         let end = self.look_up(va).0;
-        for level in (1..=self.format.depth()).rev() {
+        for level in (1..=a.shadow.depth).rev() {
             match table {
                 Table::Shadow(page) => match a.shadow.pages[page].entries.get(&index(va, level)) {
                     None => return End::Shadow(None),
@@ -198,7 +198,7 @@ impl Reference {
                     if level == end {
                         break;
                     }
-                    table = Table::Guest(entry_at(&self.tables, at) & ADDRESS, false);
+                    table = Table::Guest(entry_at(&self.tables, self.format, at) & ADDRESS, false);
                 }
             }
         }
@@ -220,8 +220,8 @@ impl Reference {
 
     fn agile_read(&mut self, a: &Agile, va: u64, write: bool) -> Result<End, (u64, bool)> {
         let cpu = self.current;
-        let depth = self.format.depth();
-        let mut table = self.agile_root(a);
+        let depth = a.shadow.depth;
+        let Some(mut table) = self.agile_root(a, va) else { return Ok(End::Shadow(None)) };
         let physical = self.cpus[cpu].caches.physical();
         let start = self.cpus[cpu].caches.first_level(Of::Guest, va, depth);
         for level in (1..=depth).rev() {
@@ -256,7 +256,7 @@ impl Reference {
                 (_, Some(Spte::Table(child))) => table = Table::Shadow(child),
                 (_, Some(Spte::Switch(gfn))) => table = Table::Guest(gfn << 12, true),
                 (Table::Guest(..), _) => {
-                    let entry = entry_at(&self.tables, at);
+                    let entry = entry_at(&self.tables, self.format, at);
                     if entry & PRESENT == 0 {
                         return Ok(End::Nested);
                     }
