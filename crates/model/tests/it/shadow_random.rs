@@ -79,13 +79,14 @@ proptest! {
 
     #[test]
     fn agile_paging_counts_what_the_reference_counts(
-        (which, variant, machine, large) in (0..PROFILES, 0usize..12, machines(), any::<bool>()),
+        (which, variant, machine, large, tagged) in (0..PROFILES, 0usize..12, machines(), any::<bool>(), any::<bool>()),
         (writes, shadow, sets_both, cr3_cache) in (1u32..6, any::<bool>(), any::<bool>(), 0u8..3),
         ops in ops(1500)
     ) {
         let tables = Tables::Long(machine.tables.depth().max(4));
         let machine = Machine { tables, ..machine };
         let mut profile = profile(which, variant);
+        profile.cpu.tlb_tagged = tagged;
         let agile = &mut profile.agile;
         (agile.writes, agile.sets_both, agile.cr3_cache) = (writes, sets_both, cr3_cache);
         agile.start = if shadow { AgileStart::Shadow } else { AgileStart::Nested };
@@ -95,10 +96,11 @@ proptest! {
     #[test]
     fn shadow_paging_counts_what_the_reference_counts(
         (which, variant, machine, size) in (0..PROFILES, 0usize..12, machines(), 0usize..3),
-        newer in any::<bool>(),
+        (newer, tagged) in (any::<bool>(), any::<bool>()),
         ops in ops(1500)
     ) {
         let mut profile = profile(which, variant);
+        profile.cpu.tlb_tagged = tagged;
         profile.kvm = if newer { KvmVersion::Linux6_12 } else { KvmVersion::Linux6_1 };
         // No table ever moves to nested mode.
         let mut rules = profile.clone();

@@ -126,9 +126,6 @@ impl Agile {
     /// What the hypervisor decides at an interval's end.
     fn decide(&mut self, guest: &HashMap<u64, Vec<u64>>, host: &Host) {
         self.due = false;
-        if self.is_plain() {
-            return;
-        }
         let mut stay: HashSet<u64> = std::mem::take(&mut self.written).into_iter().collect();
         stay.retain(|gfn| !self.shadow.is_protected(*gfn));
         for gfn in std::mem::take(&mut self.shadow.moved) {
@@ -320,7 +317,7 @@ impl Reference {
     /// A load of CR3 exits while some address space is shadowed, unless the hardware knows the root.
     fn load_agile_root(&mut self, a: &mut Agile, value: u64) {
         let cpu = self.current;
-        if a.due {
+        if a.due && !a.is_plain() {
             a.decide(&self.tables, host_of(&self.host));
         }
         let space = a.enter(cpu, value);

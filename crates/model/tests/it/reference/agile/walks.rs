@@ -31,16 +31,19 @@ impl Reference {
     fn after_exit(&mut self, a: &Agile) {
         let cpu = self.current;
         let caches = &mut self.cpus[cpu].caches;
-        if a.nested_lost || !a.profile.cpu.tlb_tagged {
+        if a.nested_lost {
             caches.flush_all();
-        } else if a.shadow.asked == Asked::All || a.shadow.asked == Asked::One(cpu) {
+        } else if !a.profile.cpu.tlb_tagged
+            || a.shadow.asked == Asked::All
+            || a.shadow.asked == Asked::One(cpu)
+        {
             caches.flush_guest();
         }
     }
 
     fn before_walk(&mut self, a: &mut Agile) {
         a.nested_lost = false;
-        if a.due {
+        if a.due && !a.is_plain() {
             a.decide(&self.tables, host_of(&self.host));
             self.after_exit(a);
         }
