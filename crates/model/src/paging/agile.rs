@@ -393,9 +393,11 @@ impl AgilePaging {
 
     /// KVM flushes before the guest goes on. A walk cache must not keep a table that this very fault has zapped.
     fn after_exit<M: Memory>(&self, cpu: &mut Walker<'_, M>, vcpu: usize) {
-        if !cpu.tagged || self.flushes_nested {
+        // Without tags an exit flushes what goes by the guest's addresses, and no translations of the nested tables alone (Intel SDM
+        // vol. 3C, "Operations that invalidate cached mappings").
+        if self.flushes_nested {
             cpu.caches.flush_all();
-        } else if self.shadow.asks_to_flush(vcpu) {
+        } else if !cpu.tagged || self.shadow.asks_to_flush(vcpu) {
             cpu.caches.flush_guest();
         }
     }

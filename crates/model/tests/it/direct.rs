@@ -107,7 +107,7 @@ proptest! {
 
     #[test]
     fn hypercalls_are_those_that_the_reference_counts(
-        which in 0usize..4, variant in 0usize..12, cpus in 1usize..3, tables in formats(), ops in ops(1500)
+        which in 0..crate::random::PROFILES, variant in 0usize..12, cpus in 1usize..3, tables in formats(), ops in ops(1500)
     ) {
         let profile = profile(which, variant);
         let mut guest = Guest::of(tables, cpus);

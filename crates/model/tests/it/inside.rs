@@ -7,7 +7,7 @@ use crate::random::{cases, formats, model_of, profile as any_profile};
 use crate::reference::inside::Inside;
 use crate::reference::{Counts, LARGE, Reference, Tables, WRITE};
 use crate::stream::{Stream, profile};
-use bifold_model::{Config, ConfigOutcome, Profile, Sample};
+use bifold_model::{Config, ConfigOutcome, Profile, Sample, TagKind};
 use bifold_trace::Event;
 use bifold_trace::Event::{Cr3, Fault, Load, PtStore, Store};
 use proptest::prelude::*;
@@ -147,7 +147,7 @@ fn profile_of(which: usize, vmx: bool) -> Profile {
     let name = plain.name.clone();
     let vendor = format!("cpu.virtualization={}", if vmx { "vmx" } else { "svm" });
     let mut set = vec![vendor, "cpu.tlb_tagged=true".into()];
-    if which % 4 == 2 {
+    if plain.walk_cache.tag == TagKind::Physical {
         set.push("walk_cache.variant=none".into());
     }
     Profile::load(&name, &set).unwrap()
@@ -158,15 +158,16 @@ proptest! {
 
     #[test]
     fn nested_on_nested_paging_counts_what_the_reference_counts(
-        which in 0usize..4, vmx: bool, huge: bool, ops in ops(800)
+        which in 0..crate::random::PROFILES, vmx: bool, huge: bool, guest_depth in 4u8..6, ops in ops(800)
     ) {
         let profile = profile_of(which, vmx);
         let config = config(if huge { "nested-on-nested-2m" } else { "nested-on-nested-4k" });
-        let mut guest = Guest::new(1);
+        let tables = Tables::Long(guest_depth);
+        let mut guest = Guest::of(tables, 1);
         guest.run(&ops);
-        let all = model_of(Tables::Long(4), &profile, &[config], 1, &guest.words);
+        let all = model_of(tables, &profile, &[config], 1, &guest.words);
         prop_assert_eq!(all.untranslated, 0);
-        let mut slow = Reference::new(&profile, config, FRAMES, 1, all.seed);
+        let mut slow = Reference::new(&profile, config, FRAMES, 1, all.seed).of(tables);
         slow.consume(&guest.words);
         // Flushes that the outer hypervisor asks for count for each request.
         let got = Counts { flushes: slow.counts.flushes, ..Counts::of(&all.configs[0]) };
@@ -179,7 +180,7 @@ proptest! {
 
     #[test]
     fn shadow_paging_in_a_virtual_machine_exits_as_on_the_machine_and_walks_in_two_dimensions(
-        which in 0usize..4, cpus in 1usize..3, huge: bool, tables in formats(), ops in ops(800)
+        which in 0..crate::random::PROFILES, cpus in 1usize..3, huge: bool, tables in formats(), ops in ops(800)
     ) {
         let profile = Profile::load(&any_profile(which, 0).name, &[
             "walk_cache.variant=none".into(), "cpu.virtualization=vmx".into(), "cpu.tlb_tagged=true".into(),

@@ -86,7 +86,7 @@ proptest! {
 
     #[test]
     fn local_and_remote_references_are_those_of_the_reference(
-        which in 0usize..4, variant in 0usize..12, cpus in 1usize..5, guest_nodes in 1u64..3, host_nodes in 1u64..4,
+        which in 0..crate::random::PROFILES, variant in 0usize..12, cpus in 1usize..5, guest_nodes in 1u64..3, host_nodes in 1u64..4,
         ops in ops(1200)
     ) {
         let mut guest = Guest::new(cpus);
@@ -112,7 +112,7 @@ proptest! {
 
     #[test]
     fn offset_paging_walks_as_the_machine_does_and_placements_change_no_count(
-        which in 0usize..4, variant in 0usize..12, cpus in 1usize..5, ops in ops(800)
+        which in 0..crate::random::PROFILES, variant in 0usize..12, cpus in 1usize..5, ops in ops(800)
     ) {
         let profile = profile(which, variant);
         let mut guest = Guest::new(cpus);

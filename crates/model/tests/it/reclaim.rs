@@ -115,7 +115,7 @@ proptest! {
 
     #[test]
     fn nested_paging_over_a_host_that_takes_pages_back_counts_what_the_reference_counts(
-        which in 0usize..4, variant in 0usize..12, cpus in 1usize..3, rounds in rounds(150)
+        which in 0..crate::random::PROFILES, variant in 0usize..12, cpus in 1usize..3, rounds in rounds(150)
     ) {
         let profile = profile(which, variant);
         let mut model = Model::new(&profile, options(&Config::KNOWN, cpus, 1e-6));
@@ -222,7 +222,7 @@ proptest! {
     #[test]
     fn every_mode_and_vms_that_switch_take_the_exits_of_the_reference_after_pages_are_taken_back(
         format in formats(), cpus in 1usize..3, steps in steps(), turns in proptest::collection::vec(any::<bool>(), 0..40),
-        which in 0usize..4, variant in 0usize..12
+        which in 0..crate::random::PROFILES, variant in 0usize..12
     ) {
         let profile = profile(which, variant);
         // AMD's walks of nested tables read PAE's root.

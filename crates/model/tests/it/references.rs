@@ -122,7 +122,7 @@ proptest! {
 
     #[test]
     fn walks_read_the_addresses_that_the_reference_reads(
-        which in 0usize..4, variant in 0usize..6, format in formats(), ops in ops(600)
+        which in 0..crate::random::PROFILES, variant in 0usize..6, format in formats(), ops in ops(600)
     ) {
         let profile = profile(which, variant);
         let mut writer = Guest::of(format, 1);

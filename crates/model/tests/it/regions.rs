@@ -110,7 +110,7 @@ proptest! {
     /// That of walks and TLBs is independent of it.
     #[test]
     fn each_region_counts_what_lies_between_its_borders(
-        which in 0usize..4, variant in 0usize..12, ops in ops(1200), cpus in 1usize..3,
+        which in 0..crate::random::PROFILES, variant in 0usize..12, ops in ops(1200), cpus in 1usize..3,
         at in proptest::collection::vec(any::<u16>(), 3..12)
     ) {
         let profile = profile(which, variant);
@@ -155,7 +155,7 @@ proptest! {
     /// What follows a region changes nothing in it.
     #[test]
     fn the_first_region_is_what_it_is_where_the_recording_ends_with_it(
-        which in 0usize..4, ops in ops(1200), cpus in 1usize..3, at in proptest::collection::vec(any::<u16>(), 3..8)
+        which in 0..crate::random::PROFILES, ops in ops(1200), cpus in 1usize..3, at in proptest::collection::vec(any::<u16>(), 3..8)
     ) {
         let profile = profile(which, 0);
         let mut guest = Guest::new(cpus);
@@ -184,7 +184,7 @@ proptest! {
 
     #[test]
     fn charges_are_those_of_regions_however_the_stream_is_cut(
-        which in 0usize..4, ops in ops(800), at in proptest::collection::vec(any::<u16>(), 3..8), piece in 1usize..400
+        which in 0..crate::random::PROFILES, ops in ops(800), at in proptest::collection::vec(any::<u16>(), 3..8), piece in 1usize..400
     ) {
         let profile = profile(which, 0);
         let mut guest = Guest::new(1);

@@ -3,7 +3,7 @@
 //! reason and shadow pages. Agile paging with every policy and both options of the hardware, shadow paging of both versions of KVM.
 
 use crate::guest::{FRAMES, Guest, Op, ops};
-use crate::random::{PROFILES, cases, format, profile};
+use crate::random::{PROFILES, cases, format, formats, profile};
 use crate::reference::{Counts, Reference, Tables};
 use bifold_model::{AgileStart, Config, KvmVersion, Model, Options, Profile, Sample};
 use proptest::prelude::*;
@@ -19,18 +19,18 @@ fn exits(s: &Sample) -> Vec<(&'static str, u64)> {
     s.exits().filter(|(reason, _)| *reason != "violation").chain(work).filter(|(_, n)| *n > 0).collect()
 }
 
-/// A machine and its guest: levels of the guest's and of the nested tables, vCPUs, seconds of an interval.
+/// A machine and its guest: the guest's tables, levels of the nested ones, vCPUs, seconds of an interval.
 #[derive(Debug, Clone, Copy)]
 struct Machine {
-    depth: u8,
+    tables: Tables,
     nested_depth: u8,
     cpus: usize,
     interval_seconds: f64,
 }
 
 fn machines() -> impl Strategy<Value = Machine> {
-    (4u8..6, 4u8..6, 1usize..3, 0i32..4).prop_map(|(depth, nested_depth, cpus, interval)| Machine {
-        depth,
+    (formats(), 4u8..6, 1usize..3, 0i32..4).prop_map(|(tables, nested_depth, cpus, interval)| Machine {
+        tables,
         nested_depth,
         cpus,
         interval_seconds: 1e-6 * 10f64.powi(interval),
@@ -45,9 +45,8 @@ fn equal(
     machine: Machine,
     ops: &[Op],
 ) -> Result<(), TestCaseError> {
-    let Machine { depth, nested_depth, cpus, interval_seconds } = machine;
+    let Machine { tables, nested_depth, cpus, interval_seconds } = machine;
     let config = Config::from_name(config).unwrap();
-    let tables = Tables::Long(depth);
     let mut guest = Guest::of(tables, cpus);
     guest.run(ops);
     let options = Options {
@@ -80,11 +79,14 @@ proptest! {
 
     #[test]
     fn agile_paging_counts_what_the_reference_counts(
-        (which, variant, machine, large) in (0..PROFILES, 0usize..12, machines(), any::<bool>()),
+        (which, variant, machine, large, tagged) in (0..PROFILES, 0usize..12, machines(), any::<bool>(), any::<bool>()),
         (writes, shadow, sets_both, cr3_cache) in (1u32..6, any::<bool>(), any::<bool>(), 0u8..3),
         ops in ops(1500)
     ) {
+        let tables = Tables::Long(machine.tables.depth().max(4));
+        let machine = Machine { tables, ..machine };
         let mut profile = profile(which, variant);
+        profile.cpu.tlb_tagged = tagged;
         let agile = &mut profile.agile;
         (agile.writes, agile.sets_both, agile.cr3_cache) = (writes, sets_both, cr3_cache);
         agile.start = if shadow { AgileStart::Shadow } else { AgileStart::Nested };
@@ -94,10 +96,11 @@ proptest! {
     #[test]
     fn shadow_paging_counts_what_the_reference_counts(
         (which, variant, machine, size) in (0..PROFILES, 0usize..12, machines(), 0usize..3),
-        newer in any::<bool>(),
+        (newer, tagged) in (any::<bool>(), any::<bool>()),
         ops in ops(1500)
     ) {
         let mut profile = profile(which, variant);
+        profile.cpu.tlb_tagged = tagged;
         profile.kvm = if newer { KvmVersion::Linux6_12 } else { KvmVersion::Linux6_1 };
         // No table ever moves to nested mode.
         let mut rules = profile.clone();

@@ -108,7 +108,7 @@ proptest! {
 
     #[test]
     fn references_are_those_of_the_stream_and_of_native_walks(
-        which in 0usize..4, variant in 0usize..12, ops in ops(1500), cpus in 1usize..3,
+        which in 0..crate::random::PROFILES, variant in 0usize..12, ops in ops(1500), cpus in 1usize..3,
     ) {
         let mut guest = Guest::new(cpus);
         guest.run(&ops);

@@ -60,12 +60,12 @@ pub struct Agile {
 }
 
 impl Agile {
-    pub fn new(profile: &Profile, depth: u8, cpus: usize, interval_seconds: f64) -> Agile {
+    pub fn new(profile: &Profile, format: Tables, cpus: usize, interval_seconds: f64) -> Agile {
         let interval = ((interval_seconds * profile.cpu.frequency_hz as f64) as u64).max(1);
         let keys = profile.agile;
         Agile {
             profile: profile.clone(),
-            shadow: Shadow::new(depth, cpus, keys.writes, keys.sets_both, profile.kvm),
+            shadow: Shadow::new(format, cpus, keys.writes, keys.sets_both, profile.kvm),
             cpus: vec![OnCpu::default(); cpus],
             spaces: Vec::new(),
             written: BTreeSet::new(),
@@ -134,9 +134,6 @@ impl Agile {
     /// What the hypervisor decides at an interval's end.
     fn decide(&mut self, guest: &HashMap<u64, Vec<u64>>, host: &Host) {
         self.due = false;
-        if self.is_plain() {
-            return;
-        }
         let mut stay: HashSet<u64> = std::mem::take(&mut self.written).into_iter().collect();
         stay.retain(|gfn| !self.shadow.is_protected(*gfn));
         for gfn in std::mem::take(&mut self.shadow.moved) {
@@ -217,7 +214,7 @@ impl Agile {
 impl Reference {
     /// The same over agile paging's tables, with intervals of so many seconds, or over shadow paging's if nothing ever moves.
     pub fn agile(self, profile: &Profile, interval_seconds: f64) -> Reference {
-        let agile = Agile::new(profile, self.format.depth(), self.cpus.len(), interval_seconds);
+        let agile = Agile::new(profile, self.format, self.cpus.len(), interval_seconds);
         Reference { agile: Some(Box::new(agile)), ..self }
     }
 
@@ -247,8 +244,13 @@ impl Reference {
                 assert_eq!((old ^ value) & !(1 << 7), 0, "no bit but PGE changes here");
                 let svm = a.profile.cpu.virtualization == Virtualization::Svm;
                 if a.is_plain() && (svm || old != value) {
+                    if old != value {
+                        self.read_registers();
+                    }
                     let host = host_of(&self.host);
                     if old != value {
+                        a.shadow.load_registers(cpu, self.cpus[cpu].registers);
+                        a.shadow.reload(cpu, &self.tables, host);
                         a.shadow.flush_global(cpu, &self.tables, host);
                     }
                     a.shadow.settle(Some((&self.tables, host)), &mut a.done);
@@ -276,11 +278,11 @@ impl Reference {
                 self.carry_out(a);
                 self.cpus[cpu].tlb.invalidate(gva);
             }
-            Event::PtStore { gpa, new, .. } => {
+            Event::PtStore { gpa, old, new } => {
                 if self.cpus[cpu].started && !a.shadow.is_protected(gpa >> 12) {
                     a.written.insert(gpa >> 12);
                 }
-                self.write(gpa, new);
+                self.store(gpa, old, new);
             }
             Event::Table { gfn, entries, .. } => _ = self.tables.insert(gfn, entries.to_vec()),
             Event::Retire { gfn } if a.is_plain() => _ = self.tables.remove(&gfn),
@@ -300,9 +302,11 @@ impl Reference {
 
     fn agile_cr3(&mut self, a: &mut Agile, value: u64) {
         let cpu = self.current;
-        let root = value & ADDRESS;
+        let root = self.format.root(value);
         let same = std::mem::replace(&mut self.cpus[cpu].root, root) == root;
         let first = !std::mem::replace(&mut self.cpus[cpu].started, true);
+        self.read_registers();
+        a.shadow.load_registers(cpu, self.cpus[cpu].registers);
         let mut flush = true;
         let mut number = 0;
         if self.pcid {
@@ -334,7 +338,7 @@ impl Reference {
     /// A load of CR3 exits while some address space is shadowed, unless the hardware knows the root.
     fn load_agile_root(&mut self, a: &mut Agile, value: u64) {
         let cpu = self.current;
-        if a.due {
+        if a.due && !a.is_plain() {
             a.decide(&self.tables, host_of(&self.host));
         }
         let space = a.enter(cpu, value);

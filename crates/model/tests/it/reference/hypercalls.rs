@@ -1,6 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! The hypercalls of direct paging, from the rules alone: every operation in a list, which is cut afterwards.
 
+use super::tables::entry_in;
+use super::{PRESENT, Reference};
+use bifold_trace::Event;
 use std::collections::HashMap;
 
 /// What a guest under direct paging does.
@@ -49,5 +52,45 @@ impl Hypercalls {
                 open.push(operation);
             }
         }
+    }
+}
+
+impl Reference {
+    /// What direct paging does for the event, but for walks.
+    pub(super) fn note_hypercalls(&mut self, event: &Event<'_>) {
+        if let Event::Table { gfn, level, .. } = event {
+            self.hypercalls.levels.insert(*gfn, *level);
+        }
+        if !self.cpus[self.current].started {
+            return;
+        }
+        let (format, calls) = (self.format, &mut self.hypercalls);
+        let operation = match event {
+            Event::PtStore { gpa, .. } => {
+                let Some(&level) = calls.levels.get(&(gpa >> 12)) else { return };
+                calls.entries += 1;
+                Operation::Store { table: gpa >> 12, level }
+            }
+            Event::Table { entries, .. } => {
+                let bytes = format.entry_bytes();
+                let all =
+                    (0..4096).step_by(bytes as usize).map(|at| entry_in(entries[at as usize / 8], at, bytes));
+                calls.entries += all.filter(|entry| entry & PRESENT != 0).count() as u64;
+                Operation::Pin
+            }
+            Event::Retire { gfn } => {
+                calls.levels.remove(gfn);
+                Operation::Pin
+            }
+            Event::Fault { .. } | Event::Cr3(_) | Event::Invlpg(_) => {
+                calls.faults += u64::from(matches!(event, Event::Fault { .. }));
+                calls.roots += u64::from(matches!(event, Event::Cr3(_)));
+                calls.invalidations += u64::from(matches!(event, Event::Invlpg(_)));
+                Operation::End
+            }
+            Event::Cr4(_) if self.cpus[self.current].cr4.is_some() => Operation::End,
+            _ => return,
+        };
+        calls.note(self.current, operation);
     }
 }

@@ -201,44 +201,6 @@ impl Reference {
         }
     }
 
-    /// What direct paging does for the event, but for walks.
-    fn note_hypercalls(&mut self, event: &Event<'_>) {
-        if let Event::Table { gfn, level, .. } = event {
-            self.hypercalls.levels.insert(*gfn, *level);
-        }
-        if !self.cpus[self.current].started {
-            return;
-        }
-        let (format, calls) = (self.format, &mut self.hypercalls);
-        let operation = match event {
-            Event::PtStore { gpa, .. } => {
-                let Some(&level) = calls.levels.get(&(gpa >> 12)) else { return };
-                calls.entries += 1;
-                Operation::Store { table: gpa >> 12, level }
-            }
-            Event::Table { entries, .. } => {
-                let bytes = format.entry_bytes();
-                let all =
-                    (0..4096).step_by(bytes as usize).map(|at| entry_in(entries[at as usize / 8], at, bytes));
-                calls.entries += all.filter(|entry| entry & PRESENT != 0).count() as u64;
-                Operation::Pin
-            }
-            Event::Retire { gfn } => {
-                calls.levels.remove(gfn);
-                Operation::Pin
-            }
-            Event::Fault { .. } | Event::Cr3(_) | Event::Invlpg(_) => {
-                calls.faults += u64::from(matches!(event, Event::Fault { .. }));
-                calls.roots += u64::from(matches!(event, Event::Cr3(_)));
-                calls.invalidations += u64::from(matches!(event, Event::Invlpg(_)));
-                Operation::End
-            }
-            Event::Cr4(_) if self.cpus[self.current].cr4.is_some() => Operation::End,
-            _ => return,
-        };
-        calls.note(self.current, operation);
-    }
-
     pub fn event(&mut self, event: Event<'_>) {
         if let Some(mut agile) = self.agile.take() {
             self.agile_event(&mut agile, event);
@@ -307,13 +269,7 @@ impl Reference {
                 self.cpus[self.current].tlb.invalidate(gva);
             }
             Event::PtStore { gpa, old, new } => {
-                let bytes = self.format.entry_bytes();
-                for at in (gpa..gpa + 8).step_by(bytes as usize) {
-                    let of = |word: u64| entry_in(word, at, bytes);
-                    if bytes == 8 || of(old) != of(new) {
-                        self.write(at, of(new));
-                    }
-                }
+                self.store(gpa, old, new);
             }
             Event::Table { gfn, entries, .. } => {
                 self.tables.insert(gfn, entries.to_vec());
@@ -342,6 +298,17 @@ impl Reference {
         entry_in(word, at, self.format.entry_bytes())
     }
 
+    /// The guest stores a word, of which one entry of two may have changed.
+    fn store(&mut self, gpa: u64, old: u64, new: u64) {
+        let bytes = self.format.entry_bytes();
+        for at in (gpa..gpa + 8).step_by(bytes as usize) {
+            let of = |word: u64| entry_in(word, at, bytes);
+            if bytes == 8 || of(old) != of(new) {
+                self.write(at, of(new));
+            }
+        }
+    }
+
     fn write(&mut self, at: u64, entry: u64) {
         let bytes = self.format.entry_bytes();
         if let Some(t) = self.tables.get_mut(&(at >> 12)) {
@@ -350,13 +317,20 @@ impl Reference {
         }
     }
 
+    fn read_registers(&mut self) {
+        let root = self.cpus[self.current].root;
+        if self.format == Tables::Pae {
+            self.cpus[self.current].registers = [0, 8, 16, 24].map(|offset| self.read(root + offset));
+        }
+    }
+
     /// PAE: the CPU reads the root's four entries, at once, unless the stream begins here.
     fn load_registers(&mut self, reads: bool) {
         if self.format != Tables::Pae {
             return;
         }
+        self.read_registers();
         let root = self.cpus[self.current].root;
-        self.cpus[self.current].registers = [0, 8, 16, 24].map(|offset| self.read(root + offset));
         if !reads || self.reads_root() {
             return;
         }

@@ -5,9 +5,11 @@
 //! The budget of shadow pages is left out: no guest here comes near it.
 
 mod fill;
+mod roots;
 mod unsync;
 
 use super::host::Host;
+use super::tables::{Tables, entry_in};
 use super::{ADDRESS, shift};
 use bifold_model::{KvmVersion, Sample};
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
@@ -17,9 +19,12 @@ use std::ops::Range;
 pub type Guest = HashMap<u64, Vec<u64>>;
 
 pub use fill::Way;
+use roots::Roots;
 
-pub fn entry_at(guest: &Guest, at: u64) -> u64 {
-    guest.get(&(at >> 12)).map_or(0, |table| table[(at >> 3) as usize % 512])
+/// The entry of a format at an address.
+pub fn entry_at(guest: &Guest, format: Tables, at: u64) -> u64 {
+    let word = guest.get(&(at >> 12)).map_or(0, |table| table[(at >> 3) as usize % 512]);
+    entry_in(word, at, format.entry_bytes())
 }
 
 pub fn index(va: u64, level: u8) -> u64 {
@@ -49,6 +54,8 @@ pub enum Spte {
 
 pub struct ShadowPage {
     gfn: u64,
+    /// Which part of a table of 4-byte entries it shadows: a half of a leaf table, a quarter of one above.
+    part: u64,
     level: u8,
     /// It maps a part of a large page of the guest's.
     direct: bool,
@@ -67,16 +74,6 @@ pub struct ShadowPage {
     pub at: u64,
 }
 
-/// Roots of a vCPU: values of CR3 and shadow pages.
-#[derive(Clone, Default)]
-struct Roots {
-    cr3: u64,
-    /// The current one, then three that are kept.
-    roots: [Option<(u64, usize)>; 4],
-    /// Where the last store was repeated.
-    retried: Option<u64>,
-}
-
 #[derive(Debug, Clone, Copy, PartialEq, Default)]
 pub enum Asked {
     #[default]
@@ -93,7 +90,10 @@ pub enum Exit {
 }
 
 pub struct Shadow {
-    depth: u8,
+    /// Of the guest's tables.
+    format: Tables,
+    /// Of the shadow tables, below PAE's four entries.
+    pub depth: u8,
     sets_both: bool,
     /// The write of an interval that moves a table; 0 under shadow paging, which moves none.
     limit: u32,
@@ -123,9 +123,10 @@ pub struct Shadow {
 }
 
 impl Shadow {
-    pub fn new(depth: u8, cpus: usize, limit: u32, sets_both: bool, kvm: KvmVersion) -> Shadow {
+    pub fn new(format: Tables, cpus: usize, limit: u32, sets_both: bool, kvm: KvmVersion) -> Shadow {
         Shadow {
-            depth,
+            format,
+            depth: if let Tables::Long(depth) = format { depth } else { 2 },
             sets_both,
             limit,
             kvm,
@@ -153,10 +154,6 @@ impl Shadow {
             Asked::All => Asked::All,
             _ => Asked::One(cpu),
         };
-    }
-
-    pub fn root(&self, cpu: usize) -> Option<usize> {
-        self.cpus[cpu].roots[0].map(|(_, page)| page)
     }
 
     /// The pages that shadow the guest's table in this frame, the newest first.
@@ -232,10 +229,10 @@ impl Shadow {
     }
 
     /// The shadow page of this kind, which may be there.
-    fn get(&mut self, gfn: u64, level: u8, direct: bool, access: u8) -> usize {
+    fn get(&mut self, (gfn, part): (u64, u64), level: u8, direct: bool, access: u8) -> usize {
         let (mut found, mut replaced) = (None, Vec::new());
         for (i, p) in self.pages.iter().enumerate().rev().filter(|(_, p)| !p.zapped && p.gfn == gfn) {
-            if (p.level, p.direct, p.access) == (level, direct, access) {
+            if (p.part, p.level, p.direct, p.access) == (part, level, direct, access) {
                 found = Some(i);
                 break;
             }
@@ -259,6 +256,7 @@ impl Shadow {
         let entries = BTreeMap::new();
         self.pages.push(ShadowPage {
             gfn,
+            part,
             level,
             direct,
             access,
@@ -336,13 +334,14 @@ impl Shadow {
         access: u8,
         (guest, host): (&Guest, &Host),
     ) -> usize {
+        let part = if self.format == Tables::TwoLevels { index & 1 } else { 0 };
         if let Some(Spte::Table(child)) = self.pages[page].entries.get(&index) {
             let c = &self.pages[*child];
-            if (c.gfn, c.level, c.direct, c.access) == (gfn, level, direct, access) {
+            if (c.gfn, c.part, c.level, c.direct, c.access) == (gfn, part, level, direct, access) {
                 return *child;
             }
         }
-        let child = self.get(gfn, level, direct, access);
+        let child = self.get((gfn, part), level, direct, access);
         self.sync_child(child, guest, host);
         if self.pages[page].entries.insert(index, Spte::Table(child)).is_some() {
             self.asked = Asked::All;
@@ -353,7 +352,7 @@ impl Shadow {
 
     /// Shadow pages on the way, down to the one of level `to`.
     fn link_down(&mut self, (cpu, va): (usize, u64), way: &Way, to: u8, world: (&Guest, &Host)) -> usize {
-        let mut page = self.root(cpu).expect("a shadowed vCPU has a root");
+        let mut page = self.root(cpu, va).expect("a shadowed vCPU has a root");
         for level in (to..self.depth).rev() {
             self.pages[page].floods = 0;
             let (gfn, access) = way.tables[&level];
@@ -370,7 +369,7 @@ impl Shadow {
         for i in pages {
             for cpu in 0..self.cpus.len() {
                 for n in 0..4 {
-                    if self.cpus[cpu].roots[n].is_some_and(|(_, page)| page == i) {
+                    if self.cpus[cpu].roots[n].is_some_and(|(_, pages)| pages.contains(&Some(i))) {
                         self.leave_root(cpu, n);
                     }
                 }
@@ -397,96 +396,5 @@ impl Shadow {
                 self.zap_below(child);
             }
         }
-    }
-
-    /// A vCPU's root, the current one or one that it keeps, is let go.
-    fn leave_root(&mut self, cpu: usize, n: usize) {
-        let Some((_, page)) = self.cpus[cpu].roots[n].take() else { return };
-        self.pages[page].roots -= 1;
-        if self.pages[page].roots == 0 && self.pages[page].zapped {
-            self.zap(page);
-        }
-    }
-
-    fn make_root(&mut self, cpu: usize) {
-        let cr3 = self.cpus[cpu].cr3;
-        let page = self.get((cr3 & ADDRESS) >> 12, self.depth, false, 7);
-        self.pages[page].roots += 1;
-        self.cpus[cpu].roots[0] = Some((cr3, page));
-        self.ask_one(cpu);
-    }
-
-    /// The vCPU begins on this root.
-    pub fn begin(&mut self, cpu: usize, cr3: u64) {
-        self.leave_root(cpu, 0);
-        self.bury();
-        self.cpus[cpu].cr3 = cr3;
-        self.make_root(cpu);
-        (self.made, self.zapped) = (0, 0);
-    }
-
-    /// A load of CR3 of an address space that is shadowed.
-    pub fn load_root(&mut self, cpu: usize, cr3: u64, guest: &Guest, host: &Host, done: &mut Sample) {
-        done.exits_cr3_write += 1;
-        if cr3 != self.cpus[cpu].cr3 || self.cpus[cpu].roots[0].is_none() {
-            self.cpus[cpu].cr3 = cr3;
-            if !self.find_root(cpu, cr3) {
-                done.root_misses += 1;
-                self.make_root(cpu);
-            }
-        }
-        // Under agile paging no table is out of sync, and the load flushes as the guest's own would.
-        if self.limit == 0 {
-            self.sync_below(self.root(cpu).expect("it was made"), guest, host);
-            self.ask_one(cpu);
-        }
-        self.settle(Some((guest, host)), done);
-    }
-
-    /// Looks for the root among those that the vCPU keeps, which move by one place each; the last goes if it is not there.
-    fn find_root(&mut self, cpu: usize, cr3: u64) -> bool {
-        if self.cpus[cpu].roots[0].is_none() {
-            return false;
-        }
-        for n in 0..4 {
-            self.cpus[cpu].roots.swap(0, n);
-            let Some((value, page)) = self.cpus[cpu].roots[0] else { continue };
-            if value == cr3 && !self.pages[page].zapped {
-                self.pages[page].floods = 0;
-                return true;
-            }
-        }
-        self.leave_root(cpu, 0);
-        self.bury();
-        false
-    }
-
-    /// The way back into the guest: zapped roots are made again, and the work is counted.
-    pub fn settle(&mut self, world: Option<(&Guest, &Host)>, done: &mut Sample) {
-        if std::mem::take(&mut self.lost_root) {
-            for cpu in 0..self.cpus.len() {
-                let lost =
-                    |s: &Shadow, n: usize| s.cpus[cpu].roots[n].is_some_and(|(_, page)| s.pages[page].zapped);
-                (1..4)
-                    .filter(|n| lost(self, *n))
-                    .collect::<Vec<_>>()
-                    .into_iter()
-                    .for_each(|n| self.leave_root(cpu, n));
-                let reload = lost(self, 0);
-                if reload {
-                    self.leave_root(cpu, 0);
-                }
-                self.bury();
-                if reload {
-                    self.make_root(cpu);
-                    if let (Some((guest, host)), Some(root)) = (world, self.root(cpu)) {
-                        self.sync_below(root, guest, host);
-                    }
-                }
-            }
-        }
-        done.shadow_pages_made += std::mem::take(&mut self.made);
-        done.syncs += std::mem::take(&mut self.syncs);
-        done.shadow_pages_zapped += std::mem::take(&mut self.zapped);
     }
 }

@@ -31,16 +31,19 @@ impl Reference {
     fn after_exit(&mut self, a: &Agile) {
         let cpu = self.current;
         let caches = &mut self.cpus[cpu].caches;
-        if a.nested_lost || !a.profile.cpu.tlb_tagged {
+        if a.nested_lost {
             caches.flush_all();
-        } else if a.shadow.asked == Asked::All || a.shadow.asked == Asked::One(cpu) {
+        } else if !a.profile.cpu.tlb_tagged
+            || a.shadow.asked == Asked::All
+            || a.shadow.asked == Asked::One(cpu)
+        {
             caches.flush_guest();
         }
     }
 
     fn before_walk(&mut self, a: &mut Agile) {
         a.nested_lost = false;
-        if a.due {
+        if a.due && !a.is_plain() {
             a.decide(&self.tables, host_of(&self.host));
             self.after_exit(a);
         }
@@ -169,22 +172,22 @@ impl Reference {
         }
     }
 
-    /// The table where walks begin.
-    fn agile_root(&self, a: &Agile) -> Table {
+    /// The table where walks begin; none where PAE's entry is not present.
+    fn agile_root(&self, a: &Agile, va: u64) -> Option<Table> {
         let on = &a.cpus[self.current];
         let space = on.space.expect("the vCPU has loaded CR3");
-        match a.is_nested(space) {
+        Some(match a.is_nested(space) {
             true => Table::Guest(on.cr3 & ADDRESS, !a.spaces[space].fresh),
-            false => Table::Shadow(a.shadow.root(self.current).expect("a shadowed vCPU has a root")),
-        }
+            false => return a.shadow.root(self.current, va).map(Table::Shadow),
+        })
     }
 
     /// The tables that a protection fault reads, without references.
     fn agile_see(&self, a: &Agile, va: u64) -> End {
         let host = host_of(&self.host);
-        let mut table = self.agile_root(a);
+        let Some(mut table) = self.agile_root(a, va) else { return End::Shadow(None) };
         let end = self.look_up(va).0;
-        for level in (1..=self.format.depth()).rev() {
+        for level in (1..=a.shadow.depth).rev() {
             match table {
                 Table::Shadow(page) => match a.shadow.pages[page].entries.get(&index(va, level)) {
                     None => return End::Shadow(None),
@@ -200,7 +203,7 @@ impl Reference {
                     if level == end {
                         break;
                     }
-                    table = Table::Guest(entry_at(&self.tables, at) & ADDRESS, false);
+                    table = Table::Guest(entry_at(&self.tables, self.format, at) & ADDRESS, false);
                 }
             }
         }
@@ -222,8 +225,8 @@ impl Reference {
 
     fn agile_read(&mut self, a: &Agile, va: u64, write: bool) -> Result<End, (u64, bool)> {
         let cpu = self.current;
-        let depth = self.format.depth();
-        let mut table = self.agile_root(a);
+        let depth = a.shadow.depth;
+        let Some(mut table) = self.agile_root(a, va) else { return Ok(End::Shadow(None)) };
         let physical = self.cpus[cpu].caches.physical();
         let start = self.cpus[cpu].caches.first_level(Of::Guest, va, depth);
         for level in (1..=depth).rev() {
@@ -258,7 +261,7 @@ impl Reference {
                 (_, Some(Spte::Table(child))) => table = Table::Shadow(child),
                 (_, Some(Spte::Switch(gfn))) => table = Table::Guest(gfn << 12, true),
                 (Table::Guest(..), _) => {
-                    let entry = entry_at(&self.tables, at);
+                    let entry = entry_at(&self.tables, self.format, at);
                     if entry & PRESENT == 0 {
                         return Ok(End::Nested);
                     }

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! Exits of walks that end in shadow tables, and of writes to tables that are shadowed: what the hypervisor fills.
 
-use super::super::{ACCESSED, DIRTY, LARGE, PRESENT, shift};
+use super::super::{ACCESSED, DIRTY, LARGE, PRESENT};
 use super::*;
 use std::collections::BTreeMap;
 
@@ -32,17 +32,18 @@ pub struct Way {
 }
 
 impl Way {
-    pub fn new(guest: &Guest, root: u64, depth: u8, va: u64) -> Way {
-        let (mut table, mut access, mut level) = (root, 7, depth);
+    /// From the table at `start` of level `first` on.
+    fn new(guest: &Guest, format: Tables, (start, first): (u64, u8), va: u64) -> Way {
+        let (mut table, mut access, mut level) = (start, 7, first);
         let mut tables = BTreeMap::new();
         loop {
             tables.insert(level, (table >> 12, access));
-            let entry = entry_at(guest, table + 8 * index(va, level));
+            let entry = entry_at(guest, format, table + format.entry_bytes() * format.index(va, level));
             access &= allows(entry);
             table = entry & ADDRESS;
             let leaf = level == 1 || level <= 3 && entry & LARGE != 0;
             if leaf || entry & PRESENT == 0 {
-                let mask = (1u64 << shift(level)) - 1;
+                let mask = (1u64 << format.shift(level)) - 1;
                 return Way {
                     level,
                     tables,
@@ -64,6 +65,15 @@ impl Way {
 }
 
 impl Shadow {
+    fn way(&self, cpu: usize, guest: &Guest, va: u64) -> Way {
+        let on = &self.cpus[cpu];
+        let start = match self.format {
+            Tables::Pae => on.registers[(va >> 30 & 3) as usize] & ADDRESS,
+            _ => on.cr3 & ADDRESS,
+        };
+        Way::new(guest, self.format, (start, self.depth), va)
+    }
+
     /// The level of the first table below the root that is in nested mode.
     fn nested_level(&self, way: &Way) -> Option<u8> {
         let below = way.tables.iter().rev().filter(|(level, _)| **level < self.depth);
@@ -89,7 +99,7 @@ impl Shadow {
         host: &mut Host,
         done: &mut Sample,
     ) -> bool {
-        let way = Way::new(guest, self.cpus[cpu].cr3 & ADDRESS, self.depth, va);
+        let way = self.way(cpu, guest, va);
         let Some(level) = self.nested_level(&way) else { return false };
         self.switch(cpu, va, &way, level, guest, host);
         self.settle(None, done);
@@ -107,7 +117,7 @@ impl Shadow {
         host: &mut Host,
         done: &mut Sample,
     ) -> Exit {
-        let way = Way::new(guest, self.cpus[cpu].cr3 & ADDRESS, self.depth, va);
+        let way = self.way(cpu, guest, va);
         assert!(way.present);
         if self.limit == 0 {
             let end = self.plain_fault((cpu, va), (write, other), present, &way, (guest, &mut *host), done);
@@ -121,7 +131,7 @@ impl Shadow {
         } else if write && self.is_protected(way.gfn) {
             self.back(host, way.gfn, true);
             if self.count(way.gfn, other) {
-                let root = self.root(cpu).filter(|root| !self.pages[*root].zapped);
+                let root = self.root(cpu, va).filter(|root| !self.pages[*root].zapped);
                 if root.is_some() && self.nested_level(&way).is_none() {
                     self.fill((cpu, va), &way, (true, true), guest, host);
                 }
@@ -182,8 +192,12 @@ impl Shadow {
             p.floods += u32::from(p.level > 1);
             if p.floods >= 3 {
                 self.zap(i);
-            } else if p.entries.remove(&(va >> 3 & 511)).is_some() {
-                self.asked = Asked::All;
+            } else {
+                for index in p.written(va & 0xfff, self.format) {
+                    if p.entries.remove(&index).is_some() {
+                        self.asked = Asked::All;
+                    }
+                }
             }
         }
         self.bury();
@@ -225,7 +239,7 @@ impl Shadow {
 
     /// The hardware's walk ended at an entry for a page.
     pub fn mark_used(&mut self, cpu: usize, va: u64) {
-        let mut at = self.root(cpu);
+        let mut at = self.root(cpu, va);
         while let Some(page) = at {
             let ShadowPage { level, entries, .. } = &mut self.pages[page];
             at = match entries.get_mut(&index(va, *level)) {
@@ -271,13 +285,13 @@ impl Shadow {
     fn fill_around(&mut self, page: usize, index: u64, way: &Way, guest: &Guest, host: &Host) {
         let block = index & !7..(index & !7) + 8;
         let resident = |gfn: u64| host.backing(gfn << 12) && gfn < host.frames;
-        let ShadowPage { gfn: table, direct, access: role, .. } = self.pages[page];
+        let ShadowPage { gfn: table, part, direct, access: role, .. } = self.pages[page];
         if !direct {
             for i in block {
                 if self.pages[page].entries.contains_key(&i) {
                     continue;
                 }
-                let entry = entry_at(guest, (way.tables[&1].0 << 12) + 8 * i);
+                let entry = self.entry_for(guest, way.tables[&1].0, part, i);
                 let used = entry & ACCESSED != 0 || self.sets_both;
                 let gfn = (entry & ADDRESS) >> 12;
                 if entry & PRESENT == 0 || !used || !resident(gfn) {

@@ -128,13 +128,13 @@ impl Shadow {
 
     /// An entry follows the guest's.
     fn sync_entry(&mut self, page: usize, index: u64, guest: &Guest) -> bool {
-        let ShadowPage { gfn: table, access: role, .. } = self.pages[page];
+        let ShadowPage { gfn: table, part, access: role, .. } = self.pages[page];
         let Some(Spte::Page { gfn, access: old, own, writable: was_writable, accessed }) =
             self.pages[page].entries.get(&index).copied()
         else {
             return false;
         };
-        let entry = entry_at(guest, (table << 12) + 8 * index);
+        let entry = self.entry_for(guest, table, part, index);
         if entry & PRESENT == 0 || entry & ACCESSED == 0 || (entry & ADDRESS) >> 12 != gfn {
             self.pages[page].entries.remove(&index);
             return true;
@@ -151,11 +151,10 @@ impl Shadow {
 
     /// INVLPG, in all roots of the vCPU or in the current one.
     pub fn invalidate(&mut self, cpu: usize, va: u64, all: bool, guest: &Guest, host: &Host) {
-        let roots: Vec<usize> = self.cpus[cpu].roots.iter().flatten().map(|(_, page)| *page).collect();
-        for root in roots {
-            if all || Some(root) == self.root(cpu) {
-                self.invalidate_below(root, va, guest, host);
-            }
+        let kept = self.cpus[cpu].roots[1..].iter().flatten().filter_map(|(_, pages)| pages[0]);
+        let kept: Vec<usize> = kept.filter(|_| all).collect();
+        for root in self.root(cpu, va).into_iter().chain(kept) {
+            self.invalidate_below(root, va, guest, host);
         }
     }
 
@@ -168,7 +167,7 @@ impl Shadow {
             };
             page = *child;
         }
-        let ShadowPage { gfn: table, access: role, unsync, .. } = self.pages[page];
+        let ShadowPage { gfn: table, part, access: role, unsync, .. } = self.pages[page];
         let i = index(va, 1);
         if !unsync {
             return;
@@ -182,19 +181,37 @@ impl Shadow {
         if self.pages[page].entries.remove(&i).is_some() {
             self.asked = Asked::All;
         }
-        let entry = entry_at(guest, (table << 12) + 8 * i);
+        let entry = self.entry_for(guest, table, part, i);
         let gfn = (entry & ADDRESS) >> 12;
         if entry & PRESENT != 0 && entry & ACCESSED != 0 && host.backing(gfn << 12) && gfn < host.frames {
             self.set(page, i, unless_clean(role & allows(entry), entry), gfn, true, false);
         }
     }
 
+    pub(super) fn sync_roots(&mut self, cpu: usize, guest: &Guest, host: &Host) {
+        let pages = self.cpus[cpu].roots[0].map_or([None; 4], |(_, pages)| pages);
+        pages.into_iter().flatten().for_each(|root| self.sync_below(root, guest, host));
+    }
+
+    /// The guest's entry that an entry of a page for a leaf table shadows.
+    pub(super) fn entry_for(&self, guest: &Guest, table: u64, part: u64, index: u64) -> u64 {
+        entry_at(guest, self.format, (table << 12) + self.format.entry_bytes() * (512 * part + index))
+    }
+
+    /// A write to CR4 after which PAE's registers are other ones.
+    pub fn reload(&mut self, cpu: usize, guest: &Guest, host: &Host) {
+        if self.cpus[cpu].roots[0].is_none() {
+            self.make_root(cpu);
+            self.sync_roots(cpu, guest, host);
+        }
+    }
+
     /// A global flush: the current root is synced, and kept ones above tables out of sync are let go.
     pub fn flush_global(&mut self, cpu: usize, guest: &Guest, host: &Host) {
-        let root = self.root(cpu).expect("the vCPU has a root");
-        self.sync_below(root, guest, host);
+        self.sync_roots(cpu, guest, host);
         for n in 1..4 {
-            if self.cpus[cpu].roots[n].is_some_and(|(_, page)| !self.pages[page].marks.is_empty()) {
+            let marked = |page: usize| !self.pages[page].marks.is_empty();
+            if self.cpus[cpu].roots[n].is_some_and(|(_, pages)| pages[0].is_some_and(marked)) {
                 self.leave_root(cpu, n);
             }
         }
@@ -214,7 +231,7 @@ impl Shadow {
     ) -> Exit {
         self.unsynced = false;
         if present && write && self.is_upper(way.gfn) {
-            let mut at = self.root(cpu);
+            let mut at = self.root(cpu, va);
             while let Some(page) = at {
                 let p = &mut self.pages[page];
                 p.floods = 0;
@@ -260,5 +277,17 @@ impl Shadow {
         self.cpus[cpu].retried = Some(va);
         done.exits_unprotect += 1;
         Exit::Again
+    }
+}
+
+impl ShadowPage {
+    /// The entries that shadow the guest's at this offset of its table. One of a 32-bit table above the leaves maps what two do.
+    pub(super) fn written(&self, offset: u64, format: Tables) -> Range<u64> {
+        if format != Tables::TwoLevels {
+            return offset >> 3..(offset >> 3) + 1;
+        }
+        let n = if self.level > 1 { 2 } else { 1 };
+        let first = n * (offset >> 2);
+        if first / 512 == self.part { first % 512..first % 512 + n } else { 0..0 }
     }
 }
