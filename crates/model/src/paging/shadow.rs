@@ -51,7 +51,8 @@ impl<B: Below> PagingMode for Shadowed<B> {
             let mut ready = None;
             let read = |level, at| {
                 ready = if level == 1 { self.0.ready(at) } else { None };
-                ready.unwrap_or_else(|| self.0.spte(at))
+                // What is ready has no address, which has to be translated below.
+                ready.filter(|_| !B::TRANSLATES).unwrap_or_else(|| self.0.spte(at))
             };
             let end = self.1.walk(cpu, format, root, miss.gva, read, |at| self.0.table(at));
             if let Walk::Leaf(step) = end {
