@@ -11,8 +11,8 @@
 //! cached is the guest's, under a physical tag, of a page that the host maps in smaller pages: no TLB
 //! holds that page whole. Entries of the host dimension survive the guest's flushes.
 
+use crate::Start;
 use crate::ordered::{Array, Ordered};
-use crate::{Format, Start};
 
 /// How the caches are tagged.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -166,22 +166,29 @@ impl WalkCache {
         self.arrays.lookup_or_insert(&self.at[dim as usize][usize::from(level)], index, key, table).is_some()
     }
 
-    /// The level of the table at which a walk of `va` starts that is known to succeed, and whose tables are known, of a format of
-    /// 64-bit mode: below the first entry, from below, that the guest dimension holds. The entries on the way there are cached from now on.
+    /// The level of the table at which a walk of `va` starts that is known to end at level `leaf`, and whose tables are known, from
+    /// one of 4 or 5 levels down: below the first entry, from below, that the dimension holds. The entries on the way there are
+    /// cached from now on.
     #[inline(always)]
-    pub fn first_table(&mut self, format: &Format, va: u64, table: impl Fn(u8) -> u64) -> u8 {
-        let depth = format.depth();
+    pub fn first_table(
+        &mut self,
+        dim: Dimension,
+        (leaf, depth): (u8, u8),
+        va: u64,
+        table: impl Fn(u8) -> u64,
+    ) -> u8 {
         // One after the other, so that each level's key is computed with constants.
-        if self.step(Dimension::Guest, 2, va, table(1)) {
-            return 1;
+        if leaf < 2 && self.step(dim, 2, va, table(1)) {
+            1
+        } else if leaf < 3 && self.step(dim, 3, va, table(2)) {
+            2
+        } else if self.step(dim, 4, va, table(3)) {
+            3
+        } else if depth > 4 && self.step(dim, 5, va, table(4)) {
+            4
+        } else {
+            depth
         }
-        if self.step(Dimension::Guest, 3, va, table(2)) {
-            return 2;
-        }
-        if self.step(Dimension::Guest, 4, va, table(3)) {
-            return 3;
-        }
-        if depth == 4 || self.step(Dimension::Guest, 5, va, table(4)) { 4 } else { 5 }
     }
 
     /// [`WalkCache::nested_lookup`] and, if it fails, [`WalkCache::nested_fill`].

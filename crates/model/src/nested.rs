@@ -16,9 +16,11 @@ use crate::guest::GuestTables;
 use crate::host::HostMemory;
 use crate::memory::{Memory, References};
 use crate::page::{Made, Makers, Page};
-use crate::walk_2d::{self, NestedSpace, walk_2d, walk_host, walk_mapped};
+use crate::walk_2d::{
+    self, NestedSpace, tables_are_steady, walk_2d, walk_2d_steady, walk_host, walk_host_steady, walk_mapped,
+};
 use bifold_mmu::format::MOST_LEVELS;
-use bifold_mmu::{Dimension, Format, Gpa, Gva, Hpa, PageSize, Start, Step, Walk, WalkCache, walk};
+use bifold_mmu::{Format, Gpa, Gva, Hpa, PageSize, Start, Step, Walk, WalkCache, walk};
 
 /// Host-physical addresses of table pages, above every frame that backs guest memory:
 /// each level has a range of its own, in the order of the addresses that its tables map.
@@ -26,6 +28,10 @@ use bifold_mmu::{Dimension, Format, Gpa, Gva, Hpa, PageSize, Start, Step, Walk, 
 /// Walks nevertheless read every level.
 pub(crate) const fn base(level: u8) -> u64 {
     (1 << 41) + ((level as u64) << 38)
+}
+/// The table of `level` on the way to `gpa`, by [`base`].
+pub(crate) const fn table_of(level: u8, gpa: Gpa) -> u64 {
+    base(level) + (gpa.0 >> (12 + 9 * level) << 12)
 }
 /// Software-available bits of a leaf entry: the interval of its last use.
 const EPOCH_SHIFT: u32 = 52;
@@ -307,25 +313,16 @@ impl Nested {
         guest: u8,
         refs: &mut References<'_, M>,
     ) {
-        let (leaf, depth) = (self.page.level(), self.format.depth());
-        let table = |level: u8| base(level) + (gpa.0 >> (12 + 9 * level) << 12);
-        // One after the other, so that each level's key is computed with constants.
-        let mut level = if leaf < 2 && caches.step(Dimension::Host, 2, gpa.0, table(1)) {
-            1
-        } else if leaf < 3 && caches.step(Dimension::Host, 3, gpa.0, table(2)) {
-            2
-        } else if caches.step(Dimension::Host, 4, gpa.0, table(3)) {
-            3
-        } else if depth > 4 && caches.step(Dimension::Host, 5, gpa.0, table(4)) {
-            4
-        } else {
-            depth
-        };
-        while level >= leaf {
-            let at = base(level) + (gpa.0 >> (12 + 9 * (level - 1)) << 3);
-            refs.touch(guest, level, || Hpa(at), || self.table(level, at));
-            level -= 1;
-        }
+        let levels = (self.page.level(), self.format.depth());
+        walk_host_steady(
+            caches,
+            levels,
+            gpa,
+            guest,
+            refs,
+            |level| table_of(level, gpa),
+            |level, at| self.table(level, at),
+        );
     }
 
     /// See [`PagingMode::steady`](crate::paging::PagingMode::steady).
@@ -335,16 +332,8 @@ impl Nested {
         if ready & if miss.write { READY_WRITE } else { READY } == 0 {
             return None;
         }
-        // The walk translates the addresses of tables from below, up to one that the guest's walk caches lead to. Mostly the caches
-        // hold what points to the table of level 2, so that the walk translates that of level 1 at most.
-        let cached = |level| caches.peek(Dimension::Guest, level, miss.gva.0);
         let is_ready = |level| self.ready(Gpa(miss.path.table(level))) & READY_WRITE != 0;
-        let ends = is_ready(1) && cached(3) || {
-            let depth = miss.format.depth();
-            let first = (1..=depth).find(|&level| !is_ready(level));
-            first.is_none_or(|level| (2..=depth.min(level + 1)).any(cached))
-        };
-        ends.then_some(miss.writable && ready & READY_WRITE != 0)
+        tables_are_steady(caches, miss, is_ready).then_some(miss.writable && ready & READY_WRITE != 0)
     }
 
     /// See [`PagingMode::walk_steady`](crate::paging::PagingMode::walk_steady).
@@ -356,20 +345,9 @@ impl Nested {
         refs: &mut References<'_, M>,
         host: &HostMemory,
     ) {
-        let start = caches.first_table(miss.format, miss.gva.0, |level| miss.path.table(level));
-        // A cached entry gives the next table's host address as well.
-        let (mut level, mut known) = (start, start < miss.format.depth());
-        while level > 0 {
-            let at = Gpa(miss.path.table(level) | miss.format.index(level, miss.gva.0) << 3);
-            if !known {
-                self.translate_ready(caches, at, (true, true), level, refs);
-            }
-            known = false;
-            refs.touch(level, 0, || host.hpa(at), || host.page(at));
-            level -= 1;
-        }
-        let (gpa, write) = (miss.gpa(), miss.write);
-        self.translate_ready(caches, gpa, (write, self.ready(gpa) & READY_WRITE != 0), 0, refs);
+        let page = (miss.gpa(), miss.write);
+        let space = &mut Over { tables: self, host };
+        walk_2d_steady(space, caches, miss.format, miss.gva, |level| miss.path.table(level), page, refs);
     }
 
     /// [`Nested::translate`] of a page whose entry is ready for it, and may be written if `writable`, with walk caches that have
@@ -527,6 +505,19 @@ impl NestedSpace for Over<'_> {
         refs: &mut References<'_, M>,
     ) -> Result<(), Violation> {
         self.tables.translate(caches, gpa, write, guest, refs)
+    }
+
+    #[inline(always)]
+    fn translate_steady<M: Memory>(
+        &mut self,
+        caches: &mut WalkCache,
+        gpa: Gpa,
+        write: bool,
+        guest: u8,
+        refs: &mut References<'_, M>,
+    ) {
+        let writable = write || self.tables.ready(gpa) & READY_WRITE != 0;
+        self.tables.translate_ready(caches, gpa, (write, writable), guest, refs);
     }
 
     #[inline(always)]

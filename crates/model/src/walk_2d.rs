@@ -2,6 +2,7 @@
 //! The walk in two dimensions: a guest's tables, each of their entries behind a walk of nested tables, and then the nested walk of
 //! the page itself (guest level 0). And the walk of nested tables alone.
 
+use crate::access::Steady;
 use crate::memory::{Memory, References};
 use crate::nested::{Violation, base};
 use crate::page::Page;
@@ -22,6 +23,17 @@ pub trait NestedSpace {
         guest: u8,
         refs: &mut References<'_, M>,
     ) -> Result<(), Violation>;
+
+    /// [`NestedSpace::translate`] of what the tables map for the access, where the walk has nothing to note, with walk caches that have
+    /// host steps ([`WalkCache::has_host_steps`]).
+    fn translate_steady<M: Memory>(
+        &mut self,
+        caches: &mut WalkCache,
+        gpa: Gpa,
+        write: bool,
+        guest: u8,
+        refs: &mut References<'_, M>,
+    );
 
     /// The host-physical address of `gpa`.
     fn hpa(&self, gpa: Gpa) -> Hpa;
@@ -76,6 +88,71 @@ pub fn walk_2d<S: NestedSpace, M: Memory>(
         space.translate(caches, Gpa(format.target(level, entry) | offset), write, 0, refs)?;
     }
     Ok(end)
+}
+
+/// Can the addresses of the guest's tables be translated without an exit or a note, where they have to be? `is_ready` says so of the
+/// table of a level.
+#[inline(always)]
+pub fn tables_are_steady(
+    caches: &WalkCache,
+    miss: &Steady<'_>,
+    mut is_ready: impl FnMut(u8) -> bool,
+) -> bool {
+    // The walk translates the addresses of tables from below, up to one that the guest's walk caches lead to. Mostly the caches
+    // hold what points to the table of level 2, so that the walk translates that of level 1 at most.
+    let cached = |level| caches.peek(Dimension::Guest, level, miss.gva.0);
+    is_ready(1) && cached(3) || {
+        let depth = miss.format.depth();
+        let first = (1..=depth).find(|&level| !is_ready(level));
+        first.is_none_or(|level| (2..=depth.min(level + 1)).any(cached))
+    }
+}
+
+/// [`walk_2d`] where it is steady: from tables whose addresses are known, as the nested tables map them, to the page at `gpa`.
+#[inline(always)]
+pub fn walk_2d_steady<S: NestedSpace, M: Memory>(
+    space: &mut S,
+    caches: &mut WalkCache,
+    format: &Format,
+    gva: Gva,
+    table: impl Fn(u8) -> u64,
+    (gpa, write): (Gpa, bool),
+    refs: &mut References<'_, M>,
+) {
+    let depth = format.depth();
+    let start = caches.first_table(Dimension::Guest, (1, depth), gva.0, &table);
+    // A cached entry gives the next table's host address as well.
+    let (mut level, mut known) = (start, start < depth);
+    while level > 0 {
+        let at = Gpa(table(level) | format.index(level, gva.0) << 3);
+        if !known {
+            space.translate_steady(caches, at, true, level, refs);
+        }
+        known = false;
+        refs.touch(level, 0, || space.hpa(at), || space.page(at));
+        level -= 1;
+    }
+    space.translate_steady(caches, gpa, write, 0, refs);
+}
+
+/// [`walk_host`] with walk caches that have host steps, to an entry of level `leaf` that is known to be there, in tables from level
+/// `depth` on whose addresses are known.
+#[inline(always)]
+pub fn walk_host_steady<M: Memory>(
+    caches: &mut WalkCache,
+    (leaf, depth): (u8, u8),
+    gpa: Gpa,
+    guest: u8,
+    refs: &mut References<'_, M>,
+    tables: impl Fn(u8) -> u64,
+    page: impl Fn(u8, u64) -> Page,
+) {
+    let mut level = caches.first_table(Dimension::Host, (leaf, depth), gpa.0, &tables);
+    while level >= leaf {
+        let at = || tables(level) | (gpa.0 >> (12 + 9 * (level - 1)) & 511) << 3;
+        refs.touch(guest, level, || Hpa(at()), || page(level, at()));
+        level -= 1;
+    }
 }
 
 /// Where a walk from `top` begins: there, or at a table to which a walk cache leads, whose host address is then known.

@@ -5,11 +5,12 @@
 //! backed and mapped all of that memory before, as that of a virtual machine that has run for some time is, so no walk ends in
 //! those tables. They are not stored then: where each of their entries lies follows from the address that it maps.
 
-use super::{Setup, Walker, walk_1d};
+use super::{Setup, Walker, walk_1d, walk_1d_steady};
+use crate::access::Steady;
 use crate::memory::{Memory, References};
-use crate::nested::{Violation, base};
+use crate::nested::{Violation, base, table_of};
 use crate::page::{Made, Page};
-use crate::walk_2d::{self, NestedSpace, walk_2d, walk_mapped};
+use crate::walk_2d::{self, NestedSpace, walk_2d, walk_2d_steady, walk_host_steady, walk_mapped};
 use bifold_mmu::{Format, Gpa, Gva, Hpa, PageSize, Start, Walk, WalkCache};
 use std::fmt::Debug;
 
@@ -33,6 +34,18 @@ pub trait Below: Debug {
         read: impl FnMut(u8, u64) -> u64,
         page: impl Fn(u64) -> Page,
     ) -> Walk;
+
+    /// The walk where it is steady: see [`PagingMode::walk_steady`](super::PagingMode::walk_steady). `table` returns the table of a
+    /// level, and `leaf` the address of the page.
+    fn walk_steady<M: Memory>(
+        &self,
+        caches: &mut WalkCache,
+        miss: &Steady<'_>,
+        refs: &mut References<'_, M>,
+        table: impl Fn(u8) -> u64,
+        leaf: impl FnOnce() -> Gpa,
+        page: impl Fn(u64) -> Page,
+    );
 
     /// The size of the TLB entry for a page of the hypervisor's of this size.
     fn size(&self, of: PageSize) -> PageSize;
@@ -61,6 +74,19 @@ impl Below for Machine {
         page: impl Fn(u64) -> Page,
     ) -> Walk {
         walk_1d(cpu, format, root, gva, read, page)
+    }
+
+    #[inline(always)]
+    fn walk_steady<M: Memory>(
+        &self,
+        caches: &mut WalkCache,
+        miss: &Steady<'_>,
+        refs: &mut References<'_, M>,
+        table: impl Fn(u8) -> u64,
+        _: impl FnOnce() -> Gpa,
+        page: impl Fn(u64) -> Page,
+    ) {
+        walk_1d_steady(caches, miss.format, miss.gva, refs, table, page);
     }
 
     #[inline]
@@ -96,6 +122,21 @@ impl<const EXITS: bool> NestedSpace for &Outer<EXITS> {
             caches.nested_fill(page, false, true);
         }
         Ok(())
+    }
+
+    fn translate_steady<M: Memory>(
+        &mut self,
+        caches: &mut WalkCache,
+        gpa: Gpa,
+        _: bool,
+        guest: u8,
+        refs: &mut References<'_, M>,
+    ) {
+        if !caches.nested_step(gpa.0 >> self.page.shift(), false, true) {
+            let levels = (self.page.level(), self.format.depth());
+            let page = |_, _| Page::Table(Made::default());
+            walk_host_steady(caches, levels, gpa, guest, refs, |level| table_of(level, gpa), page);
+        }
     }
 
     /// The inner hypervisor's memory lies where that of a hypervisor on the machine would.
@@ -135,6 +176,18 @@ impl<const EXITS: bool> Below for Outer<EXITS> {
             Ok(end) => end,
             Err(Violation { gpa, .. }) => unreachable!("the outer tables map all, {gpa:?} too"),
         }
+    }
+
+    fn walk_steady<M: Memory>(
+        &self,
+        caches: &mut WalkCache,
+        miss: &Steady<'_>,
+        refs: &mut References<'_, M>,
+        table: impl Fn(u8) -> u64,
+        leaf: impl FnOnce() -> Gpa,
+        _: impl Fn(u64) -> Page,
+    ) {
+        walk_2d_steady(&mut &*self, caches, miss.format, miss.gva, table, (leaf(), miss.write), refs);
     }
 
     fn size(&self, of: PageSize) -> PageSize {

@@ -404,7 +404,7 @@ fn walk_1d_steady<M: Memory>(
     table: impl Fn(u8) -> u64,
     page: impl Fn(u64) -> Page,
 ) {
-    let mut level = caches.first_table(format, gva.0, &table);
+    let mut level = caches.first_table(Dimension::Guest, (1, format.depth()), gva.0, &table);
     while level > 0 {
         let at = || table(level) | format.index(level, gva.0) << 3;
         refs.touch(level, 0, || Hpa(at()), || page(at()));

@@ -23,7 +23,9 @@ use crate::nested::Violation;
 use crate::page::Page;
 use crate::profile::{ExitCosts, Virtualization};
 use crate::shadow::{DirectStore, Fixed, Shadow, World};
-use crate::walk_2d::{self, NestedSpace, walk_2d, walk_host};
+use crate::walk_2d::{
+    self, NestedSpace, tables_are_steady, walk_2d, walk_2d_steady, walk_host, walk_host_steady,
+};
 use bifold_mmu::{Entry, Format, Gpa, Gva, Hpa, PageSize, Walk, WalkCache, walk};
 use std::collections::{HashMap, HashSet};
 use std::ops::Range;
@@ -143,12 +145,13 @@ pub struct NestedOnNested {
     /// looked at.
     protected: HashSet<u64>,
     syncs_at_entry: bool,
-    /// Per vCPU: walk caches may hold composed entries that are gone.
-    stale: Vec<bool>,
+    /// Per vCPU: how often composed tables had been [replaced](Shadow::replaced) when its walk caches were emptied last; none if they
+    /// have to be emptied, since they may hold composed entries that are gone.
+    clean: Vec<Option<u64>>,
     /// The flushes of TLBs that the outer hypervisor has asked for.
     asked: Flush,
     /// What the inner hypervisor did between the guest's own events, to be counted with the next one.
-    pending: Sample,
+    pending: Option<Box<Sample>>,
 }
 
 /// The composed tables as the second dimension of a walk.
@@ -159,6 +162,11 @@ struct Composed<'a> {
     /// The size of the page that was translated last.
     size: PageSize,
     writable: bool,
+}
+
+/// The number under which the nested TLB files the page behind `gpa`.
+fn nested_page(gpa: Gpa, size: PageSize) -> u64 {
+    gpa.0 >> size.shift() | u64::from(size.level()) << 48
 }
 
 impl NestedSpace for Composed<'_> {
@@ -177,7 +185,7 @@ impl NestedSpace for Composed<'_> {
         let (size, writable) =
             self.tables.mapping(self.vcpu, Gva(gpa.0)).unwrap_or((PageSize::Size4K, false));
         (self.size, self.writable) = (size, writable);
-        let page = gpa.0 >> size.shift() | u64::from(size.level()) << 48;
+        let page = nested_page(gpa, size);
         if caches.nested_lookup(page, write) {
             return Ok(());
         }
@@ -202,6 +210,27 @@ impl NestedSpace for Composed<'_> {
         }
     }
 
+    fn translate_steady<M: Memory>(
+        &mut self,
+        caches: &mut WalkCache,
+        gpa: Gpa,
+        write: bool,
+        guest: u8,
+        refs: &mut References<'_, M>,
+    ) {
+        let at = Gva(gpa.0);
+        let writable = write || self.tables.ready_page(self.vcpu, at) == Some(true);
+        if caches.nested_step(nested_page(gpa, PageSize::Size4K), write, writable) {
+            return;
+        }
+        let Some(&path) = self.tables.path(self.vcpu, at) else {
+            debug_assert!(false, "a steady walk has a path");
+            return;
+        };
+        let (levels, page) = ((1, self.tables.format().depth()), |_, at| self.tables.table(at));
+        walk_host_steady(caches, levels, gpa, guest, refs, |level| path.table(level), page);
+    }
+
     fn hpa(&self, gpa: Gpa) -> Hpa {
         self.memory.hpa(gpa)
     }
@@ -216,6 +245,12 @@ impl NestedSpace for Composed<'_> {
 }
 
 impl NestedOnNested {
+    /// The composed tables of a vCPU for one walk.
+    fn space(&mut self, vcpu: usize) -> Composed<'_> {
+        let NestedOnNested { composed, memory, .. } = self;
+        Composed { tables: composed, vcpu, memory, size: PageSize::Size4K, writable: false }
+    }
+
     /// The outer hypervisor handles a violation of the composed tables, or passes the exit on.
     fn violate(&mut self, violation: Violation, vcpu: usize, gva: Gva, fetch: bool, vm: &mut Vm<'_>) {
         let Violation { gpa, write } = violation;
@@ -283,14 +318,14 @@ impl NestedOnNested {
         }
     }
 
-    /// The outer hypervisor's flushes become [stale](NestedOnNested::stale) walk caches at once, and flushes of TLBs when they are
-    /// asked for.
+    /// After the outer hypervisor's flushes no walk cache is [clean](NestedOnNested::clean) at once, and flushes of TLBs come when they
+    /// are asked for.
     fn note_flush(&mut self) {
         let flush = self.composed.take_flush();
         match flush {
             Flush::None => return,
-            Flush::Vcpu(vcpu) => self.stale[usize::from(vcpu)] = true,
-            Flush::All => self.stale.fill(true),
+            Flush::Vcpu(vcpu) => self.clean[usize::from(vcpu)] = None,
+            Flush::All => self.clean.fill(None),
         }
         self.asked = if self.asked == Flush::None || self.asked == flush { flush } else { Flush::All };
     }
@@ -298,15 +333,18 @@ impl NestedOnNested {
     /// A flush that the outer hypervisor asked for reaches the walk caches, which [`PagingMode::flush_caches`] empties of the guest's
     /// entries alone.
     fn drop_stale(&mut self, vcpu: usize, caches: &mut WalkCache) {
-        if std::mem::take(&mut self.stale[vcpu]) {
+        if self.clean[vcpu].is_none() {
             caches.flush_all();
+            self.clean[vcpu] = Some(self.composed.replaced());
         }
     }
 
     /// Composed entries that are gone must not stay in walk caches.
     fn after_exit<M>(&mut self, vcpu: usize, cpu: &mut Walker<'_, M>) {
         self.note_flush();
-        self.stale[vcpu] |= !cpu.tagged;
+        if !cpu.tagged {
+            self.clean[vcpu] = None;
+        }
         self.drop_stale(vcpu, cpu.caches);
     }
 
@@ -368,16 +406,16 @@ impl PagingMode for NestedOnNested {
         composed.take_flush(); // nothing is cached yet
         let protected = HashSet::from([inner.root]);
         let syncs_at_entry = setup.virtualization == Virtualization::Svm;
-        let stale = vec![false; setup.vcpus];
+        let clean = vec![Some(composed.replaced()); setup.vcpus];
         NestedOnNested {
             inner,
             composed,
             memory,
             protected,
             syncs_at_entry,
-            stale,
+            clean,
             asked: Flush::None,
-            pending: Sample::default(),
+            pending: None,
         }
     }
 
@@ -387,20 +425,15 @@ impl PagingMode for NestedOnNested {
         miss: &Miss,
         guest: &mut GuestTables,
     ) -> Option<Entry> {
-        cpu.vm.counts.now.add(&std::mem::take(&mut self.pending));
+        if let Some(pending) = self.pending.take() {
+            cpu.vm.counts.now.add(&pending);
+        }
         let write = miss.kind.writes();
         let Ok(top) = guest.start(miss.root, miss.gva) else { return None };
         self.drop_stale(miss.vcpu, cpu.caches);
         for _ in 0..MOST_EXITS {
             let (caches, mut refs, _) = cpu.begin_walk();
-            let NestedOnNested { composed, memory, .. } = self;
-            let mut space = Composed {
-                tables: composed,
-                vcpu: miss.vcpu,
-                memory,
-                size: PageSize::Size4K,
-                writable: false,
-            };
+            let mut space = self.space(miss.vcpu);
             let first = walk_2d::first(caches, guest.format(), top, miss.gva);
             let read = |_, at| miss.read(guest, at);
             match walk_2d(&mut space, caches, guest.format(), first, miss.gva, write, &mut refs, read) {
@@ -423,18 +456,29 @@ impl PagingMode for NestedOnNested {
         None
     }
 
-    fn steady(&mut self, _: &WalkCache, _: &Steady<'_>) -> Option<bool> {
-        None
+    /// Only over composed entries of 4 KB.
+    fn steady(&mut self, caches: &WalkCache, miss: &Steady<'_>) -> Option<bool> {
+        if self.pending.is_some() || self.clean[miss.vcpu] != Some(self.composed.replaced()) {
+            return None;
+        }
+        let writable = self.composed.ready_page(miss.vcpu, Gva(miss.gpa().0))?;
+        if miss.write && !writable {
+            return None;
+        }
+        let is_ready = |level| self.composed.ready_page(miss.vcpu, Gva(miss.path.table(level))) == Some(true);
+        tables_are_steady(caches, miss, is_ready).then_some(miss.writable && writable)
     }
 
     fn walk_steady<M: Memory>(
         &mut self,
-        _: &mut WalkCache,
-        _: &Steady<'_>,
-        _: &mut References<'_, M>,
+        caches: &mut WalkCache,
+        miss: &Steady<'_>,
+        refs: &mut References<'_, M>,
         _: &HostMemory,
     ) {
-        debug_assert!(false, "no walk is steady");
+        let page = (miss.gpa(), miss.write);
+        let space = &mut self.space(miss.vcpu);
+        walk_2d_steady(space, caches, miss.format, miss.gva, |level| miss.path.table(level), page, refs);
     }
 
     fn walk_to_fault<M: Memory>(
@@ -452,9 +496,7 @@ impl PagingMode for NestedOnNested {
         self.drop_stale(vcpu, cpu.caches);
         for _ in 0..MOST_EXITS {
             let (caches, mut refs, _) = cpu.begin_walk();
-            let NestedOnNested { composed, memory, .. } = self;
-            let mut space =
-                Composed { tables: composed, vcpu, memory, size: PageSize::Size4K, writable: false };
+            let mut space = self.space(vcpu);
             let first = walk_2d::first(caches, guest.format(), top, gva);
             let read = |_, at| guest.read(Gpa(at));
             match walk_2d(&mut space, caches, guest.format(), first, gva, false, &mut refs, read) {
@@ -495,9 +537,9 @@ impl PagingMode for NestedOnNested {
 
     fn host_unmapped(&mut self, gfns: Range<u64>) -> bool {
         self.note_flush();
-        let mut pending = std::mem::take(&mut self.pending);
+        let mut pending = self.pending.take().unwrap_or_default();
         let any = self.unmap(gfns, &mut pending);
-        self.pending = pending;
+        self.pending = Some(pending);
         self.composed.take_flush(); // the caller flushes all
         any
     }
@@ -505,7 +547,7 @@ impl PagingMode for NestedOnNested {
     /// The inner hypervisor clears the bits in its tables, which drops the composed entries.
     fn clear_young(&mut self, gfns: Range<u64>) -> bool {
         self.note_flush();
-        let mut pending = std::mem::take(&mut self.pending);
+        let mut pending = self.pending.take().unwrap_or_default();
         let mut young = false;
         for gfn in gfns {
             let Some((level, at)) = self.inner.leaf(Gpa::from_frame(gfn)) else { continue };
@@ -520,7 +562,7 @@ impl PagingMode for NestedOnNested {
         if young {
             (0..self.composed.vcpus()).for_each(|vcpu| self.sync(vcpu, &mut pending));
         }
-        self.pending = pending;
+        self.pending = Some(pending);
         self.composed.take_flush(); // the caller flushes all
         young
     }

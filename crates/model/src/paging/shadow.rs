@@ -2,7 +2,7 @@
 //! Shadow paging: the hardware walks tables that the hypervisor composed of the guest's and the
 //! host's. KVM's shadow MMU, which composes them, is in [`crate::shadow`].
 
-use super::{Below, Cr4Write, Machine, Outer, PagingMode, Setup, Vm, Walker, walk_1d_steady};
+use super::{Below, Cr4Write, Machine, Outer, PagingMode, Setup, Vm, Walker};
 use crate::access::{AccessKind, Flush, Miss, Steady};
 use crate::ages::Reuse;
 use crate::exit_log::Access;
@@ -51,7 +51,8 @@ impl<B: Below> PagingMode for Shadowed<B> {
             let mut ready = None;
             let read = |level, at| {
                 ready = if level == 1 { self.0.ready(at) } else { None };
-                ready.unwrap_or_else(|| self.0.spte(at))
+                // What is ready has no address, which has to be translated below.
+                ready.filter(|_| !B::TRANSLATES).unwrap_or_else(|| self.0.spte(at))
             };
             let end = self.1.walk(cpu, format, root, miss.gva, read, |at| self.0.table(at));
             if let Walk::Leaf(step) = end {
@@ -86,11 +87,7 @@ impl<B: Below> PagingMode for Shadowed<B> {
 
     #[inline]
     fn steady(&mut self, _: &WalkCache, miss: &Steady<'_>) -> Option<bool> {
-        if B::TRANSLATES {
-            return None;
-        }
-        let at = self.0.path(miss.vcpu, miss.gva)?.table(1) | miss.format.index(1, miss.gva.0) << 3;
-        let writable = self.0.ready(at)? & miss.format.write != 0;
+        let writable = self.0.ready_page(miss.vcpu, miss.gva)?;
         (writable || !miss.write).then_some(writable)
     }
 
@@ -106,7 +103,11 @@ impl<B: Below> PagingMode for Shadowed<B> {
             debug_assert!(false, "a steady walk has a path");
             return;
         };
-        walk_1d_steady(caches, miss.format, miss.gva, refs, |level| path.table(level), |at| self.0.table(at));
+        let leaf = || {
+            let entry = self.0.spte(path.table(1) | miss.format.index(1, miss.gva.0) << 3);
+            Gpa(miss.format.target(1, entry) | miss.gva.0 & 0xfff)
+        };
+        self.1.walk_steady(caches, miss, refs, |level| path.table(level), leaf, |at| self.0.table(at));
     }
 
     fn replaced(&self, _: &GuestTables) -> u64 {

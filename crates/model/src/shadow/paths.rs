@@ -3,7 +3,7 @@
 
 use super::Shadow;
 use super::pages::Pages;
-use super::spte::{LARGE, PRESENT};
+use super::spte::{LARGE, PRESENT, WRITE};
 use bifold_mmu::Gva;
 use bifold_mmu::format::MOST_LEVELS;
 
@@ -51,6 +51,13 @@ impl Shadow {
             self.paths.0[slot] = self.find_path(number, root, gva)?;
         }
         Some(&self.paths.0[slot])
+    }
+
+    /// May the page at `gva` be written, if a walk of it ends at level 1 and changes nothing: see [`Shadow::ready`].
+    #[inline]
+    pub fn ready_page(&mut self, vcpu: usize, gva: Gva) -> Option<bool> {
+        let at = self.path(vcpu, gva)?.table(1) | self.format.index(1, gva.0) << 3;
+        Some(self.ready(at)? & WRITE != 0)
     }
 
     #[cold]

@@ -55,6 +55,26 @@ fn a_walk_over_an_outer_hypervisors_tables_makes_as_many_references_as_a_nested_
     assert_eq!(walk("nested-on-nested-4k", Tables::Long(5), 1), 29);
 }
 
+#[test]
+fn a_walk_of_shadow_tables_in_a_virtual_machine_translates_the_address_of_the_page_itself() {
+    const PAGES: u64 = 256;
+    let profile = profile("geometry-g", &["tlb.l1d-4k.entries=8", "tlb.l2.entries=24"]);
+    let mut stream = Stream::new();
+    let root = stream.table(4);
+    let page = |n: u64| VA + (n << 12);
+    for n in 0..PAGES {
+        stream.map(root, page(n), 1, (0x1_2000 + n) << 12 | WRITE);
+    }
+    let loads: Vec<Event> = (0..PAGES).map(|n| Load(page(n))).collect();
+    let warm = stream.start(root).and(&loads);
+    // Neither the TLB nor the nested TLB, of 64 entries, holds a page until it comes again.
+    for name in ["pvm-4k", "shadow-on-nested-4k"] {
+        let own = |stream: &Stream| stream.run(&profile, config(name)).refs[0].iter().sum::<u64>();
+        let (before, after) = (own(&warm), own(&warm.clone().and(&loads)));
+        assert!(after - before >= PAGES, "{name}: {before}, then {after}");
+    }
+}
+
 /// Where the kernel maps the tables that it writes.
 const KERNEL: u64 = 0xffff_8880_0000_0000;
 

@@ -102,8 +102,7 @@ impl PagingMode for AgilePaging {
         let writable = if v.nested {
             self.nested.steady(caches, miss)? && !self.shadow.is_protected(miss.gpa().frame())
         } else {
-            let at = self.shadow.path(miss.vcpu, miss.gva)?.table(1) | miss.format.index(1, miss.gva.0) << 3;
-            let writable = self.shadow.ready(at)? & miss.format.write != 0;
+            let writable = self.shadow.ready_page(miss.vcpu, miss.gva)?;
             writable && (miss.writable || !self.shadow.hardware_sets_both())
         };
         (writable || !miss.write).then_some(writable)
