@@ -93,8 +93,11 @@ impl Shadow {
                 self.make_root(cpu);
             }
         }
-        self.sync_roots(cpu, guest, host);
-        self.ask_one(cpu);
+        // Under agile paging no table is out of sync, and the load flushes as the guest's own would.
+        if self.limit == 0 {
+            self.sync_roots(cpu, guest, host);
+            self.ask_one(cpu);
+        }
         self.settle(Some((guest, host)), done);
     }
 
