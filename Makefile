@@ -39,7 +39,7 @@ PROFILE ?= profiles/epyc-zen5-guest.toml
 # Scale of the memory and of the times in experiments with sharing guests.
 SCALE ?= 1/8
 
-.PHONY: help setup bochs qemu build workspace reporter install uninstall demo test hwloc-trees docs kernel vmtest vmtest-long vmtest-debug vmtest-host kvm-tests validate-exits validate-exits-vcpus validate-formats validate-inside validate-reclaim validate-time lab-live lab-place lab-policies lab-share lab-reclaim lab-reclaim-paging lab-builds published-times noise lab lint fuzz msrv bench clean
+.PHONY: help setup bochs qemu build workspace reporter install uninstall demo test hwloc-trees docs kernel vmtest vmtest-long vmtest-debug vmtest-host kvm-tests validate-exits validate-exits-vcpus validate-formats validate-inside validate-reclaim validate-time lab-live lab-place lab-policies lab-modes lab-share lab-reclaim lab-reclaim-paging lab-builds published-times noise lab lint fuzz msrv bench clean
 help: ## list the targets
 	@sed -n 's/^\([a-z-]*\):.*## /make \1|/p' $(MAKEFILE_LIST) | while IFS='|' read -r a b; do printf '  %-20s %s\n' "$$a" "$$b"; done
 
@@ -177,6 +177,11 @@ lab-policies: build ## compare policies over the suite: docs/results/policies.md
 	@tools/suite capture
 	@tools/policies
 
+lab-modes: build ## run the suite's programs in every paging mode: docs/results/modes.md, two hours once; then seconds
+	@tools/suite setup
+	@tools/suite modes
+	@tools/modes -o docs/results/modes.md >/dev/null
+
 lab-share: build ## run 8 guests under the real KSM: docs/results, 40 minutes, root (SCALE=1/8)
 	@mkdir -p docs/results
 	$(BIFOLD) share run --scale $(SCALE) --report bifold-share.html --markdown docs/results/share-synthetic.md experiments/share/synthetic.toml
@@ -196,7 +201,7 @@ lab-builds: workspace ## predict the two loads of the multi-core thesis: docs/re
 published-times: workspace ## predict GUPS of vMitosis and LMbench of PVM: docs/results, half an hour (PUBLISHED=options)
 	$(TIMING) published -o docs/results/published-times.md $(PUBLISHED)
 
-lab: validate-exits validate-exits-vcpus validate-formats validate-inside validate-reclaim validate-time lab-live lab-place lab-policies lab-share lab-reclaim lab-reclaim-paging lab-builds published-times vmtest-long vmtest-debug ## run every long experiment: a day
+lab: validate-exits validate-exits-vcpus validate-formats validate-inside validate-reclaim validate-time lab-live lab-place lab-policies lab-modes lab-share lab-reclaim lab-reclaim-paging lab-builds published-times vmtest-long vmtest-debug ## run every long experiment: a day
 
 docs: ## build the documentation as a book: target/book/index.html
 	@tools/docs
