@@ -368,14 +368,12 @@ fn replaced_other(tables: &Tables, guest: &GuestTables) -> u64 {
 }
 
 /// [`PagingMode::steady`] of the others.
-#[cold]
 #[inline(never)]
 fn steady_other(tables: &mut Tables, caches: &WalkCache, miss: &Steady<'_>) -> Option<bool> {
     each_mode!(tables, t => t.steady(caches, miss))
 }
 
 /// [`PagingMode::walk_steady`] of the others.
-#[cold]
 #[inline(never)]
 fn walk_steady_other<M: Memory>(
     tables: &mut Tables,

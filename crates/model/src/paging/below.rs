@@ -124,6 +124,7 @@ impl<const EXITS: bool> NestedSpace for &Outer<EXITS> {
         Ok(())
     }
 
+    #[inline(always)]
     fn translate_steady<M: Memory>(
         &mut self,
         caches: &mut WalkCache,

@@ -26,8 +26,8 @@ use crate::shadow::{DirectStore, Fixed, Shadow, World};
 use crate::walk_2d::{
     self, NestedSpace, tables_are_steady, walk_2d, walk_2d_steady, walk_host, walk_host_steady,
 };
+use bifold_mmu::format::MOST_LEVELS;
 use bifold_mmu::{Entry, Format, Gpa, Gva, Hpa, PageSize, Walk, WalkCache, walk};
-use std::collections::{HashMap, HashSet};
 use std::ops::Range;
 
 const PRESENT_WRITE_USER: u64 = 1 | 1 << 1 | 1 << 2;
@@ -45,8 +45,8 @@ const MOST_EXITS: usize = 16;
 struct InnerTables {
     tables: GuestTables,
     root: u64,
-    /// Frames of tables, by level and number.
-    frames: HashMap<(u8, u64), u64>,
+    /// Frames of the tables below the root, by level and number: 0 where there is none.
+    frames: [Vec<u64>; MOST_LEVELS],
     next: u64,
 }
 
@@ -55,7 +55,7 @@ impl InnerTables {
         let root = guest_frames.next_multiple_of(1 << 18);
         let mut tables = GuestTables::new(format);
         tables.add(root, format.depth(), &[0; 512]);
-        InnerTables { tables, root, frames: HashMap::new(), next: root + 1 }
+        InnerTables { tables, root, frames: Default::default(), next: root + 1 }
     }
 
     /// Frames of the inner hypervisor's memory: its guest's, and those of a table for each 512 of them, and for their tables.
@@ -67,11 +67,16 @@ impl InnerTables {
         self.tables.format()
     }
 
+    /// The frame of a table below the root, if it is there.
+    fn frame(&self, level: u8, number: u64) -> Option<u64> {
+        self.frames[usize::from(level)].get(number as usize).copied().filter(|&frame| frame != 0)
+    }
+
     /// Where the entry of `level` for `gpa` is, if its table is there.
     fn entry_at(&self, level: u8, gpa: Gpa) -> Option<Gpa> {
         let format = self.format();
         let number = gpa.0 >> (12 + 9 * level);
-        let frame = if level == format.depth() { self.root } else { *self.frames.get(&(level, number))? };
+        let frame = if level == format.depth() { self.root } else { self.frame(level, number)? };
         Some(Gpa(frame << 12 | format.index(level, gpa.0) << 3))
     }
 
@@ -92,12 +97,14 @@ impl InnerTables {
         let format = self.format();
         for level in (size.level() + 1..=format.depth()).rev() {
             let number = gpa.0 >> (12 + 9 * (level - 1));
-            let frame = match self.frames.get(&(level - 1, number)) {
-                Some(&frame) => frame,
+            let frame = match self.frame(level - 1, number) {
+                Some(frame) => frame,
                 None => {
                     let frame = self.next;
                     self.next += 1;
-                    self.frames.insert((level - 1, number), frame);
+                    let (frames, i) = (&mut self.frames[usize::from(level) - 1], number as usize);
+                    frames.resize(frames.len().max(i + 1), 0);
+                    frames[i] = frame;
                     self.tables.add(frame, level - 1, &[0; 512]);
                     frame
                 }
@@ -141,9 +148,9 @@ pub struct NestedOnNested {
     composed: Shadow,
     /// The outer hypervisor's memory behind the inner one's.
     memory: HostMemory,
-    /// Frames of the inner hypervisor's tables that its own mapping has write-protected, because they were shadowed when it was last
-    /// looked at.
-    protected: HashSet<u64>,
+    /// By the inner hypervisor's tables, from its root's frame on: its own mapping of the table is write-protected, because the table was
+    /// shadowed when the mapping was last looked at.
+    protected: Vec<bool>,
     syncs_at_entry: bool,
     /// Per vCPU: how often composed tables had been [replaced](Shadow::replaced) when its walk caches were emptied last; none if they
     /// have to be emptied, since they may hold composed entries that are gone.
@@ -301,10 +308,10 @@ impl NestedOnNested {
             Some(DirectStore::Emulated) => true,
             // The entry by which the inner hypervisor writes the table is writable from now on.
             Some(DirectStore::Unsynced) => {
-                self.protected.remove(&gfn);
+                self.unprotect(gfn);
                 true
             }
-            None => self.protected.remove(&gfn),
+            None => self.unprotect(gfn),
         };
         out.outer_stores += u64::from(exits);
         add_work(out, &work);
@@ -314,8 +321,17 @@ impl NestedOnNested {
     fn note_protected(&mut self, gpa: Gpa) {
         for level in 1..=self.inner.format().depth() {
             let table = self.inner.entry_at(level, gpa).map(Gpa::frame);
-            self.protected.extend(table.filter(|gfn| self.composed.protects(*gfn)));
+            if let Some(gfn) = table.filter(|gfn| self.composed.protects(*gfn)) {
+                let i = (gfn - self.inner.root) as usize;
+                self.protected.resize(self.protected.len().max(i + 1), false);
+                self.protected[i] = true;
+            }
         }
+    }
+
+    /// The inner hypervisor's own mapping of its table lets writes through from now on. True if it did not.
+    fn unprotect(&mut self, gfn: u64) -> bool {
+        self.protected.get_mut((gfn - self.inner.root) as usize).is_some_and(std::mem::take)
     }
 
     /// After the outer hypervisor's flushes no walk cache is [clean](NestedOnNested::clean) at once, and flushes of TLBs come when they
@@ -404,7 +420,7 @@ impl PagingMode for NestedOnNested {
             composed.set_initial_cr3(vcpu, inner.root << 12, &inner.tables);
         }
         composed.take_flush(); // nothing is cached yet
-        let protected = HashSet::from([inner.root]);
+        let protected = vec![true]; // the root
         let syncs_at_entry = setup.virtualization == Virtualization::Svm;
         let clean = vec![Some(composed.replaced()); setup.vcpus];
         NestedOnNested {

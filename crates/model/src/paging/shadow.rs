@@ -46,13 +46,16 @@ impl<B: Below> PagingMode for Shadowed<B> {
     ) -> Option<Entry> {
         let format = self.0.format();
         let write = miss.kind.writes();
+        // What is ready has no address. Where that is translated below, it is the page's: to read the entry would take as long as all the
+        // rest of the walk.
+        let page =
+            if B::TRANSLATES { cpu.vm.host.hpa(miss.leaf.gpa(miss.gva)).0 & format.address } else { 0 };
         for _ in 0..MOST_WALKS {
             let root = self.0.root(miss.vcpu, miss.gva)?;
             let mut ready = None;
             let read = |level, at| {
                 ready = if level == 1 { self.0.ready(at) } else { None };
-                // What is ready has no address, which has to be translated below.
-                ready.filter(|_| !B::TRANSLATES).unwrap_or_else(|| self.0.spte(at))
+                ready.map_or_else(|| self.0.spte(at), |entry| entry | page)
             };
             let end = self.1.walk(cpu, format, root, miss.gva, read, |at| self.0.table(at));
             if let Walk::Leaf(step) = end {
@@ -97,16 +100,13 @@ impl<B: Below> PagingMode for Shadowed<B> {
         caches: &mut WalkCache,
         miss: &Steady<'_>,
         refs: &mut References<'_, M>,
-        _: &HostMemory,
+        host: &HostMemory,
     ) {
         let Some(&path) = self.0.path(miss.vcpu, miss.gva) else {
             debug_assert!(false, "a steady walk has a path");
             return;
         };
-        let leaf = || {
-            let entry = self.0.spte(path.table(1) | miss.format.index(1, miss.gva.0) << 3);
-            Gpa(miss.format.target(1, entry) | miss.gva.0 & 0xfff)
-        };
+        let leaf = || Gpa(host.hpa(miss.gpa()).0);
         self.1.walk_steady(caches, miss, refs, |level| path.table(level), leaf, |at| self.0.table(at));
     }
 

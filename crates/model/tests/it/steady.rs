@@ -64,6 +64,7 @@ fn generated_streams_have_the_same_counts_by_either_way() {
         let profile = Profile::load(name, &[]).unwrap();
         for caches in [CacheMode::Off, CacheMode::Sampled] {
             let options = Options {
+                configs: Config::KNOWN.to_vec(),
                 guest_frames: generator.guest_frames(),
                 interval_seconds: 1e-4,
                 caches,
