@@ -59,6 +59,7 @@ pub struct Nested {
     epoch: u64,
     /// Entries used for the first time in this interval that were there before it.
     ages: Ages,
+    /// See [`Nested::young`].
     young: u64,
     /// By level, per leaf entry: the intervals of its last use and of its making.
     used_made: [Vec<[u32; 2]>; 3],

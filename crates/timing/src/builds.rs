@@ -309,6 +309,7 @@ pub fn run(args: &Args) -> Result<bool> {
     let mut met = true;
     let runs = args.loads.iter().flat_map(|load| args.vcpus.iter().map(move |vcpus| (load, *vcpus)));
     for (name, vcpus) in runs {
+        published.get(name).with_context(|| format!("{}: no [{name}]", args.published.display()))?;
         let key = if vcpus == 1 { name.clone() } else { format!("{name}-{vcpus}") };
         let (command, what) = load(name, vcpus, args, &CHANGES[0])?;
         let p = capture(&key, vcpus, &command, args.part.as_deref(), &[], args)?;

@@ -10,8 +10,8 @@
 //! is here; what is in nested mode, and the write protection, in `shadow/agile.rs`:
 //!
 //! - An address space begins in nested mode, as short ones cost least there. At the end of an interval in which it ran it is
-//!   shadowed if its nested walks have cost more cycles than its part of all loads of CR3 would have, which exit then, by what it takes to fill
-//!   its shadow tables: it expects a hidden fault for every four nested entries that the interval used.
+//!   shadowed if its nested walks have cost more cycles than its part of all loads of CR3 would have, which exit then, by what it
+//!   takes to fill its shadow tables: it expects a hidden fault for every four nested entries that the interval used.
 //! - The second write to a shadowed table within an interval moves the subtree below that table to nested mode, and the table can be
 //!   written freely.
 //! - At the end of an interval, tables in nested mode that were not written within it can be shadowed again, tables above first,
@@ -23,8 +23,8 @@
 //! An interval is one of the timeline. The paper's is 1 s, which is 10 ms at the time scale of 100 of the suite's policies.
 //!
 //! Shadow entries are never out of date, so INVLPG and flushes by CR4 need no exit. A load of CR3 exits while some address space
-//! is shadowed, unless the cache of shadow roots has the value. It flushes what the guest's own load would (INVVPID retains global
-//! translations where it is asked to, Intel SDM vol. 3C 29.4.3.1): shadow entries are global where the guest's are, unlike KVM's,
+//! is shadowed, unless the cache of shadow roots has the value. It flushes what the guest's own load would (type 3 of INVVPID
+//! retains global translations, Intel SDM vol. 3C): shadow entries are global where the guest's are, unlike KVM's,
 //! and each change to shadow tables flushes all. A guest's page fault exits where its walk ends in the shadow
 //! tables.
 //!
