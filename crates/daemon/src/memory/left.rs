@@ -9,20 +9,19 @@ use bifold_host::Host;
 use bifold_host::held::{HeldError, Places, remove_unused_lock, restore_left_behind};
 use bifold_live::order::{Back, OrderError, Record, WHAT, records};
 use std::path::PathBuf;
-use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
-use std::time::Duration;
+use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, TryRecvError, channel};
+use std::time::{Duration, Instant};
 
 /// Time between two rounds of tries.
 const AGAIN: Duration = if cfg!(test) { Duration::from_millis(100) } else { Duration::from_secs(30) };
-/// How long a monitor is tried in a round, which the others wait for.
+/// How long a monitor is tried in a round, which the others wait for, as does the daemon's end.
 const PATIENCE: Duration = if cfg!(test) { Duration::ZERO } else { Duration::from_secs(5) };
 
-/// The thread that does it. It ends by itself when nothing is left, or when this is dropped: a try under way is not waited for, as its
-/// journal stays until it succeeds.
+/// The thread that tries. The thread ends by itself when nothing is left, or when this value is dropped.
 pub struct Left {
     news: Receiver<String>,
     /// Closed at the end.
-    _stop: Sender<()>,
+    stop: Sender<()>,
 }
 
 impl Left {
@@ -39,19 +38,29 @@ impl Left {
         if !left.is_empty() {
             std::thread::Builder::new().name("memory-left".into()).spawn(move || {
                 loop {
-                    left.retain_mut(|one| !one.give_back(&host, &say));
+                    left.retain_mut(|one| {
+                        stops.try_recv() == Err(TryRecvError::Disconnected) || !one.give_back(&host, &say)
+                    });
                     if left.is_empty() || stops.recv_timeout(AGAIN) != Err(RecvTimeoutError::Timeout) {
                         return;
                     }
                 }
             })?;
         }
-        Ok(Left { news, _stop: stop })
+        Ok(Left { news, stop })
     }
 
     /// What is to be logged.
     pub fn news(&mut self) -> Vec<String> {
         self.news.try_iter().collect()
+    }
+
+    /// Ends the tries. Returns what is to be logged, also of a try that was under way and ends soon.
+    pub fn end(self) -> Vec<String> {
+        drop(self.stop);
+        let end = Instant::now() + PATIENCE;
+        let next = || self.news.recv_timeout(end.saturating_duration_since(Instant::now())).ok();
+        std::iter::from_fn(next).collect()
     }
 }
 

@@ -411,7 +411,7 @@ impl Memory {
     pub fn end(&mut self, time: f64) -> (Vec<Said>, Vec<String>) {
         self.begin_end();
         let (mut said, mut left) = (Vec::new(), Vec::new());
-        said.extend(self.left.take().iter_mut().flat_map(Left::news).map(|text| Said { vm: None, text }));
+        said.extend(self.left.take().into_iter().flat_map(Left::end).map(|text| Said { vm: None, text }));
         let mut guests: Vec<Guest> = std::mem::take(&mut self.guests).into_values().collect();
         guests.append(&mut self.ending);
         let begun = Instant::now();
