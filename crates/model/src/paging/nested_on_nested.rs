@@ -162,7 +162,11 @@ impl NestedOnNested {
             let fixed =
                 self.composed.fault(vcpu, at, kind, &mut self.inner.tables, &mut self.memory, &mut work);
             debug_assert!(fixed == Fixed::Retry, "no table of the inner hypervisor's is its guest's memory");
-            self.note_protected(gpa);
+            // Of a table that was not shadowed, TLBs of all vCPUs may hold the inner hypervisor's mapping for writing
+            // (__kvm_mmu_get_shadow_page).
+            if self.note_protected(gpa) && work.shadow_pages_made > 0 {
+                self.composed.flush_all();
+            }
             vm.counts.now.outer_fills += 1;
             add_work(&mut vm.counts.now, &work);
             return;
@@ -211,16 +215,18 @@ impl NestedOnNested {
         add_work(out, &work);
     }
 
-    /// The tables on the way to `gpa` are shadowed now, and so write-protected.
-    fn note_protected(&mut self, gpa: Gpa) {
+    /// The tables on the way to `gpa` are shadowed now, and so write-protected. True if one was not known to be.
+    fn note_protected(&mut self, gpa: Gpa) -> bool {
+        let mut any = false;
         for level in 1..=self.inner.format().depth() {
             let table = self.inner.entry_at(level, gpa).map(Gpa::frame);
             if let Some(gfn) = table.filter(|gfn| self.composed.protects(*gfn)) {
                 let i = (gfn - self.inner.root) as usize;
                 self.protected.resize(self.protected.len().max(i + 1), false);
-                self.protected[i] = true;
+                any |= !std::mem::replace(&mut self.protected[i], true);
             }
         }
+        any
     }
 
     /// The inner hypervisor's own mapping of its table lets writes through from now on. True if it did not.

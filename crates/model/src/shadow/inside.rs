@@ -44,7 +44,10 @@ impl Shadow {
     pub fn sync_nested(&mut self, vcpu: usize, world: World<'_>, out: &mut Sample) {
         let root = self.vcpus[vcpu].root.slots[0];
         self.pages.page_mut(root).write_flooding_count = 0; // kvm_mmu_new_pgd
-        self.sync_children(root, world);
+        if self.sync_children(root, world) {
+            // The hypervisor's own mapping of an unsync table is for writing, and loses that (mmu_sync_children's `protected`).
+            self.flush_remote_tlbs();
+        }
         self.flush_tlb_current(vcpu);
         self.settle(world, out);
     }

@@ -107,13 +107,15 @@ impl Shadow {
     }
 
     /// `mmu_sync_children`: every unsync table below `slot` is write-protected again
-    /// and re-read.
-    pub(super) fn sync_children(&mut self, slot: usize, world: World<'_>) {
+    /// and re-read. True if there were any.
+    pub(super) fn sync_children(&mut self, slot: usize, world: World<'_>) -> bool {
+        let mut any = false;
         loop {
             let leaves = self.unsync_walk(slot);
             if leaves.is_empty() {
-                return;
+                return any;
             }
+            any = true;
             let mut flush = false;
             for &leaf in &leaves {
                 flush |= self.write_protect_gfn(self.pages.page(leaf).gfn);

@@ -178,16 +178,16 @@ proptest! {
 
     #[test]
     fn nested_on_nested_paging_counts_what_the_reference_counts(
-        which in 0..crate::random::PROFILES, vmx: bool, huge: bool, guest_depth in 4u8..6, ops in ops(800)
+        which in 0..crate::random::PROFILES, cpus in 1usize..3, vmx: bool, huge: bool, guest_depth in 4u8..6, ops in ops(800)
     ) {
         let profile = profile_of(which, vmx);
         let config = config(if huge { "nested-on-nested-2m" } else { "nested-on-nested-4k" });
         let tables = Tables::Long(guest_depth);
-        let mut guest = Guest::of(tables, 1);
+        let mut guest = Guest::of(tables, cpus);
         guest.run(&ops);
-        let all = model_of(tables, &profile, &[config], 1, &guest.words);
+        let all = model_of(tables, &profile, &[config], cpus, &guest.words);
         prop_assert_eq!(all.untranslated, 0);
-        let mut slow = Reference::new(&profile, config, FRAMES, 1, all.seed).of(tables);
+        let mut slow = Reference::new(&profile, config, FRAMES, cpus, all.seed).of(tables);
         slow.consume(&guest.words);
         // Flushes that the outer hypervisor asks for count for each request.
         let got = Counts { flushes: slow.counts.flushes, ..Counts::of(&all.configs[0]) };

@@ -42,27 +42,30 @@ impl Inside {
         !host.mapped.get(&host.key(gpa)).is_some_and(|writable| *writable || !write)
     }
 
-    /// The composed entry is missing, and made from the inner hypervisor's.
-    pub fn fill(&mut self, host: &Host, gpa: u64) {
+    /// The composed entry is missing, and made from the inner hypervisor's. True if the processor's translations of all vCPUs go,
+    /// because the inner hypervisor may no longer write one of its tables.
+    pub fn fill(&mut self, host: &Host, gpa: u64) -> bool {
         self.fills += 1;
         let (level, number) = host.key(gpa);
+        let mut protects = false;
         for above in level..=host.depth {
-            self.shadowed.insert((above, gpa >> shift(above) >> 9));
+            protects |= self.shadowed.insert((above, gpa >> shift(above) >> 9));
             if above > level {
                 self.upper.insert((above, gpa >> shift(above)));
             }
         }
         self.leaves.insert((level, number), host.mapped[&(level, number)]);
         if level > 1 {
-            return;
+            return protects;
         }
         for other in number & !7..(number & !7) + 8 {
             if other == number || self.leaves.contains_key(&(1, other)) {
                 continue;
             }
-            let Some(&writable) = host.mapped.get(&(1, other)) else { return };
+            let Some(&writable) = host.mapped.get(&(1, other)) else { return protects };
             self.leaves.insert((1, other), writable);
         }
+        protects
     }
 
     /// The inner hypervisor stores this entry.
@@ -79,7 +82,7 @@ impl Inside {
     }
 
     /// The exit for `gpa` is passed on, and the inner hypervisor maps the page. True if the processor's translations of all vCPUs
-    /// go, because it dropped an entry.
+    /// go, because it dropped an entry or may no longer write a table.
     pub fn map(&mut self, host: &mut Host, gpa: u64, write: bool, backed: &mut u64, cpu: usize) -> bool {
         let key = host.key(gpa);
         if write && host.backed.get(&key) == Some(&Backed::Zero) {
@@ -101,14 +104,12 @@ impl Inside {
             stored.push(key);
         }
         stored.into_iter().for_each(|entry| self.store(entry));
-        if self.svm {
-            self.sync(host);
-        }
-        false
+        self.svm && self.sync(host)
     }
 
-    /// Composed entries of unsync tables become what the inner hypervisor's are.
-    pub fn sync(&mut self, host: &Host) {
+    /// Composed entries of unsync tables become what the inner hypervisor's are. True if there are such tables, which it may no
+    /// longer write: the processor's translations of all vCPUs go.
+    pub fn sync(&mut self, host: &Host) -> bool {
         let unsync = std::mem::take(&mut self.unsync);
         self.leaves.retain(|key, writable| {
             if key.0 > 1 || !unsync.contains(&(key.1 >> 9)) {
@@ -118,5 +119,6 @@ impl Inside {
             *writable = now.unwrap_or(false);
             now.is_some()
         });
+        !unsync.is_empty()
     }
 }

@@ -55,16 +55,18 @@ impl Reference {
     /// An exit for an address that the composed tables do not map.
     pub(super) fn violate(&mut self, gpa: u64, write: bool) {
         let (Some(host), Some(inside)) = (&mut self.host, &mut self.inside) else { return };
-        if !inside.passes_on(host, gpa, write) {
-            return inside.fill(host, gpa);
-        }
-        self.counts.violations += 1;
-        let dropped = inside.map(host, gpa, write, &mut self.counts.backed, self.current);
-        if dropped {
+        let passed_on = inside.passes_on(host, gpa, write);
+        self.counts.violations += u64::from(passed_on);
+        let flush = if passed_on {
+            inside.map(host, gpa, write, &mut self.counts.backed, self.current)
+        } else {
+            inside.fill(host, gpa)
+        };
+        if flush {
             self.flush_all();
             self.flushes_late = true;
         }
-        if self.inside.as_ref().is_some_and(|i| i.svm) {
+        if passed_on && self.inside.as_ref().is_some_and(|i| i.svm) {
             self.enter();
         }
     }
@@ -79,7 +81,9 @@ impl Reference {
     /// The inner hypervisor enters its guest again, on AMD.
     pub(super) fn enter(&mut self) {
         if let (Some(inside), Some(host)) = (&mut self.inside, &self.host) {
-            inside.sync(host);
+            if inside.sync(host) {
+                self.flush_all();
+            }
         }
         let cpu = &mut self.cpus[self.current];
         cpu.tlb.flush(true);
