@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! Bodies for `bifold-report`: results to compare.
 
-use bifold_report::Format;
 use bifold_report::diff::{Diff, Side};
+use bifold_report::{Baseline, Format};
 
 /// A result: an error of one line, or a side that equals itself.
 pub fn result(data: &[u8]) {
@@ -15,6 +15,8 @@ pub fn result(data: &[u8]) {
             );
         }
         Ok(side) => {
+            // A baseline is of one run, and also reads costs by place.
+            let _ = Baseline::from_json("fuzz", data);
             let diff = Diff::new(side.clone(), side).expect("a side has its own configurations");
             let table = diff.render(Format::Table).expect("a table is only text");
             assert!(table.contains("A and B agree in every counter."), "{table}");

@@ -29,6 +29,7 @@ Exit status:
   1    failed
   2    wrong usage
   3    a self-check found mismatches
+  4    a count grew above its baseline (`compare --baseline`)
   77   this machine lacks something that the verb needs (see `bifold doctor`)
   124  stopped at --timeout
   125  Bifold itself failed, not the command of `compare -- CMD` or `record -- CMD`
@@ -51,6 +52,8 @@ pub enum Status {
     Done,
     /// 3.
     CheckFailed,
+    /// 4.
+    Worse,
     /// 77.
     Unavailable,
     /// The command's status, or that of a command that was stopped.
@@ -80,6 +83,7 @@ impl From<Status> for ExitCode {
         let code = match status {
             Status::Done => 0,
             Status::CheckFailed => 3,
+            Status::Worse => 4,
             Status::Unavailable => UNAVAILABLE,
             Status::OfCommand(CommandExit::Code(c)) => c as u8, // wait(2) hands on 8 bits
             Status::OfCommand(CommandExit::Signal(s)) => (SIGNAL + s) as u8,

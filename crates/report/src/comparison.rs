@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! The comparison: the data that every output of a run is made from.
 
-use crate::{MemoryNeeds, Meta, Places, RunPolicies};
+use crate::{Judged, MemoryNeeds, Meta, Places, RunPolicies};
 use bifold_model::Outcome;
 
 /// A finished run: the facts about the run and the results of the model.
@@ -17,6 +17,8 @@ pub struct Comparison {
     pub places: Option<Places>,
     /// How much memory the guest needs; none unless asked for.
     pub memory: Option<MemoryNeeds>,
+    /// What moved since a baseline; none unless asked for.
+    pub baseline: Option<Judged>,
 }
 
 impl Comparison {

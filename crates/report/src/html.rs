@@ -130,6 +130,8 @@ pub(crate) fn render(c: &Comparison, spread: Option<&[PageTable]>) -> Result<Str
         regions => regions::page_table(c).map(|t| page::tables(&[t])).transpose()?,
         placed => placement::page_table(c).map(|t| page::tables(&[t])).transpose()?,
         memory => c.memory.as_ref().map(|m| page::tables(&[m.page_table()])).transpose()?,
+        baseline => c.baseline.as_ref().map(|j| j.verdict()),
+        moved => c.baseline.as_ref().map(|j| page::tables(&j.tables())).transpose()?,
         places => c.places.as_ref().map(|p| p.section()),
         flames => c.places.as_ref().map(flames).transpose()?.flatten(),
         policies => evaluation(c).and_then(|e| e.programs.first()).map(policies::html_table).transpose()?,

@@ -34,6 +34,9 @@ struct Document<'a> {
     r#where: Option<Value>,
     /// The use of memory, or null.
     memory_use: Option<crate::memory::Memory>,
+    /// What moved since a baseline; absent unless asked for.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    baseline: Option<&'a crate::Judged>,
     counters: Vec<Value>,
     figures: &'static [crate::Figure],
 }
@@ -118,6 +121,7 @@ pub(crate) fn document(c: &Comparison) -> Result<impl Serialize + '_, RenderErro
         policy_checks: c.policies.as_ref().map_or(Vec::new(), |p| checks_json(None, &p.checks)),
         r#where: c.places.as_ref().map(crate::Places::json),
         memory_use: c.memory.as_ref().map(crate::MemoryNeeds::fields),
+        baseline: c.baseline.as_ref(),
         counters: Sample::COUNTERS
             .iter()
             .map(|c| json!({ "name": c.name, "unit": c.unit, "doc": c.doc }))

@@ -28,13 +28,15 @@
 //!     clock: None,
 //!     hardware: profile,
 //! };
-//! let comparison = Comparison { meta, outcome: model.finish(), policies: None, places: None, memory: None };
+//! let outcome = model.finish();
+//! let comparison = Comparison { meta, outcome, policies: None, places: None, memory: None, baseline: None };
 //! assert!(comparison.render(Format::Table).unwrap().contains("nested-4k"));
 //! assert!(comparison.render(Format::Csv).unwrap().starts_with("interval,"));
 //! assert_eq!(comparison.checks().1, 0);
 //! ```
 #![forbid(unsafe_code)]
 
+mod baseline;
 mod caches;
 mod clock;
 mod comparison;
@@ -67,6 +69,7 @@ mod text_table;
 mod verdict;
 mod warnings;
 
+pub use baseline::{Baseline, Judged, Moved, NotComparable, PlaceNames};
 pub use comparison::Comparison;
 pub use error::RenderError;
 pub use figures::{Figure, Figures};

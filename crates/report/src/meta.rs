@@ -128,6 +128,24 @@ impl Meta {
 }
 
 impl Guest {
+    /// A guest of which nothing is known but its command.
+    pub fn named(command: Vec<String>) -> Guest {
+        Guest {
+            command,
+            timing: None,
+            vcpus: 1,
+            nodes: None,
+            tables: TableFormat::default(),
+            kpti: None,
+            thp: None,
+            memory_mib: None,
+            root: None,
+            kernel: None,
+            qemu: None,
+            region: None,
+        }
+    }
+
     /// One line for people, with the known facts only.
     pub fn describe(&self) -> String {
         let mut parts = Vec::new();

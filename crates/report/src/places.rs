@@ -188,12 +188,16 @@ impl Places {
 
     /// The costs as data: of both views the most expensive rows and the sum of all others, and the totals.
     pub(crate) fn json(&self) -> Value {
-        let w = &self.places;
-        let listed = View::ALL.map(|view| {
-            let mut rows = w.ranked(view, self.config, Metric::ExtraCycles);
+        self.listing(View::ALL.map(|view| {
+            let mut rows = self.places.ranked(view, self.config, Metric::ExtraCycles);
             rows.truncate(LISTED);
             rows
-        });
+        }))
+    }
+
+    /// The costs as data: these rows by code and by cause, the sum of all others, and the totals.
+    pub(crate) fn listing(&self, listed: [Vec<&Row>; 2]) -> Value {
+        let w = &self.places;
         // Rows that cost nothing in this configuration may cost something in another.
         let others = |view: View, listed: &[&Row]| {
             let totals = w.totals(view);

@@ -44,6 +44,7 @@ pub(crate) fn render(c: &Comparison, show: Show) -> String {
         }
     }
     parts.push(end);
+    parts.extend(c.baseline.as_ref().map(|judged| judged.table()));
     parts.join("\n")
 }
 

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! The options of `compare` and `record`, and their help.
 
+use super::baseline::BaselineArgs;
 use super::guest::GuestArgs;
 use super::placement::PlacementArgs;
 use crate::run::ModelArgs;
@@ -15,7 +16,8 @@ Examples:
   bifold compare -- gcc -O2 -c mid_size.c
   bifold compare --report cost.html --fast -- make -j2
   bifold compare --generate pointer-chase --profile sapphire-rapids
-  bifold compare --format json --set cpu.base_cpi=1.0 run.bifold";
+  bifold compare --format json --set cpu.base_cpi=1.0 run.bifold
+  bifold compare --baseline gcc.json --worse-than 3% -- gcc -O2 -c mid_size.c";
 
 const RECORD_EXAMPLES: &str = "\
 Examples:
@@ -56,6 +58,10 @@ pub struct CompareArgs {
     /// spread (schema bifold.runs/1).
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=1000), help_heading = "Guest", conflicts_with_all = ["keep", "where"])]
     pub runs: Option<u32>,
+
+    /// What the counts must not exceed.
+    #[command(flatten)]
+    pub baseline: BaselineArgs,
 }
 
 /// Compare, and write the events to a file for `bifold compare FILE`

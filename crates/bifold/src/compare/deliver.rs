@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! Carries out a plan: creates its files, makes the run, and delivers the results.
 
+use super::baseline::Against;
 use super::plan::Plan;
 use super::{keep, runs};
 use crate::console::{Delivery, create, create_for_data, note, stop_on_signals};
@@ -23,6 +24,7 @@ pub fn run(mut plan: Plan) -> anyhow::Result<Status> {
     let output = create_for_data(plan.output.as_deref())?;
     let timeline = create(plan.timeline.as_deref())?;
     let folded = create(plan.folded.as_deref())?;
+    let counts = create(plan.save_baseline.as_deref())?;
     let stop = stop_on_signals()?;
     if plan.runs > 1 {
         return runs::run(plan, output, report, &stop);
@@ -35,7 +37,16 @@ pub fn run(mut plan: Plan) -> anyhow::Result<Status> {
     let bytes = own.as_ref().filter(|_| plan.timeline.is_some()).map(Timeline::to_bytes);
     let policies = own.filter(|_| plan.needs_policies()).map(|own| policies::over(&carried, own, &plan.run));
     let no_timeline = carried.no_timeline();
-    let comparison = Comparison { policies, ..carried.plain() };
+    let mut comparison = Comparison { policies, ..carried.plain() };
+    // A run that failed or was stopped is shown, and judged no more than saved as a baseline.
+    let whole = failure.is_none() && comparison.meta.partial.is_none();
+    let mut not_comparable = None;
+    if let (true, Some(Against { baseline, worse_than })) = (whole, &plan.against) {
+        match baseline.judge(&comparison, *worse_than) {
+            Ok(judged) => comparison.baseline = Some(judged),
+            Err(e) => not_comparable = Some(e),
+        }
+    }
     let text = match plan.format {
         Format::Table => comparison.render_table(plan.show),
         format => comparison.render(format)?,
@@ -49,6 +60,10 @@ pub fn run(mut plan: Plan) -> anyhow::Result<Status> {
         None => Ok(bytes.unwrap_or_default()),
     });
     delivery.file("stacks", folded, || Ok(stacks.unwrap_or_default().into_bytes()));
+    delivery.file("baseline", counts, || match whole {
+        true => Ok(comparison.render_baseline()?.into_bytes()),
+        false => Err(anyhow!("--save-baseline needs a whole run")),
+    });
     delivery.file("report", report, || Ok(comparison.render_html()?.into_bytes()));
     let kept = match (archive, &plan.keep) {
         (Some(archive), Some(dir)) => keep::unpack(archive, dir),
@@ -62,6 +77,9 @@ pub fn run(mut plan: Plan) -> anyhow::Result<Status> {
     }
     delivery.done()?;
     kept?;
+    if let Some(e) = not_comparable {
+        return Err(e.into());
+    }
     if let (Some(why), false) = (no_timeline, plan.run.on_line.is_empty()) {
         return Err(anyhow!("--check needs a timeline, and {why}"));
     }

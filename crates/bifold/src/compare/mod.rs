@@ -5,6 +5,7 @@
 //! writes its results, [`runs`] does so for several runs of one command.
 
 mod args;
+mod baseline;
 mod deliver;
 mod guest;
 mod keep;

@@ -4,6 +4,7 @@
 use super::args::{
     CommonArgs, CompareArgs, CountArg, OutputArgs, PolicyArgs, ProgramArgs, RecordArgs, ShowArg,
 };
+use super::baseline::{Against, BaselineArgs};
 use super::guest::GuestArgs;
 use super::placement::PlacementArgs;
 use crate::console::{distinct, named, not_stdout};
@@ -43,6 +44,10 @@ pub struct Plan {
     pub count: Metric,
     /// Directory for the files that the command writes.
     pub keep: Option<PathBuf>,
+    /// What the run's counts are judged by.
+    pub against: Option<Against>,
+    /// File for the run's counts.
+    pub save_baseline: Option<PathBuf>,
 }
 
 impl Plan {
@@ -65,8 +70,8 @@ impl Plan {
 
 /// The plan of `compare`.
 pub fn compare(args: CompareArgs) -> anyhow::Result<Plan> {
-    let CompareArgs { file, output, common, runs } = args;
-    distinct_files(file.as_deref(), output.as_deref(), &common)?;
+    let CompareArgs { file, output, common, runs, baseline } = args;
+    distinct_files(file.as_deref(), output.as_deref(), &common, Some(&baseline))?;
     if runs.is_some() && common.program.command.is_empty() {
         let problem = "needs a command: a recording and a generator give the same figures each time";
         return Err(UsageError::conflict("--runs", problem).into());
@@ -83,7 +88,14 @@ pub fn compare(args: CompareArgs) -> anyhow::Result<Plan> {
     if runs > 1 && common.show.timeline.is_some() {
         return Err(UsageError::conflict("--timeline", "holds one run: leave out --runs").into());
     }
-    Ok(Plan { output, runs, ..plan(common, Source::OfReader("compare", file), None)? })
+    let sample = common.guest.region.windows(common.model.seed);
+    baseline.check(runs, common.guest.fast, sample)?;
+    let plan = plan(common, Source::OfReader("compare", file), None)?;
+    // A recording has its own timing and windows.
+    let source = plan.run.source.header().source;
+    baseline.check(runs, source.timing.as_deref() == Some("fast"), source.sample)?;
+    let against = baseline.against(&plan.run)?;
+    Ok(Plan { output, runs, against, save_baseline: baseline.save_baseline, ..plan })
 }
 
 /// The plan of `record`.
@@ -91,7 +103,7 @@ pub fn record(args: RecordArgs) -> anyhow::Result<Plan> {
     if not_stdout(Some(&args.output)).is_none() {
         return Err(UsageError::value("--output -", "a recording needs a file").into());
     }
-    distinct_files(None, Some(&args.output), &args.common)?;
+    distinct_files(None, Some(&args.output), &args.common, None)?;
     plan(args.common, Source::OfRecord, Some(args.output))
 }
 
@@ -100,9 +112,11 @@ fn distinct_files(
     recording: Option<&Path>,
     output: Option<&Path>,
     common: &CommonArgs,
+    baseline: Option<&BaselineArgs>,
 ) -> Result<(), UsageError> {
     let inputs = [
         ("the recording", recording),
+        ("the baseline", baseline.and_then(|b| b.baseline.as_deref())),
         ("the profile", profile_file(&common.model.profile)),
         ("the kernel", common.guest.kernel.as_deref()),
     ];
@@ -112,6 +126,7 @@ fn distinct_files(
         ("--report", show.report.as_deref()),
         ("--timeline", show.timeline.as_deref()),
         ("--folded", show.folded.as_deref()),
+        ("--save-baseline", baseline.and_then(|b| b.save_baseline.as_deref())),
     ];
     distinct(&named(inputs), &named(outputs))
 }
@@ -366,5 +381,7 @@ fn plan(common: CommonArgs, verb: Source, record: Option<PathBuf>) -> anyhow::Re
             CountArg::Exits => Metric::Exits,
         },
         keep,
+        against: None,
+        save_baseline: None,
     })
 }

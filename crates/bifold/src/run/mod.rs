@@ -380,6 +380,7 @@ impl Carried {
             policies: None,
             places: self.places,
             memory: self.memory,
+            baseline: None,
         }
     }
 
@@ -419,6 +420,7 @@ pub fn status(live: bool, comparison: &Comparison) -> Status {
         }
         _ if comparison.checks().1 > 0 => Status::CheckFailed,
         _ if comparison.policies.iter().flat_map(|p| &p.checks).any(|c| !c.passed()) => Status::CheckFailed,
+        _ if comparison.baseline.as_ref().is_some_and(|judged| judged.is_worse()) => Status::Worse,
         _ => Status::Done,
     }
 }

@@ -5,6 +5,7 @@
 //! `INSTA_UPDATE=always cargo test -p bifold -p bifold-report`, then read the diff.
 
 mod bad_input;
+mod baseline;
 mod cache;
 mod command;
 mod daemon;

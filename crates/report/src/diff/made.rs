@@ -92,12 +92,13 @@ impl Made {
         add("KPTI", g.and_then(|g| Some(if g.kpti? { "on" } else { "off" }.to_string())));
         add("THP", g.and_then(|g| g.thp.clone()));
         add("root", g.and_then(|g| g.root.clone()));
+        out.push(("region", g.and_then(|g| g.region.clone()).unwrap_or_else(|| "the whole program".into())));
         out
     }
 }
 
 /// The command or the generator, also if its events come from a recording.
-pub(super) fn program(input: &crate::Input, guest: Option<&Guest>) -> String {
+pub(crate) fn program(input: &crate::Input, guest: Option<&Guest>) -> String {
     let generator = match input {
         crate::Input::Generator { name } => Some(name),
         crate::Input::Recording { generator, .. } => generator.as_ref(),
@@ -111,7 +112,7 @@ pub(super) fn program(input: &crate::Input, guest: Option<&Guest>) -> String {
 }
 
 /// Properties that differ.
-pub(super) fn differences(a: &Made, b: &Made) -> Vec<Difference> {
+pub(crate) fn differences(a: &Made, b: &Made) -> Vec<Difference> {
     let both = a.facts().into_iter().zip(b.facts());
     both.filter(|((_, x), (_, y))| x != y).map(|((what, a), (_, b))| Difference { what, a, b }).collect()
 }

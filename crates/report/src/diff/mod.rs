@@ -13,6 +13,8 @@ mod read;
 mod text;
 
 pub use made::{Difference, Made};
+pub(crate) use made::{differences, program};
+pub(crate) use read::{MOST, form_error};
 pub use read::{MOST_BYTES, ReadError};
 
 use crate::{Comparison, Figure, Figures, Format, Partial, RenderError, Spread};
@@ -31,9 +33,9 @@ pub enum Kind {
 
 /// One configuration's total in one run.
 #[derive(Debug, Clone, PartialEq)]
-struct Total {
-    config: Config,
-    sample: Sample,
+pub(crate) struct Total {
+    pub(crate) config: Config,
+    pub(crate) sample: Sample,
     figures: Figures,
 }
 
@@ -41,17 +43,19 @@ struct Total {
 #[derive(Debug, Clone, PartialEq)]
 pub struct Side {
     /// The file, as given.
-    name: String,
+    pub(crate) name: String,
     kind: Kind,
-    made: Made,
+    /// The schema of the file; that of one run for a recording.
+    pub(crate) schema: String,
+    pub(crate) made: Made,
     /// Why the events of a run end before its command.
-    partial: Option<Partial>,
+    pub(crate) partial: Option<Partial>,
     /// Self-checks that disagreed, over all runs.
-    failed_checks: u64,
+    pub(crate) failed_checks: u64,
     /// Counters that the Bifold which wrote the file lacked.
     unknown: Vec<&'static str>,
     /// Runs, each with its configurations.
-    runs: Vec<Vec<Total>>,
+    pub(crate) runs: Vec<Vec<Total>>,
 }
 
 /// A figure or counter on both sides.
@@ -127,6 +131,7 @@ impl Side {
         Side {
             name: name.into(),
             kind: Kind::Recording,
+            schema: crate::json::SCHEMA.into(),
             made: Made::of(c),
             partial: c.meta.partial,
             failed_checks: c.checks().1,

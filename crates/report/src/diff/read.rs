@@ -18,7 +18,7 @@ pub const MOST_BYTES: u64 = 256 << 20;
 /// Most runs of one result.
 const MOST_RUNS: usize = 10_000;
 /// Counters are exact as JSON numbers up to here, and sums of all counters do not overflow.
-const MOST: u64 = 1 << 53;
+pub(crate) const MOST: u64 = 1 << 53;
 
 /// Why a file cannot be compared.
 #[derive(Debug, thiserror::Error)]
@@ -163,11 +163,7 @@ impl Side {
             return Err(ReadError::TooLarge { path: path.into() });
         }
         let schema = schema(path, bytes)?;
-        let form = |e: serde_json::Error| ReadError::Form {
-            path: path.into(),
-            schema: schema.clone(),
-            why: clean(&e.to_string()),
-        };
+        let form = |e: serde_json::Error| form_error(path, &schema, &e);
         let documents = match schema.as_str() {
             crate::json::SCHEMA => vec![serde_json::from_slice(bytes).map_err(form)?],
             crate::runs::SCHEMA => {
@@ -179,8 +175,13 @@ impl Side {
                 return Err(ReadError::Other { path: path.into(), what });
             }
         };
-        Reading { path }.side(documents)
+        Ok(Side { schema, ..Reading { path }.side(documents)? })
     }
+}
+
+/// The error of a document that does not have the form of its schema.
+pub(crate) fn form_error(path: &str, schema: &str, e: &serde_json::Error) -> ReadError {
+    ReadError::Form { path: path.into(), schema: schema.into(), why: clean(&e.to_string()) }
 }
 
 /// The schema that a document names, or an error that names the kind of the bytes.
@@ -242,6 +243,7 @@ impl Reading<'_> {
                     side = Some(Side {
                         name: self.path.into(),
                         kind: Kind::Result,
+                        schema: String::new(),
                         made,
                         partial: d.partial,
                         failed_checks: d.checks.failed,

@@ -35,6 +35,7 @@ fn run(rows: &[(&str, u64, Sample)], hardware: Profile) -> Comparison {
     };
     Comparison {
         memory: None,
+        baseline: None,
         outcome: Outcome {
             placed: None,
             sampling: None,

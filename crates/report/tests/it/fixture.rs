@@ -94,6 +94,7 @@ pub fn comparison() -> Comparison {
     });
     Comparison {
         memory: None,
+        baseline: None,
         meta: Meta {
             bifold: "0.0.0-test".into(),
             input: Input::Guest,

@@ -5,7 +5,7 @@
 
 use crate::fixture::{comparison, needs, place, places, policies, several_regions, several_vcpus};
 use bifold_model::{CacheError, CacheFacts, Estimate, Mean, Sampling};
-use bifold_report::{Comparison, Format, Guest, Input, Partial, RunPolicies};
+use bifold_report::{Baseline, Comparison, Format, Guest, Input, Partial, RunPolicies};
 use bifold_trace::CommandExit;
 use serde_json::Value;
 use std::collections::{BTreeMap, BTreeSet};
@@ -79,6 +79,19 @@ fn fields_of(value: &Value, path: &str, out: &mut BTreeSet<String>) {
     }
 }
 
+/// A run of which a place grew, another fell and a third is new.
+fn moved_in_all_lists() -> Comparison {
+    let before = Comparison { places: Some(places(50)), ..comparison() };
+    let mut now = before.clone();
+    let rows = &mut now.places.as_mut().unwrap().places.cause;
+    rows[0].costs.iter_mut().for_each(|c| c.exits *= 2);
+    rows[1].costs.iter_mut().for_each(|c| c.exits /= 2);
+    rows[2].function = "new".into();
+    let baseline = Baseline::from_json("base.json", before.render_baseline().unwrap().as_bytes()).unwrap();
+    let judged = baseline.judge(&now, 2.0).unwrap();
+    Comparison { baseline: Some(judged), places: None, ..now }
+}
+
 /// Comparisons that have every field between them.
 fn comparisons() -> Vec<Comparison> {
     let mut generated = comparison();
@@ -127,7 +140,8 @@ fn comparisons() -> Vec<Comparison> {
     spread.outcome.nested_levels = 5;
     several_vcpus(&mut spread.outcome);
     spread.meta.hardware.exit.ipi.cycles += 1;
-    vec![comparison(), generated, recorded, without, sampled, regions, attributed, memory, spread]
+    let judged = moved_in_all_lists();
+    vec![comparison(), generated, recorded, without, sampled, regions, attributed, memory, spread, judged]
 }
 
 #[test]
@@ -264,6 +278,7 @@ fn docs_have_every_field() {
                 &schemas.document,
                 &[
                     "conclusion",
+                    "moved",
                     "place",
                     "place_others",
                     "profile",

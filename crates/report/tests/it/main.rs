@@ -3,6 +3,7 @@
 //!
 //! Regenerate with `INSTA_UPDATE=always cargo test -p bifold-report`, then read the diff.
 
+mod baseline;
 mod diff;
 mod fixture;
 mod formats;

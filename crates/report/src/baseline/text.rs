@@ -1,0 +1,108 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! What moved, as a table and in words.
+
+use super::counts::COUNTS;
+use super::{Judged, Moved, PlaceNames};
+use crate::PageTable;
+use crate::text::{grouped, number};
+use crate::text_table::{keyed_table, labelled};
+
+/// Most rows of a table.
+const MOST_ROWS: usize = 20;
+
+impl Judged {
+    /// The verdict in one sentence.
+    pub fn verdict(&self) -> String {
+        let percent = self.worse_than_percent;
+        match (self.grew.len(), self.fell.len()) {
+            (0, 0) => format!("no count moved by more than {percent} %"),
+            (0, n) => format!(
+                "no count grew by more than {percent} %, and {} fell by more: --save-baseline keeps the gain",
+                counts(n)
+            ),
+            (n, _) => format!("WORSE: {} grew by more than {percent} %", counts(n)),
+        }
+    }
+
+    /// The verdict, and tables of what grew and what fell.
+    pub(crate) fn table(&self) -> String {
+        let mut out = labelled("baseline", &format!("{}: {}", self.baseline, self.verdict()));
+        self.notes.iter().for_each(|note| out += &labelled("note", note));
+        for t in self.tables() {
+            out += "\n";
+            out += &keyed_table(t.head.len() - 4, t.head, t.rows);
+            t.notes.iter().for_each(|note| out += &labelled("note", note));
+        }
+        out
+    }
+
+    /// A table of what grew, of what fell and of new places, where there are any.
+    pub(crate) fn tables(&self) -> Vec<PageTable> {
+        let tables = [("Grew", &self.grew), ("Fell", &self.fell), ("New", &self.new_places)];
+        tables
+            .into_iter()
+            .filter(|(_, moved)| !moved.is_empty())
+            .map(|(title, moved)| table(title, moved))
+            .collect()
+    }
+}
+
+fn counts(n: usize) -> String {
+    format!("{n} {}", if n == 1 { "count" } else { "counts" })
+}
+
+/// Rows that are equal in all but the configuration are one row, which names the first and how many more.
+fn merged(moved: &[Moved]) -> Vec<(&Moved, usize)> {
+    let mut out: Vec<(&Moved, usize)> = Vec::new();
+    for m in moved {
+        let same = |o: &&mut (&Moved, usize)| {
+            (o.0.count, &o.0.place, o.0.before, o.0.now) == (m.count, &m.place, m.before, m.now)
+        };
+        match out.iter_mut().find(same) {
+            Some((_, more)) => *more += 1,
+            None => out.push((m, 0)),
+        }
+    }
+    out
+}
+
+fn table(title: &str, moved: &[Moved]) -> PageTable {
+    let rows = merged(moved);
+    let places = rows.iter().any(|(m, _)| m.place.is_some());
+    let row = |(m, more): &(&Moved, usize)| {
+        let config = if *more == 0 { m.config.clone() } else { format!("{} and {more} more", m.config) };
+        let mut cells = vec![config];
+        if places {
+            cells.push(m.place.as_ref().map_or("the whole run".into(), PlaceNames::words));
+        }
+        let words = COUNTS.iter().find(|c| c.name == m.count).map_or(m.count, |c| c.words);
+        let percent = m
+            .percent
+            .map_or("-".into(), |p| format!("{}{}", if p < 0.0 { '-' } else { '+' }, number(p.abs())));
+        cells.extend([words.into(), signed(m.before), signed(m.now), percent]);
+        cells
+    };
+    let place: &[&str] = if places { &["place"] } else { &[] };
+    let first = title.to_lowercase();
+    let head = [first.as_str()].into_iter().chain(place.iter().copied());
+    let head = head.chain(["count", "baseline", "now", "change %"]).map(String::from).collect();
+    let more = rows.len().saturating_sub(MOST_ROWS);
+    let notes = (more > 0).then(|| format!("{more} more; --format json has all"));
+    PageTable {
+        title: format!("{title} since the baseline"),
+        head,
+        rows: rows.iter().take(MOST_ROWS).map(row).collect(),
+        notes: notes.into_iter().collect(),
+    }
+}
+
+fn signed(v: i64) -> String {
+    format!("{}{}", if v < 0 { "-" } else { "" }, grouped(v.unsigned_abs()))
+}
+
+impl PlaceNames {
+    /// The place in a table's cell.
+    fn words(&self) -> String {
+        format!("{} {} {} ({})", self.process, self.binary, self.function, self.mapping)
+    }
+}
