@@ -2,7 +2,7 @@
 //! The command `bifold`.
 //!
 //! Each verb is a folder or file with its options, their help, and its work: `compare` (with `record`),
-//! `diff`, `policy`, `profile`, `stat`, `top`, `mode`, `daemon`, `ctl`, `share`, `place`, `noise`, `reclaim`, `cache`, `doctor`, `manual`. Verbs use [`run`], one run of the
+//! `diff`, `ci`, `policy`, `profile`, `stat`, `top`, `mode`, `daemon`, `ctl`, `share`, `place`, `noise`, `reclaim`, `cache`, `doctor`, `manual`. Verbs use [`run`], one run of the
 //! model. Verbs and [`run`] use modules that know no verb: [`words`] (values that several verbs take), [`vms`] (the VMs
 //! of this host), [`console`] (stdout, stderr and files), [`usage`] (usage errors), [`status`] (the exit status).
 //!
@@ -13,6 +13,8 @@
 #![cfg_attr(not(feature = "host"), allow(dead_code, unused_imports))]
 
 mod cache;
+#[cfg(feature = "host")]
+mod ci;
 mod cli;
 mod compare;
 mod console;
@@ -97,6 +99,8 @@ fn carry_out(verb: Verb) -> anyhow::Result<Status> {
         Verb::Compare(args) => compare::compare(*args),
         Verb::Record(args) => compare::record(*args),
         Verb::Diff(args) => diff::run(*args),
+        #[cfg(feature = "host")]
+        Verb::Ci(args) => ci::run(args),
         #[cfg(feature = "host")]
         Verb::Policy(args) => policy::run(args),
         Verb::Profile(args) => profile::run(args),

@@ -29,7 +29,7 @@ Exit status:
   1    failed
   2    wrong usage
   3    a self-check found mismatches
-  4    a count grew above its baseline (`compare --baseline`)
+  4    a count grew above its baseline (`compare --baseline`, `ci`)
   77   this machine lacks something that the verb needs (see `bifold doctor`)
   124  stopped at --timeout
   125  Bifold itself failed, not the command of `compare -- CMD` or `record -- CMD`
@@ -50,6 +50,8 @@ pub fn below(examples: &str) -> String {
 pub enum Status {
     /// 0.
     Done,
+    /// 1.
+    Failed,
     /// 3.
     CheckFailed,
     /// 4.
@@ -82,6 +84,7 @@ impl From<Status> for ExitCode {
     fn from(status: Status) -> ExitCode {
         let code = match status {
             Status::Done => 0,
+            Status::Failed => FAILED,
             Status::CheckFailed => 3,
             Status::Worse => 4,
             Status::Unavailable => UNAVAILABLE,

@@ -7,6 +7,7 @@
 mod bad_input;
 mod baseline;
 mod cache;
+mod ci;
 mod command;
 mod daemon;
 mod diff;

@@ -81,7 +81,7 @@ impl Count {
         moved.then(|| Moved {
             config: config.name(),
             place: place.cloned(),
-            count: self.name,
+            count: self.name.into(),
             before,
             now,
             percent,

@@ -14,7 +14,8 @@ use crate::{Comparison, Guest, Input, Partial};
 use bifold_attribute::{Row, View};
 use bifold_model::{CacheFacts, Config, Costs, Frames, Profile};
 use counts::COUNTS;
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
+use std::borrow::Cow;
 use std::collections::HashMap;
 
 /// Places whose count is a smaller share of the run's are not judged, in percent.
@@ -55,7 +56,7 @@ struct Place {
 }
 
 /// A place in a program.
-#[derive(Debug, Clone, PartialEq, Eq, Hash, Serialize, serde::Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct PlaceNames {
     /// Name of the process.
     pub process: String,
@@ -68,14 +69,14 @@ pub struct PlaceNames {
 }
 
 /// A count that is not what it was.
-#[derive(Debug, Clone, PartialEq, Serialize)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Moved {
     /// Name of the configuration.
     pub config: String,
     /// The place; none for the whole run.
     pub place: Option<PlaceNames>,
     /// Name of the count: `tlb_misses`, `walks`, `walk_references`, `walk_cycles`, `exits`, `page_faults` or `extra_cycles`.
-    pub count: &'static str,
+    pub count: Cow<'static, str>,
     /// In the baseline; 0 for a place that the baseline does not list.
     pub before: i64,
     /// In this run.
@@ -85,7 +86,7 @@ pub struct Moved {
 }
 
 /// A run beside its baseline.
-#[derive(Debug, Clone, PartialEq, Serialize)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Judged {
     /// The baseline's file, as given.
     pub baseline: String,

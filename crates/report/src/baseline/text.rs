@@ -24,8 +24,8 @@ impl Judged {
         }
     }
 
-    /// The verdict, and tables of what grew and what fell.
-    pub(crate) fn table(&self) -> String {
+    /// The verdict, and tables of what grew and what fell, for a terminal.
+    pub fn table(&self) -> String {
         let mut out = labelled("baseline", &format!("{}: {}", self.baseline, self.verdict()));
         self.notes.iter().for_each(|note| out += &labelled("note", note));
         for t in self.tables() {
@@ -37,7 +37,7 @@ impl Judged {
     }
 
     /// A table of what grew, of what fell and of new places, where there are any.
-    pub(crate) fn tables(&self) -> Vec<PageTable> {
+    pub fn tables(&self) -> Vec<PageTable> {
         let tables = [("Grew", &self.grew), ("Fell", &self.fell), ("New", &self.new_places)];
         tables
             .into_iter()
@@ -56,7 +56,7 @@ fn merged(moved: &[Moved]) -> Vec<(&Moved, usize)> {
     let mut out: Vec<(&Moved, usize)> = Vec::new();
     for m in moved {
         let same = |o: &&mut (&Moved, usize)| {
-            (o.0.count, &o.0.place, o.0.before, o.0.now) == (m.count, &m.place, m.before, m.now)
+            (&o.0.count, &o.0.place, o.0.before, o.0.now) == (&m.count, &m.place, m.before, m.now)
         };
         match out.iter_mut().find(same) {
             Some((_, more)) => *more += 1,
@@ -75,11 +75,7 @@ fn table(title: &str, moved: &[Moved]) -> PageTable {
         if places {
             cells.push(m.place.as_ref().map_or("the whole run".into(), PlaceNames::words));
         }
-        let words = COUNTS.iter().find(|c| c.name == m.count).map_or(m.count, |c| c.words);
-        let percent = m
-            .percent
-            .map_or("-".into(), |p| format!("{}{}", if p < 0.0 { '-' } else { '+' }, number(p.abs())));
-        cells.extend([words.into(), signed(m.before), signed(m.now), percent]);
+        cells.extend([m.words().into(), signed(m.before), signed(m.now), m.percent_words()]);
         cells
     };
     let place: &[&str] = if places { &["place"] } else { &[] };
@@ -98,6 +94,19 @@ fn table(title: &str, moved: &[Moved]) -> PageTable {
 
 fn signed(v: i64) -> String {
     format!("{}{}", if v < 0 { "-" } else { "" }, grouped(v.unsigned_abs()))
+}
+
+impl Moved {
+    /// Name of the count for people: `TLB misses`.
+    pub fn words(&self) -> &str {
+        COUNTS.iter().find(|c| c.name == self.count).map_or(&self.count, |c| c.words)
+    }
+
+    /// The change for people: `+3.00`, or `-` where the baseline has nothing.
+    pub fn percent_words(&self) -> String {
+        let sign = |p: f64| if p < 0.0 { '-' } else { '+' };
+        self.percent.map_or("-".into(), |p| format!("{}{}", sign(p), number(p.abs())))
+    }
 }
 
 impl PlaceNames {

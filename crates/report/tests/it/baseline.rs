@@ -37,7 +37,7 @@ fn a_run_equals_itself_and_the_result_of_any_size_that_was_kept_of_it() {
 fn what_grew_by_more_than_the_limit_is_worse_and_the_other_way_round_it_fell() {
     let (before, now) = (comparison(), slower());
     let worse = judged(&before, &now, 2.0).unwrap();
-    let names: Vec<_> = worse.grew.iter().map(|m| (m.config.as_str(), m.count)).collect();
+    let names: Vec<_> = worse.grew.iter().map(|m| (m.config.as_str(), &*m.count)).collect();
     assert_eq!(names, [("nested-4k", "walk_cycles"), ("nested-4k", "extra_cycles")]);
     assert!((worse.grew[0].percent.unwrap() - 3.0).abs() < 0.01);
     assert!(worse.is_worse() && !judged(&before, &now, 4.0).unwrap().is_worse());

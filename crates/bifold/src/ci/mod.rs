@@ -1,0 +1,214 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! `bifold ci`: several programs beside their baselines.
+//!
+//! Each program is a `bifold compare` of its own, so that a failure of one costs the others nothing. A program's environment is
+//! fixed: the kernel puts the environment on the program's stack, where its length moves counts.
+
+mod args;
+mod show;
+mod spec;
+
+pub use args::CiArgs;
+
+use crate::console::{Delivery, create, note, print, stop_on_signals};
+use crate::status::Status;
+use anyhow::Context as _;
+use bifold_report::{Format, Judged};
+use bifold_trace::CommandExit;
+use rustix::process::{Pid, Signal, kill_process};
+use serde::Deserialize;
+use spec::{Program, Spec};
+use std::ffi::OsString;
+use std::fs::File;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::time::{Duration, Instant};
+
+/// Most characters of a failure's text.
+const MOST_TEXT: usize = 2000;
+/// What a program's `bifold compare` gets of this environment: where its caches are.
+const KEPT: [&str; 4] = ["PATH", "HOME", "XDG_CACHE_HOME", "TMPDIR"];
+/// What a program gets, beside the variables of its own.
+const FIXED: [&str; 3] =
+    ["PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin", "HOME=/tmp", "LC_ALL=C.UTF-8"];
+
+/// What became of a program.
+#[derive(Debug)]
+pub struct Ran {
+    pub name: String,
+    pub seconds: f64,
+    pub result: Outcome,
+}
+
+/// How a program ended.
+#[derive(Debug)]
+pub enum Outcome {
+    /// Its baseline was written.
+    Saved,
+    /// It was compared.
+    Judged(Judged),
+    /// It was not: why.
+    Failed(String),
+}
+
+/// The fields of `compare`'s JSON that are read.
+#[derive(Deserialize)]
+struct Document {
+    exit: Option<CommandExit>,
+    baseline: Option<Judged>,
+}
+
+/// Carries out the verb.
+pub fn run(args: CiArgs) -> anyhow::Result<Status> {
+    let mut spec = Spec::read(&args.file)?;
+    spec.keep(&args.only)?;
+    let folder = args.file.parent().filter(|p| !p.as_os_str().is_empty()).unwrap_or(Path::new("."));
+    let folder = folder.canonicalize().with_context(|| format!("cannot use {}", folder.display()))?;
+    let baselines = folder.join(&spec.baselines);
+    if args.save {
+        std::fs::create_dir_all(&baselines)
+            .with_context(|| format!("cannot create {}", baselines.display()))?;
+    }
+    let (junit, markdown) = (create(args.junit.as_deref())?, create(args.markdown.as_deref())?);
+    let stop = stop_on_signals()?;
+    let job = Job { spec: &spec, folder: &folder, baselines: &baselines, save: args.save, stop: &stop };
+    let ran = job.all(args.jobs.get(), !args.quiet)?;
+    let mut delivery = Delivery::new(!args.quiet);
+    print(&match args.format {
+        Format::Json => show::json(&ran)?,
+        _ => show::table(&ran),
+    })?;
+    delivery.file("JUnit report", junit, || Ok(show::junit(&ran)?));
+    delivery.file("summary", markdown, || Ok(show::markdown(&ran).into_bytes()));
+    delivery.done()?;
+    Ok(match () {
+        () if stop.load(Ordering::Relaxed) => Status::OfCommand(CommandExit::Interrupted),
+        () if ran.iter().any(|r| matches!(r.result, Outcome::Failed(_))) => Status::Failed,
+        () if ran.iter().any(Ran::is_worse) => Status::Worse,
+        () => Status::Done,
+    })
+}
+
+impl Ran {
+    fn is_worse(&self) -> bool {
+        matches!(&self.result, Outcome::Judged(judged) if judged.is_worse())
+    }
+}
+
+/// The programs, where they run and what they are compared with.
+struct Job<'a> {
+    spec: &'a Spec,
+    folder: &'a Path,
+    baselines: &'a Path,
+    save: bool,
+    stop: &'a AtomicBool,
+}
+
+impl Job<'_> {
+    /// Runs all programs, so many at a time. Their order is that of their names.
+    fn all(&self, jobs: usize, notes: bool) -> anyhow::Result<Vec<Ran>> {
+        let programs: Vec<_> = self.spec.programs.iter().collect();
+        let (next, done) = (AtomicUsize::new(0), Mutex::new(Vec::new()));
+        let worker = || {
+            while let Some((name, program)) = programs.get(next.fetch_add(1, Ordering::Relaxed)) {
+                if self.stop.load(Ordering::Relaxed) {
+                    return;
+                }
+                note(notes, format_args!("runs {name}"));
+                let begun = Instant::now();
+                let result = self.one(name, program).unwrap_or_else(|e| Outcome::Failed(format!("{e:#}")));
+                let ran = Ran { name: (*name).clone(), seconds: begun.elapsed().as_secs_f64(), result };
+                done.lock().expect("no worker panics").push(ran);
+            }
+        };
+        std::thread::scope(|scope| {
+            (0..jobs.min(programs.len())).for_each(|_| drop(scope.spawn(worker)));
+        });
+        let mut done = done.into_inner().expect("no worker panics");
+        done.sort_by(|a, b| a.name.cmp(&b.name));
+        Ok(done)
+    }
+
+    fn one(&self, name: &str, program: &Program) -> anyhow::Result<Outcome> {
+        let work = tempfile::tempdir().context("cannot make a temporary folder")?;
+        let (result, errors) = (work.path().join("result.json"), work.path().join("errors"));
+        let baseline = self.baselines.join(format!("{name}.json"));
+        let mut command = self.command(program, &result)?;
+        if self.save {
+            command.arg("--save-baseline").arg(&baseline);
+        } else if baseline.exists() {
+            let worse_than = program.worse_than_percent.or(self.spec.worse_than_percent);
+            command.arg("--baseline").arg(&baseline);
+            command.args(worse_than.map(|percent| format!("--worse-than={percent}")));
+        } else {
+            anyhow::bail!("there is no baseline {}: `bifold ci --save` writes it", baseline.display());
+        }
+        command.arg("--").args(in_fixed_environment(program));
+        command.stdout(Stdio::null()).stderr(File::create(&errors).context("cannot make a temporary file")?);
+        let status = self.wait(&mut command)?;
+        let said = || last_lines(&errors);
+        let bytes = std::fs::read(&result).unwrap_or_default();
+        let Ok(document) = serde_json::from_slice::<Document>(&bytes) else {
+            anyhow::bail!("{}", said().unwrap_or_else(|| format!("`bifold compare` ended with {status}")));
+        };
+        match (document.exit, document.baseline) {
+            (Some(exit), _) if exit != CommandExit::Code(0) && exit != CommandExit::AfterRegion => {
+                anyhow::bail!(
+                    "the command failed: {}{}",
+                    exit.describe(),
+                    said().map_or(String::new(), |s| format!(": {s}"))
+                )
+            }
+            (_, Some(judged)) => Ok(Outcome::Judged(judged)),
+            (_, None) if self.save && status.success() => Ok(Outcome::Saved),
+            _ => {
+                anyhow::bail!("{}", said().unwrap_or_else(|| format!("`bifold compare` ended with {status}")))
+            }
+        }
+    }
+
+    fn command(&self, program: &Program, result: &Path) -> anyhow::Result<Command> {
+        let mut command = Command::new(std::env::current_exe().context("cannot find this program")?);
+        command.current_dir(self.folder).stdin(Stdio::null()).env_clear();
+        let kept = std::env::vars_os().filter(|(name, _)| {
+            KEPT.iter().any(|kept| name == kept) || name.to_string_lossy().starts_with("BIFOLD_")
+        });
+        command.envs(kept);
+        command.args(["compare", "--quiet", "--format", "json", "--output"]).arg(result);
+        command.args(self.spec.options(program));
+        Ok(command)
+    }
+
+    /// Waits for the end, and passes a request to end on.
+    fn wait(&self, command: &mut Command) -> anyhow::Result<std::process::ExitStatus> {
+        let mut child = command.spawn().context("cannot run `bifold compare`")?;
+        let mut asked = false;
+        loop {
+            if let Some(status) = child.try_wait().context("cannot wait for `bifold compare`")? {
+                return Ok(status);
+            }
+            if self.stop.load(Ordering::Relaxed) && !std::mem::replace(&mut asked, true) {
+                // A child that has ended meanwhile is a zombie until it is waited for, so the number is still its own.
+                let _ = kill_process(Pid::from_child(&child), Signal::TERM);
+            }
+            std::thread::sleep(Duration::from_millis(20));
+        }
+    }
+}
+
+/// The program's command in its fixed environment.
+fn in_fixed_environment(program: &Program) -> Vec<OsString> {
+    let own = program.env.iter().map(|(name, value)| format!("{name}={value}"));
+    let words = ["/usr/bin/env", "-i"].into_iter().chain(FIXED).map(String::from);
+    words.chain(own).chain(program.run.iter().cloned()).map(OsString::from).collect()
+}
+
+/// The end of what a program said, if it said something.
+fn last_lines(path: &PathBuf) -> Option<String> {
+    let bytes = std::fs::read(path).ok()?;
+    let text = String::from_utf8_lossy(&bytes[bytes.len().saturating_sub(MOST_TEXT)..]).trim().to_string();
+    let text: String = text.chars().map(|c| if c.is_control() && c != '\n' { ' ' } else { c }).collect();
+    (!text.is_empty()).then_some(text)
+}

@@ -1,0 +1,155 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! What became of the programs: for a terminal, as JSON, JUnit's XML and Markdown.
+
+use super::{Outcome, Ran};
+use bifold_report::{Judged, grouped, text_table};
+use quick_xml::Writer;
+use quick_xml::events::{BytesDecl, BytesText, Event};
+use serde_json::json;
+use std::fmt::Write as _;
+use std::io;
+
+/// Name of the document's schema.
+const SCHEMA: &str = "bifold.ci/1";
+
+impl Ran {
+    fn verdict(&self) -> &'static str {
+        match &self.result {
+            Outcome::Saved => "saved",
+            Outcome::Judged(judged) if judged.is_worse() => "WORSE",
+            Outcome::Judged(judged) if !judged.fell.is_empty() => "better",
+            Outcome::Judged(_) => "same",
+            Outcome::Failed(_) => "FAILED",
+        }
+    }
+
+    fn judged(&self) -> Option<&Judged> {
+        match &self.result {
+            Outcome::Judged(judged) => Some(judged),
+            _ => None,
+        }
+    }
+
+    /// The count of the whole run, or else of a place, that moved most in percent: count, configuration and percent.
+    fn most(&self) -> Option<(String, String, String)> {
+        let judged = self.judged()?;
+        let moved = if judged.is_worse() { &judged.grew } else { &judged.fell };
+        let size = |p: Option<f64>| p.map_or(0.0, f64::abs);
+        let most = moved.iter().max_by(|a, b| {
+            (a.place.is_none(), size(a.percent))
+                .partial_cmp(&(b.place.is_none(), size(b.percent)))
+                .expect("numbers")
+        })?;
+        Some((most.words().into(), most.config.clone(), most.percent_words()))
+    }
+}
+
+/// A row per program, and below it what moved and what failed.
+pub fn table(ran: &[Ran]) -> String {
+    let head = ["program", "result", "grew", "fell", "moved most", "in", "%", "s"].map(String::from).into();
+    let count = |n: Option<usize>| n.map_or("-".into(), |n| grouped(n as u64));
+    let row = |r: &Ran| {
+        let (what, config, percent) = r.most().unwrap_or_else(|| ("-".into(), "-".into(), "-".into()));
+        let (grew, fell) = (r.judged().map(|j| j.grew.len()), r.judged().map(|j| j.fell.len()));
+        let seconds = format!("{:.1}", r.seconds);
+        vec![r.name.clone(), r.verdict().into(), count(grew), count(fell), what, config, percent, seconds]
+    };
+    let mut out = text_table(head, ran.iter().map(row).collect());
+    for r in ran {
+        match &r.result {
+            Outcome::Judged(judged) if judged.is_worse() || !judged.notes.is_empty() => {
+                let _ = write!(out, "\n{}\n{}", r.name, judged.table());
+            }
+            Outcome::Failed(why) => {
+                let _ = write!(out, "\n{}\nFAILED   {why}\n", r.name);
+            }
+            _ => {}
+        }
+    }
+    out
+}
+
+/// One document of all programs.
+pub fn json(ran: &[Ran]) -> anyhow::Result<String> {
+    let program = |r: &Ran| {
+        let failure = match &r.result {
+            Outcome::Failed(why) => Some(why),
+            _ => None,
+        };
+        json!({ "name": r.name, "result": r.verdict().to_lowercase(), "seconds": r.seconds, "failure": failure,
+                "baseline": r.judged() })
+    };
+    let programs: Vec<_> = ran.iter().map(program).collect();
+    Ok(serde_json::to_string_pretty(&json!({ "schema": SCHEMA, "programs": programs }))? + "\n")
+}
+
+/// JUnit's XML, in the form that CI services read: a test case per program.
+pub fn junit(ran: &[Ran]) -> io::Result<Vec<u8>> {
+    let count = |of: fn(&Ran) -> bool| ran.iter().filter(|r| of(r)).count().to_string();
+    let failures = count(Ran::is_worse);
+    let errors = count(|r| matches!(r.result, Outcome::Failed(_)));
+    let seconds = |s: f64| format!("{s:.3}");
+    let mut xml = Writer::new_with_indent(Vec::new(), b' ', 1);
+    xml.write_event(Event::Decl(BytesDecl::new("1.0", Some("UTF-8"), None)))?;
+    let all = seconds(ran.iter().map(|r| r.seconds).sum());
+    let tests = ran.len().to_string();
+    let suite = [
+        ("name", "bifold"),
+        ("tests", &*tests),
+        ("failures", &*failures),
+        ("errors", &*errors),
+        ("time", &*all),
+    ];
+    xml.create_element("testsuite").with_attributes(suite).write_inner_content(|xml| {
+        for r in ran {
+            let time = seconds(r.seconds);
+            let case = [("classname", "bifold"), ("name", &*r.name), ("time", &*time)];
+            let case = xml.create_element("testcase").with_attributes(case);
+            let (element, message, text) = match &r.result {
+                Outcome::Judged(judged) if judged.is_worse() => ("failure", judged.verdict(), judged.table()),
+                Outcome::Failed(why) => ("error", why.lines().next().unwrap_or_default().into(), why.clone()),
+                _ => {
+                    case.write_empty()?;
+                    continue;
+                }
+            };
+            case.write_inner_content(|xml| {
+                let inner = xml.create_element(element).with_attribute(("message", &*message));
+                inner.write_text_content(BytesText::new(&text)).map(drop)
+            })?;
+        }
+        Ok(())
+    })?;
+    Ok([&xml.into_inner()[..], b"\n"].concat())
+}
+
+/// A table of the programs, and what moved below it.
+pub fn markdown(ran: &[Ran]) -> String {
+    let cell = |text: &str| text.replace('|', "\\|").replace('\n', " ");
+    let mut out =
+        "## Bifold\n\n| program | result | moved most | in | % |\n|---|---|---|---|--:|\n".to_string();
+    for r in ran {
+        let (what, config, percent) = r.most().unwrap_or_default();
+        let _ = writeln!(out, "| {} | {} | {what} | {config} | {percent} |", r.name, r.verdict());
+    }
+    for r in ran {
+        match &r.result {
+            Outcome::Failed(why) => {
+                let _ = writeln!(out, "\n**{}**: {}", r.name, cell(why));
+            }
+            Outcome::Judged(judged) if judged.is_worse() => {
+                let _ = writeln!(out, "\n### {}\n\n{}", r.name, judged.verdict());
+                for t in judged.tables() {
+                    let cells = |cells: &[String]| {
+                        format!("| {} |\n", cells.iter().map(|c| cell(c)).collect::<Vec<_>>().join(" | "))
+                    };
+                    let _ = write!(out, "\n{}|{}\n", cells(&t.head), "---|".repeat(t.head.len()));
+                    t.rows.iter().for_each(|row| out += &cells(row));
+                    t.notes.iter().for_each(|note| out += &format!("\n{note}\n"));
+                }
+            }
+            _ => {}
+        }
+    }
+    out
+}
