@@ -95,6 +95,8 @@ pub struct GuestSpec {
     pub kpti: bool,
     /// The guest's transparent huge pages.
     pub thp: Thp,
+    /// Memory that the guest's kernel reserves as 2 MB pages for hugetlbfs, MiB.
+    pub hugetlb_mib: u64,
     /// Guest memory in MiB.
     pub memory_mib: u64,
     /// Kernel image; Debian's if `None`.
@@ -145,6 +147,7 @@ impl GuestSpec {
             tables: TableFormat::FourLevel,
             kpti: false,
             thp: Thp::Madvise,
+            hugetlb_mib: 0,
             memory_mib: 256,
             kernel: None,
             modules: None,

@@ -68,6 +68,9 @@ pub struct Guest {
     pub kpti: Option<bool>,
     /// Transparent huge pages: `always`, `madvise` or `never`.
     pub thp: Option<String>,
+    /// Memory reserved for hugetlbfs, MiB; absent without it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub hugetlb_mib: Option<u64>,
     /// Memory, MiB.
     pub memory_mib: Option<u64>,
     /// Root file system: `host` or `initramfs`.
@@ -138,6 +141,7 @@ impl Guest {
             tables: TableFormat::default(),
             kpti: None,
             thp: None,
+            hugetlb_mib: None,
             memory_mib: None,
             root: None,
             kernel: None,
@@ -158,6 +162,7 @@ impl Guest {
         add((!is_default(&self.tables)).then(|| format!("{} tables", self.tables.name())));
         add(self.kpti.map(|k| format!("KPTI {}", if k { "on" } else { "off" })));
         add(self.thp.as_ref().map(|t| format!("THP {t}")));
+        add(self.hugetlb_mib.map(|m| format!("hugetlbfs {m} MiB")));
         add(self.root.as_ref().map(|r| format!("{r} root")));
         add(self.timing.as_ref().map(|t| format!("{t} timing")));
         parts.join(", ")

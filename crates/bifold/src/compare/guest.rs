@@ -58,6 +58,13 @@ pub struct GuestArgs {
     #[arg(long, value_enum, value_name = "always|madvise|never", hide_possible_values = true)]
     pub thp: Option<ThpArg>,
 
+    /// Memory that the guest reserves as 2 MB pages for hugetlbfs, in MiB, or with a suffix: 256M, 1G [default: 0]
+    ///
+    /// For programs that map huge pages themselves, and for glibc's malloc with `GLIBC_TUNABLES=glibc.malloc.hugetlb=2`. The
+    /// reserved memory is part of --memory, and nothing else can use it.
+    #[arg(long, value_name = "SIZE", value_parser = hugetlb)]
+    pub hugetlb: Option<u64>,
+
     /// Guest memory in MiB, or with a suffix: 512M, 2G [default: 2048]
     #[arg(short, long, value_name = "SIZE", value_parser = memory)]
     pub memory: Option<u64>,
@@ -143,6 +150,7 @@ impl GuestArgs {
             (self.guest_tables.is_some(), "--guest-tables"),
             (self.kpti.is_some(), "--kpti"),
             (self.thp.is_some(), "--thp"),
+            (self.hugetlb.is_some(), "--hugetlb"),
             (self.memory.is_some(), "--memory"),
             (self.kernel.is_some(), "--kernel"),
             (self.modules.is_some(), "--modules"),
@@ -177,6 +185,11 @@ impl GuestArgs {
             let problem = "is for one region, and --from-marker records all: add --regions 1";
             return Err(UsageError::conflict(option, problem).into());
         }
+        let (memory_mib, hugetlb_mib) = (self.memory.unwrap_or(MEMORY_MIB), self.hugetlb.unwrap_or(0));
+        if hugetlb_mib > memory_mib / 2 {
+            let problem = format!("leaves the guest too little of {memory_mib} MiB: reserve at most half, or raise --memory");
+            return Err(UsageError::conflict("--hugetlb", problem).into());
+        }
         // The command's standard input is read last, by `EventSource::prepare`, after all other checks.
         Ok(GuestSpec {
             cwd: std::env::current_dir().context("cannot find the current directory")?,
@@ -191,7 +204,8 @@ impl GuestArgs {
                 ThpArg::Madvise => Thp::Madvise,
                 ThpArg::Never => Thp::Never,
             },
-            memory_mib: self.memory.unwrap_or(MEMORY_MIB),
+            memory_mib,
+            hugetlb_mib,
             kernel: self.kernel,
             modules: self.modules,
             root,
@@ -204,6 +218,12 @@ impl GuestArgs {
             ..GuestSpec::new(command)
         })
     }
+}
+
+/// MiB of 2 MB pages.
+fn hugetlb(text: &str) -> Result<u64, String> {
+    let bounds = 2 * MIB..=(1 << 20) * MIB;
+    words::size_within(text, MIB, bounds, "from 2 MiB to 1 TiB").map(|bytes| bytes / (2 * MIB) * 2)
 }
 
 /// MiB of memory. A number without a suffix counts MiB, as in QEMU's `-m`.

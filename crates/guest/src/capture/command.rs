@@ -163,13 +163,17 @@ fn kernel_arguments(spec: &GuestSpec) -> String {
         Timing::Exact => " tsc_early_khz=1000000",
         Timing::Fast => "",
     };
+    let hugetlb = match spec.hugetlb_mib {
+        0 => String::new(),
+        mib => format!(" hugepages={}", mib / 2),
+    };
     let addresses = match spec.record {
         Record::Boot => " norandmaps",
         Record::Command => "",
     };
     format!(
         "console=ttyS0 quiet nokaslr panic=-1 rdinit=/init random.trust_cpu=on \
-         cryptomgr.notests=1 no_timer_check tsc=reliable{tsc} pti={} transparent_hugepage={}{addresses}",
+         cryptomgr.notests=1 no_timer_check tsc=reliable{tsc} pti={} transparent_hugepage={}{hugetlb}{addresses}",
         if spec.kpti { "on" } else { "off" },
         spec.thp.word(),
     )

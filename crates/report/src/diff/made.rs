@@ -91,6 +91,8 @@ impl Made {
         add("tables", g.map(|g| g.tables.name().to_string()));
         add("KPTI", g.and_then(|g| Some(if g.kpti? { "on" } else { "off" }.to_string())));
         add("THP", g.and_then(|g| g.thp.clone()));
+        out.push(("hugetlbfs", format!("{} MiB", g.and_then(|g| g.hugetlb_mib).unwrap_or(0))));
+        let mut add = |what, value: Option<String>| out.push((what, value.unwrap_or_else(unknown)));
         add("root", g.and_then(|g| g.root.clone()));
         out.push(("region", g.and_then(|g| g.region.clone()).unwrap_or_else(|| "the whole program".into())));
         out

@@ -264,6 +264,7 @@ fn a_change_is_told_with_its_cost_in_memory_and_the_settings_that_the_run_cannot
         tables: Default::default(),
         kpti: Some(kpti),
         thp: Some(thp.into()),
+        hugetlb_mib: None,
         memory_mib: None,
         root: None,
         kernel: None,

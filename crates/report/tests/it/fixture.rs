@@ -107,6 +107,7 @@ pub fn comparison() -> Comparison {
                 tables: Default::default(),
                 kpti: Some(true),
                 thp: Some("madvise".into()),
+                hugetlb_mib: None,
                 memory_mib: Some(2048),
                 root: Some("host".into()),
                 kernel: Some("6.1.0-41-amd64".into()),

@@ -136,6 +136,7 @@ fn comparisons() -> Vec<Comparison> {
     (hardware.cpu.reorder_window, hardware.tlb[0].miss_cycles) = (Some(300), Some(7));
     place(&mut spread.outcome);
     spread.meta.guest.as_mut().unwrap().nodes = Some(2);
+    spread.meta.guest.as_mut().unwrap().hugetlb_mib = Some(512);
     spread.meta.guest.as_mut().unwrap().tables = bifold_trace::TableFormat::FiveLevel;
     spread.outcome.nested_levels = 5;
     several_vcpus(&mut spread.outcome);

@@ -81,6 +81,9 @@ pub struct Source {
     pub kpti: Option<bool>,
     /// Guest transparent huge pages: `always`, `madvise` or `never`.
     pub thp: Option<String>,
+    /// Memory that the guest reserved for hugetlbfs; `None` without it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub hugetlb_mib: Option<u64>,
     /// Guest memory.
     pub memory_mib: Option<u64>,
     /// Release of the guest kernel.

@@ -145,6 +145,7 @@ impl Guest {
                 }
                 .into(),
             ),
+            hugetlb_mib: (self.0.hugetlb_mib > 0).then_some(self.0.hugetlb_mib),
             memory_mib: Some(self.0.memory_mib),
             root: Some(
                 match self.0.root {

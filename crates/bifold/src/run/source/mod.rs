@@ -137,6 +137,7 @@ pub fn describe(header: &Header, ending: &Ending) -> Option<bifold_report::Guest
         tables: header.guest_tables,
         kpti: source.kpti,
         thp: source.thp.clone(),
+        hugetlb_mib: source.hugetlb_mib,
         memory_mib: source.memory_mib,
         root: source.root.clone(),
         kernel: ending.kernel_version.clone().or_else(|| source.kernel_version.clone()),
