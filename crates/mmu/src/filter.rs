@@ -17,7 +17,7 @@ const PAGES: u64 = (1 << PAGE_BITS) - 1;
 
 #[derive(Debug, Clone, Copy, Default)]
 struct Slot {
-    /// Epoch, 4 KB page number, and in bit 0 whether it was written. Epochs before [`FIRST`] answer for no page.
+    /// Epoch, 4 KB page number, and in bit 0 whether writes are answered. Epochs before [`FIRST`] answer for no page.
     tag: u64,
     /// Time of the last access; 0 = none.
     time: u64,
@@ -52,7 +52,7 @@ impl Default for Filter {
 
 impl Filter {
     /// Is an access to 4 KB page `page` at `time` answered here? A write needs a page
-    /// that was written before.
+    /// that was filed for writes.
     #[inline(always)]
     pub fn hit(&mut self, page: u64, write: bool, time: u64) -> bool {
         let want = self.epoch | page << 1 | 1;
@@ -78,13 +78,13 @@ impl Filter {
         (slot.time != 0).then_some((slot.tag >> 1 & PAGES, slot.time))
     }
 
-    /// Files a page that every TLB holds now, in a slot that was emptied before. `large` if some
-    /// TLB may hold it in an entry larger than 4 KB.
+    /// Files a page that every TLB holds now, in a slot that was emptied before. `writable` if every first level holds it so that
+    /// writes may go through its entry as it is, and `large` if some TLB may hold it in an entry larger than 4 KB.
     #[inline]
-    pub fn file(&mut self, page: u64, written: bool, large: bool, time: u64) {
+    pub fn file(&mut self, page: u64, writable: bool, large: bool, time: u64) {
         let (word, bit) = (page as usize % SLOTS / 64, page % 64);
         self.large[word] = (self.large[word] & !(1 << bit)) | u64::from(large) << bit;
-        self.slots[page as usize % SLOTS] = Slot { tag: self.epoch | page << 1 | u64::from(written), time };
+        self.slots[page as usize % SLOTS] = Slot { tag: self.epoch | page << 1 | u64::from(writable), time };
     }
 
     /// A TLB dropped page number `page` of `size`: it is not known to be held any more.

@@ -139,6 +139,8 @@ impl Model {
         let mut record: Option<Option<Miss>> = None;
         let mut held = true;
         let mut missed_all = true;
+        // All walk, and find entries through which writes may go, too.
+        let mut writable = true;
         let mut waits = false;
         let mut flushed: Vec<(usize, Walked)> = Vec::new();
         // What all configurations miss is counted once, as all of them are in one group most often.
@@ -148,7 +150,7 @@ impl Model {
             let all = all_sharers(members.len());
             let lookup = tlb.lookup(side, gva, write, time, leaves, &mut v.filters);
             if lookup.first == all {
-                missed_all = false;
+                (missed_all, writable) = (false, false);
                 continue;
             }
             let missing = all & !(lookup.first | lookup.refused_first);
@@ -163,6 +165,7 @@ impl Model {
                 places(lookup.second).for_each(|place| waits |= caches.second_tlb_answers(members[place]));
             }
             missed_all &= lookup == Lookup::default();
+            writable &= missed_all;
             if lookup.held() == all {
                 continue;
             }
@@ -181,6 +184,7 @@ impl Model {
             };
             let walked = walk_group::<OBSERVED>(members, regimes, guest, observers, (miss, lookup, at_once));
             held &= walked.filed == walked.concerned;
+            writable &= walked.writable == all && walked.flushed == 0;
             let at_once = !walked.flushed;
             let access = (side, gva, time);
             walked.file(at_once & !lookup.refused(), true, tlb, &mut v.filters, access);
@@ -209,7 +213,7 @@ impl Model {
         }
         if held {
             let large = self.groups.iter().any(|g| g.tlbs[vcpu].may_hold_large(page));
-            self.vcpus[vcpu].filters[side as usize].file(page, write, large, time);
+            self.vcpus[vcpu].filters[side as usize].file(page, write || writable, large, time);
         }
     }
 

@@ -121,7 +121,8 @@ fn take<const OBSERVED: bool>(
     } else {
         regimes.iter_mut().for_each(|regime| regime.walk_steady(&miss, &mut Uncached));
     }
-    v.filters[Side::Data as usize].file(page, write, false, time);
+    let all = u64::MAX >> (MOST - regimes.len());
+    v.filters[Side::Data as usize].file(page, write || writable == all, false, time);
     true
 }
 
@@ -183,6 +184,30 @@ mod tests {
             assert_eq!([more.walks, more.l1_misses, more.tlb_misses()], [64; 3], "{}", config.name());
             assert_eq!(more.accesses, 66, "{}", config.name());
             assert_eq!(more.all_exits(), 0);
+        }
+    }
+
+    #[test]
+    fn a_store_to_the_page_of_a_steady_load_is_answered_where_all_may_write() {
+        let mut model = model();
+        let mut words = Vec::new();
+        (0..2048).for_each(|n| Event::Store(page(n).0).encode(&mut words));
+        model.consume(&words).unwrap();
+        read(&mut model, 2048..4096);
+        let pairs = |pages: std::ops::Range<u64>| {
+            let mut words = Vec::new();
+            for n in pages {
+                Event::Load(page(n).0).encode(&mut words);
+                Event::Store(page(n).0).encode(&mut words);
+            }
+            words
+        };
+        let before = model.totals();
+        assert_eq!(model.consume_steady::<false>(&pairs(0..32), 0, 64), 64);
+        assert_eq!(model.consume_steady::<false>(&pairs(2048..2080), 0, 64), 1, "only the load");
+        for ((config, now), (_, before)) in model.totals().into_iter().zip(before) {
+            let more = now.since(&before);
+            assert_eq!([more.accesses, more.walks, more.l1_misses], [65, 33, 33], "{}", config.name());
         }
     }
 

@@ -54,8 +54,18 @@ impl Shadow {
 
     /// Is the hypervisor's table in this frame write-protected?
     pub fn protects(&self, gfn: u64) -> bool {
-        let synced = |slot: &usize| !self.pages.page(*slot).role.direct && !self.pages.page(*slot).unsync;
-        self.pages.is_tracked(gfn) || self.pages.shadows_of(gfn).iter().any(synced)
+        if self.pages.is_tracked(gfn) {
+            return true;
+        }
+        let mut slot = self.pages.first_of(gfn);
+        while slot != 0 {
+            let page = self.pages.page(slot);
+            if !page.role.direct && !page.unsync {
+                return true;
+            }
+            slot = self.pages.next_of(slot);
+        }
+        false
     }
 
     /// The entry that maps `gva`.

@@ -5,7 +5,7 @@
 //!
 //! `fault.rs` follows `FNAME(page_fault)`, prefetch and the emulator; `sync.rs` unsync
 //! pages and INVLPG; `roots.rs` CR3 and CR4; `zap.rs` `kvm_mmu_prepare_zap_page`, the
-//! budget, write flooding; `pages.rs` and `spte.rs` hold pages, links and bits; `agile.rs` has what agile paging
+//! budget, write flooding; `pages.rs`, `spte.rs` and `settled.rs` hold pages, links and bits; `agile.rs` has what agile paging
 //! adds.
 //!
 //! The shadow of a guest in 32-bit mode has the format of PAE, as KVM makes it on 64-bit hosts too.
@@ -22,6 +22,7 @@ mod inside;
 mod pages;
 mod paths;
 mod roots;
+mod settled;
 mod spte;
 mod sync;
 #[cfg(test)]

@@ -9,6 +9,7 @@
 
 use crate::page::{Made, Makers};
 
+use super::settled::Settled;
 use super::spte::{ADDRESS, LARGE, PRESENT, Role, SWITCH, WRITE};
 use std::collections::HashMap;
 
@@ -106,6 +107,8 @@ struct Ready {
 pub(super) struct Pages {
     sptes: Vec<u64>,
     ready: Vec<Ready>,
+    /// Of pages that were synced.
+    pub settled: Vec<Option<Box<Settled>>>,
     /// `shadowed_translation`: the gfn that each leaf spte maps.
     gfns: Vec<u64>,
     next: Vec<u32>,
@@ -140,6 +143,7 @@ impl Pages {
         let mut p = Pages {
             sptes: Vec::new(),
             ready: Vec::new(),
+            settled: Vec::new(),
             gfns: Vec::new(),
             next: Vec::new(),
             prev: Vec::new(),
@@ -182,6 +186,7 @@ impl Pages {
         self.pages.push(page);
         self.sptes.resize((slot + 1) << 9, 0);
         self.ready.resize(slot + 1, Ready::default());
+        self.settled.resize(slot + 1, None);
         self.gfns.resize((slot + 1) << 9, 0);
         self.next.resize((slot + 1) << 9, 0);
         self.prev.resize((slot + 1) << 9, 0);
@@ -227,6 +232,9 @@ impl Pages {
     #[inline]
     fn write(&mut self, id: usize, spte: u64) {
         self.sptes[id] = spte;
+        if let Some(settled) = &mut self.settled[sptep_to_sp(id)] {
+            settled.overwrite(id & 511);
+        }
         let (ready, word, bit) = (&mut self.ready[sptep_to_sp(id)], id >> 6 & 7, id & 63);
         ready.mapped[word] &= !(1 << bit);
         ready.writable[word] &= !(1 << bit);

@@ -138,14 +138,20 @@ impl Shadow {
         guest.entries(page.gfn, page.role.quadrant)
     }
 
-    /// `FNAME(sync_page)`: re-reads the entries that the page has, and those only.
-    /// True if TLBs must be flushed.
+    /// `FNAME(sync_page)`: re-reads the entries that the page has, and those only (of them, those that it
+    /// may change: [`Settled`](super::settled::Settled)). True if TLBs must be flushed.
     pub(super) fn sync_page(&mut self, slot: usize, world: World<'_>) -> bool {
         self.work.syncs += 1;
         let gptes = self.gptes(slot, world.guest).unwrap_or(&EMPTY);
         let mut flush = false;
-        for (index, &gpte) in gptes.iter().enumerate() {
-            flush |= self.sync_spte(world.host, slot << 9 | index, gpte);
+        for word in 0..8 {
+            let mut due = self.pages.due(slot, word, gptes);
+            while due != 0 {
+                let id = slot << 9 | word << 6 | due.trailing_zeros() as usize;
+                due &= due - 1;
+                flush |= self.sync_spte(world.host, id, gptes[id & 511]);
+                self.pages.settle(id);
+            }
         }
         flush
     }
