@@ -34,7 +34,7 @@ pub struct Rules {
 /// The guest's tables in nested mode.
 #[derive(Debug, Clone)]
 pub(super) struct Subtrees {
-    rules: Rules,
+    pub(super) rules: Rules,
     nested: HashSet<u64>,
     /// Writes that exited in this interval, by table.
     writes: HashMap<u64, u32>,
