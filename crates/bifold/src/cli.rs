@@ -8,7 +8,7 @@
 use crate::usage::UsageError;
 use crate::{cache, compare, diff, doctor, profile, status};
 #[cfg(feature = "host")]
-use crate::{ci, ctl, daemon, mode, noise, place, policy, reclaim, share, stat, top};
+use crate::{ci, ctl, daemon, mode, noise, place, policy, reclaim, share, stat, top, tune};
 use clap::error::{ContextKind, ContextValue, ErrorKind};
 use clap::{ArgMatches, Command, CommandFactory as _, FromArgMatches as _, Parser, Subcommand};
 use std::path::PathBuf;
@@ -37,11 +37,11 @@ pub struct Cli {
 const LEFT_OUT: &[&str] = if cfg!(feature = "host") { &[] } else { OF_HOST };
 /// The verbs of the feature `host`.
 const OF_HOST: &[&str] =
-    &["ci", "policy", "stat", "top", "mode", "daemon", "ctl", "share", "place", "noise", "reclaim"];
+    &["ci", "tune", "policy", "stat", "top", "mode", "daemon", "ctl", "share", "place", "noise", "reclaim"];
 const LEFT_OUT_IN_WORDS: &str = if cfg!(feature = "host") {
     ""
 } else {
-    "Without ci, policy, stat, top, mode, daemon, ctl, share, place, noise and reclaim: `make build` adds them.\n\n"
+    "Without ci, tune, policy, stat, top, mode, daemon, ctl, share, place, noise and reclaim: `make build` adds them.\n\n"
 };
 
 /// Whether this build leaves the verb out, or what stands below it: `share`, `share run`.
@@ -57,6 +57,8 @@ pub enum Verb {
     Diff(Box<diff::DiffArgs>),
     #[cfg(feature = "host")]
     Ci(ci::CiArgs),
+    #[cfg(feature = "host")]
+    Tune(Box<tune::TuneArgs>),
     #[cfg(feature = "host")]
     Policy(policy::PolicyArgs),
     Profile(profile::ProfileArgs),
@@ -98,6 +100,8 @@ impl Verb {
         match self {
             Verb::Compare(args) => !args.common.program.command.is_empty(),
             Verb::Record(args) => !args.common.program.command.is_empty(),
+            #[cfg(feature = "host")]
+            Verb::Tune(_) => true,
             #[cfg(feature = "host")]
             Verb::Stat(args) => !args.command.is_empty(),
             #[cfg(feature = "host")]

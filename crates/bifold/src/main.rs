@@ -2,7 +2,7 @@
 //! The command `bifold`.
 //!
 //! Each verb is a folder or file with its options, their help, and its work: `compare` (with `record`),
-//! `diff`, `ci`, `policy`, `profile`, `stat`, `top`, `mode`, `daemon`, `ctl`, `share`, `place`, `noise`, `reclaim`, `cache`, `doctor`, `manual`. Verbs use [`run`], one run of the
+//! `diff`, `ci`, `tune`, `policy`, `profile`, `stat`, `top`, `mode`, `daemon`, `ctl`, `share`, `place`, `noise`, `reclaim`, `cache`, `doctor`, `manual`. Verbs use [`run`], one run of the
 //! model. Verbs and [`run`] use modules that know no verb: [`words`] (values that several verbs take), [`vms`] (the VMs
 //! of this host), [`console`] (stdout, stderr and files), [`usage`] (usage errors), [`status`] (the exit status).
 //!
@@ -50,6 +50,8 @@ mod stat;
 mod status;
 #[cfg(feature = "host")]
 mod top;
+#[cfg(feature = "host")]
+mod tune;
 mod usage;
 #[cfg(feature = "host")]
 mod vms;
@@ -101,6 +103,8 @@ fn carry_out(verb: Verb) -> anyhow::Result<Status> {
         Verb::Diff(args) => diff::run(*args),
         #[cfg(feature = "host")]
         Verb::Ci(args) => ci::run(args),
+        #[cfg(feature = "host")]
+        Verb::Tune(args) => tune::run(*args),
         #[cfg(feature = "host")]
         Verb::Policy(args) => policy::run(args),
         Verb::Profile(args) => profile::run(args),

@@ -43,6 +43,14 @@ pub fn seconds(text: &str) -> Result<f64, String> {
     }
 }
 
+/// Seconds, written as `90s`, `10m` or `1h`.
+pub fn duration(text: &str) -> Result<f64, String> {
+    let units = [('h', 3600.0), ('m', 60.0)];
+    let unit = units.into_iter().find_map(|(suffix, by)| Some((text.strip_suffix(suffix)?, by)));
+    let (number, by) = unit.unwrap_or((text, 1.0));
+    seconds(number).map(|s| s * by).map_err(|_| "not a time such as 90s, 10m or 1h".into())
+}
+
 /// Seconds of an interval of the model's timeline, which has a row for each in memory.
 pub fn timeline_interval(text: &str) -> Result<f64, String> {
     match seconds(text)? {
@@ -129,6 +137,8 @@ mod tests {
     fn seconds_and_scales_are_finite_and_positive() {
         assert_eq!(seconds("0.5"), Ok(0.5));
         assert_eq!(seconds("0.5s"), Ok(0.5));
+        assert_eq!(["90", "90s", "1.5m", "2h"].map(duration), [Ok(90.0), Ok(90.0), Ok(90.0), Ok(7200.0)]);
+        assert!(["", "m", "-1m", "5d", "nanh"].iter().all(|bad| duration(bad).is_err()));
         for bad in ["0", "-1", "nan", "inf", "1e300", "1m", "1ss", "s", ""] {
             assert!(seconds(bad).unwrap_err().ends_with("up to 32000000"), "{bad}");
         }

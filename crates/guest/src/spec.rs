@@ -32,7 +32,8 @@ pub enum Thp {
 }
 
 impl Thp {
-    pub(crate) fn word(self) -> &'static str {
+    /// The kernel's name of the setting.
+    pub fn word(self) -> &'static str {
         match self {
             Thp::Always => "always",
             Thp::Madvise => "madvise",

@@ -43,8 +43,23 @@
     return { ...bifold.base(), height: 190, layer: data.marks.length ? [line, marks] : [line] };
   };
 
-  const draw = () => bifold.linked(data.charts.map((chart, i) =>
-    bifold.embed(document.getElementById("chart-" + i), spec(chart))));
+  const bars = ({ unit, bars }) => {
+    const names = bars.map((b) => b.name);
+    const y = { field: "name", type: "nominal", sort: names, title: null, axis: { labelLimit: bifold.narrow() ? 140 : 420, grid: false } };
+    const tooltip = [{ field: "name", title: "change" }, ...["value", "low", "high"].map((field) =>
+      ({ field, type: "quantitative", format: "+.2f", title: field === "value" ? unit : field }))];
+    return { ...bifold.base(), height: { step: 30 }, data: { values: bars }, layer: [
+      { mark: { type: "bar", height: 16 }, encoding: { y, tooltip, x: { field: "value", type: "quantitative", title: unit },
+        color: { condition: { test: "datum.value < 0", value: COLOURS[1] }, value: COLOURS[0] } } },
+      { mark: { type: "rule", color: css("--soft") }, encoding: { y, tooltip, x: { field: "low", type: "quantitative" }, x2: { field: "high" } } },
+    ] };
+  };
+
+  const draw = () => {
+    if (data.bars) bifold.embed(document.getElementById("bars"), bars(data.bars));
+    bifold.linked(data.charts.map((chart, i) =>
+      bifold.embed(document.getElementById("chart-" + i), spec(chart))));
+  };
   draw();
   window.matchMedia("(prefers-color-scheme: dark)").addEventListener("change", draw);
 })();

@@ -28,6 +28,8 @@ pub struct Page {
     pub about: String,
     /// Names and values that identify the run.
     pub facts: Vec<(String, String)>,
+    /// A chart of values by name, above the others.
+    pub bars: Option<PageBars>,
     /// Charts over one time axis.
     pub charts: Vec<PageChart>,
     /// Times to be marked in all charts, in seconds, with a word.
@@ -45,6 +47,30 @@ pub struct PageChart {
     pub unit: String,
     /// Name and points (seconds, value) of each curve.
     pub curves: Vec<(String, Vec<(f64, f64)>)>,
+}
+
+/// A chart of values by name.
+#[derive(Debug, Clone, Default, PartialEq, Serialize)]
+pub struct PageBars {
+    /// Title.
+    pub title: String,
+    /// Title of the axis of values.
+    pub unit: String,
+    /// The values, from above.
+    pub bars: Vec<PageBar>,
+}
+
+/// A value with its band.
+#[derive(Debug, Clone, Default, PartialEq, Serialize)]
+pub struct PageBar {
+    /// What has the value.
+    pub name: String,
+    /// The value.
+    pub value: f64,
+    /// The lower end of its band.
+    pub low: f64,
+    /// The upper end.
+    pub high: f64,
 }
 
 /// A table of text.
@@ -74,7 +100,7 @@ impl Page {
             scripts => scripts(include_str!("../html/page.js")),
             page => self,
             tables => tables(&self.tables)?,
-            data => context! { charts => charts, marks => self.marks },
+            data => context! { bars => self.bars, charts => charts, marks => self.marks },
         })?)
     }
 }

@@ -187,7 +187,9 @@ impl GuestArgs {
         }
         let (memory_mib, hugetlb_mib) = (self.memory.unwrap_or(MEMORY_MIB), self.hugetlb.unwrap_or(0));
         if hugetlb_mib > memory_mib / 2 {
-            let problem = format!("leaves the guest too little of {memory_mib} MiB: reserve at most half, or raise --memory");
+            let problem = format!(
+                "leaves the guest too little of {memory_mib} MiB: reserve at most half, or raise --memory"
+            );
             return Err(UsageError::conflict("--hugetlb", problem).into());
         }
         // The command's standard input is read last, by `EventSource::prepare`, after all other checks.

@@ -216,6 +216,7 @@ fn page(spec: &Spec, outcome: &Outcome) -> Page {
         Some(format!("{}: {used:.0} MiB, {progress:.0} % of the operations", c.spec.name))
     });
     Page {
+        bars: None,
         version: env!("CARGO_PKG_VERSION").into(),
         brand: "guests under memory pressure".into(),
         title: spec.title.clone(),

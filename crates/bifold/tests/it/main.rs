@@ -42,3 +42,4 @@ mod share_core;
 mod share_run;
 mod stopping;
 mod streams;
+mod tune;

@@ -4,7 +4,7 @@
 use super::{Ending, EventSource, Feed, Length, stdin};
 use crate::console::note;
 use crate::run::pace;
-use bifold_guest::{Begin, CaptureProgress, GuestSpec, Region, Root, Thp, Timing, capture};
+use bifold_guest::{Begin, CaptureProgress, GuestSpec, Region, Root, Timing, capture};
 use bifold_report::{Input, Partial, grouped};
 use bifold_trace::CommandExit;
 use bifold_trace::file::{Header, Source};
@@ -137,14 +137,7 @@ impl Guest {
                 .into(),
             ),
             kpti: Some(self.0.kpti),
-            thp: Some(
-                match self.0.thp {
-                    Thp::Always => "always",
-                    Thp::Madvise => "madvise",
-                    Thp::Never => "never",
-                }
-                .into(),
-            ),
+            thp: Some(self.0.thp.word().into()),
             hugetlb_mib: (self.0.hugetlb_mib > 0).then_some(self.0.hugetlb_mib),
             memory_mib: Some(self.0.memory_mib),
             root: Some(

@@ -1,0 +1,90 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! The options of `tune`, and their help.
+
+use crate::compare::GuestArgs;
+use crate::run::ModelArgs;
+use crate::{status, words};
+use bifold_report::Format;
+use clap::{Args, ValueEnum};
+use std::ffi::OsString;
+use std::path::PathBuf;
+
+const EXAMPLES: &str = "\
+Examples:
+  bifold tune -- ./server --bench
+  bifold tune --within 10m --state tune.json --report tune.html -- make -j1
+  bifold tune --now nested-2m --try thp,malloc -- python3 job.py";
+
+/// Rank what settings of guest and host would gain for a command
+///
+/// Runs CMD in guests with different settings, predicts its time in each paging mode and host page size, and ranks the changes by
+/// what they gain against now, alone and together. Says how to make each change and what it costs. The guest's settings are those
+/// of huge pages (THP; glibc's malloc with THP and with hugetlbfs) and page-table isolation. A run is left out if the runs before
+/// show that it cannot gain. Times are those of a VM that has run for long, whose memory the host has backed.
+#[derive(Debug, Args)]
+#[command(override_usage = "bifold tune [OPTIONS] -- CMD...", after_help = EXAMPLES, after_long_help = status::below(EXAMPLES))]
+pub struct TuneArgs {
+    /// The command to run in the guests, and its arguments
+    #[arg(last = true, value_name = "CMD", required = true)]
+    pub command: Vec<OsString>,
+
+    /// Paging mode and host page size of now; the guest's settings of now are those of --thp and --kpti
+    #[arg(long, value_name = "CONFIG", default_value = "nested-4k")]
+    pub now: String,
+
+    /// Settings of the guest to try [default: all]
+    ///
+    /// LIST is separated by commas: `thp`, `malloc`, `kpti`. Paging modes and host page sizes are compared in every run.
+    #[arg(long, value_enum, value_name = "LIST", value_delimiter = ',', hide_possible_values = true)]
+    pub r#try: Vec<Knob>,
+
+    /// Try every combination of the guest's settings, also those that cannot gain by the runs before
+    #[arg(long)]
+    pub all: bool,
+
+    /// Begin no run that would not end within this time: 90s, 10m, 1h
+    #[arg(long, value_name = "TIME", value_parser = words::duration)]
+    pub within: Option<f64>,
+
+    /// Rank for a VM that has just started, whose first touches the host still has to back
+    #[arg(long)]
+    pub started: bool,
+
+    /// Keep what was tried in FILE, and do not repeat what FILE has of the same command and options
+    #[arg(long, value_name = "FILE.json")]
+    pub state: Option<PathBuf>,
+
+    /// Output format
+    #[arg(long, value_parser = words::formats(words::TABLE_OR_JSON), default_value = "table", hide_possible_values = true,
+          value_name = "table|json", help_heading = "Output")]
+    pub format: Format,
+
+    /// Write the data to FILE instead of stdout
+    #[arg(short, long, value_name = "FILE", help_heading = "Output")]
+    pub output: Option<PathBuf>,
+
+    /// Also write an HTML report: one file that needs no network
+    #[arg(long, value_name = "FILE.html", help_heading = "Output")]
+    pub report: Option<PathBuf>,
+
+    /// No progress and no notes on stderr
+    #[arg(short, long, help_heading = "Output")]
+    pub quiet: bool,
+
+    /// Options of the model.
+    #[command(flatten)]
+    pub model: ModelArgs,
+
+    /// The guests in which the command runs.
+    #[command(flatten)]
+    pub guest: GuestArgs,
+}
+
+/// A kind of settings of the guest.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+#[allow(missing_docs)] // documented at `--try`
+pub enum Knob {
+    Thp,
+    Malloc,
+    Kpti,
+}

@@ -1,0 +1,273 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! `bifold tune`: a command under several settings of the guest, and what each setting of guest and host would gain.
+
+mod args;
+mod settings;
+mod state;
+
+pub use args::TuneArgs;
+
+use crate::console::{Delivery, create, create_for_data, distinct, named, note, stop_on_signals};
+use crate::run::source::{EventSource as _, Guest};
+use crate::run::{self, Notes, carry_out, configs, profile_file};
+use crate::status::Status;
+use crate::usage::UsageError;
+use anyhow::{Context as _, bail};
+use bifold_guest::{GuestSpec, Thp};
+use bifold_model::{Config, Profile};
+use bifold_report::{Comparison, Format, Partial, Setting, Tried, TuneCost, Tuning, shell_words};
+use bifold_trace::CommandExit;
+use settings::{Base, Order};
+use state::State;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Instant;
+
+/// Paging modes and host page sizes that are compared in every run.
+const CONFIGS: [&str; 6] = ["nested-4k", "nested-2m", "nested-1g", "shadow-4k", "shadow-2m", "shadow-1g"];
+/// A configuration stays after the first run if it takes at most so much longer than the cheapest, in percent.
+const KEPT: f64 = 2.0;
+/// Variable in which glibc's tunables stand.
+const TUNABLES: &str = "GLIBC_TUNABLES";
+
+/// Carries out the verb.
+pub fn run(mut args: TuneArgs) -> anyhow::Result<Status> {
+    let inputs = named([
+        ("the profile", profile_file(&args.model.profile)),
+        ("the kernel", args.guest.kernel.as_deref()),
+    ]);
+    let outputs = named([
+        ("--output", args.output.as_deref()),
+        ("--report", args.report.as_deref()),
+        ("--state", args.state.as_deref()),
+    ]);
+    distinct(&inputs, &outputs)?;
+    if let Some(option) = not_for_tune(&args) {
+        let problem = "is about a single run, and `tune` makes several: leave it out";
+        return Err(UsageError::conflict(option, problem).into());
+    }
+    if args.model.configs.is_empty() {
+        args.model.configs = CONFIGS.map(String::from).into();
+    }
+    let known = configs(&args.model.configs)?;
+    if !known.iter().any(|c| c.name() == args.now) {
+        let names: Vec<String> = known.iter().map(|c| c.name()).collect();
+        let problem = format!("is not among the configurations that are compared: {}", names.join(", "));
+        return Err(UsageError::value(format!("--now {}", args.now), problem).into());
+    }
+    let profile = args.model.profile()?;
+    let mut spec = args.guest.clone().spec(args.command.clone(), &profile, args.model.seed)?;
+    let state = State::open(args.state.as_deref(), state::identity(&args, &profile))?;
+    let (report, output) = (create(args.report.as_deref())?, create_for_data(args.output.as_deref())?);
+    let stop = stop_on_signals()?;
+    // Every run has the input of the first.
+    let mut source = Guest(Box::new(spec.clone()));
+    source.prepare()?;
+    spec.stdin = source.0.stdin;
+    let mut job = Job {
+        args: &args,
+        profile: &profile,
+        spec: &spec,
+        stop: &stop,
+        state,
+        head: String::new(),
+        begun: Instant::now(),
+    };
+    let (skipped, ended) = match args.all {
+        true => job.every(&known)?,
+        false => job.adaptive(&known)?,
+    };
+    let clock = profile.cpu.frequency_hz;
+    let tuning = Tuning::new(job.state.tried.clone(), &args.now, clock, skipped)
+        .context("the file of --state has no run of the settings of now")?;
+    let text = match args.format {
+        Format::Json => tuning.json(&job.state.identity)?,
+        _ => tuning.table(&job.head),
+    };
+    let mut delivery = Delivery::new(!args.quiet);
+    delivery.data(&text, output);
+    delivery.file("report", report, || {
+        let facts =
+            vec![("profile".into(), profile.name.clone()), ("runs".into(), tuning.tried.len().to_string())];
+        let words: Vec<_> = args.command.iter().map(|w| w.to_string_lossy()).collect();
+        Ok(tuning.html(env!("CARGO_PKG_VERSION"), &shell_words(&words), facts)?.into_bytes())
+    });
+    delivery.done()?;
+    Ok(if ended { Status::OfCommand(CommandExit::Interrupted) } else { Status::Done })
+}
+
+/// The first option that is given and is about one run.
+fn not_for_tune(args: &TuneArgs) -> Option<&'static str> {
+    let (guest, region) = (&args.guest, &args.guest.region);
+    let of_one = [
+        (guest.keep.is_some(), "--keep"),
+        (guest.hugetlb.is_some(), "--hugetlb"),
+        (guest.fast, "--fast"),
+        // As many instructions are another part of the program under other settings.
+        (region.skip.is_some(), "--skip"),
+        (region.length.is_some(), "--for"),
+        (region.until.is_some(), "--until"),
+    ];
+    of_one.into_iter().find_map(|(given, option)| given.then_some(option))
+}
+
+/// The runs of one command.
+struct Job<'a> {
+    args: &'a TuneArgs,
+    profile: &'a Profile,
+    spec: &'a GuestSpec,
+    stop: &'a AtomicBool,
+    state: State,
+    /// Lines on the first run.
+    head: String,
+    begun: Instant,
+}
+
+impl Job<'_> {
+    fn base(&self) -> Setting {
+        Setting { thp: self.spec.thp.word().into(), malloc: 0, kpti: self.spec.kpti }
+    }
+
+    /// Makes every run. Returns what was left out, and whether a signal ended the runs.
+    fn every(&mut self, known: &[Config]) -> anyhow::Result<(Vec<String>, bool)> {
+        let all = settings::all(&self.base(), &self.args.r#try);
+        for (i, setting) in all.iter().enumerate() {
+            if let Some(end) = self.end(&all[i..]) {
+                return Ok(end);
+            }
+            self.once(setting, known)?;
+        }
+        Ok((Vec::new(), false))
+    }
+
+    /// Makes the runs that can gain.
+    fn adaptive(&mut self, known: &[Config]) -> anyhow::Result<(Vec<String>, bool)> {
+        let base = self.base();
+        let of_base = self.once(&base, known)?;
+        let kept: Vec<Config> = known.iter().copied().filter(|c| self.stays(&c.name())).collect();
+        loop {
+            let order = Order { base: &base, knobs: &self.args.r#try, of_base };
+            let gain = |s: &Setting| self.gain(s);
+            let Some(setting) = order.next(&self.state.tried, gain) else {
+                return Ok((order.left_out(gain), false));
+            };
+            if let Some(end) = self.end(std::slice::from_ref(&setting)) {
+                return Ok(end);
+            }
+            self.once(&setting, &kept)?;
+        }
+    }
+
+    /// Whether no further run is begun: what is left out then.
+    fn end(&self, next: &[Setting]) -> Option<(Vec<String>, bool)> {
+        let names = || next.iter().map(words).collect::<Vec<_>>().join("; ");
+        if self.stop.load(Ordering::Relaxed) {
+            return Some((vec![format!("stopped before {}", names())], true));
+        }
+        let longest = self.state.tried.iter().map(|t| t.seconds).fold(0.0, f64::max);
+        let late = |within: f64| self.begun.elapsed().as_secs_f64() + longest > within;
+        let late = self.args.within.is_some_and(late) && !self.state.tried.is_empty();
+        late.then(|| (vec![format!("{}: would not end within --within", names())], false))
+    }
+
+    /// The cheapest configuration of a run, in cycles.
+    fn cheapest(&self, setting: &Setting) -> Option<&TuneCost> {
+        let tried = self.state.tried.iter().find(|t| t.setting == *setting)?;
+        tried.costs.iter().min_by(|a, b| a.cycles.total_cmp(&b.cycles))
+    }
+
+    /// What a run's cheapest configuration gains against that of now, in percent.
+    fn gain(&self, setting: &Setting) -> Option<f64> {
+        let (now, then) = (self.cheapest(&self.base())?, self.cheapest(setting)?);
+        Some(100.0 * (1.0 - then.cycles / now.cycles))
+    }
+
+    /// Whether a configuration is modelled after the first run: that of now, and those not far from the cheapest.
+    fn stays(&self, config: &str) -> bool {
+        let Some(first) = self.state.tried.first() else { return true };
+        let cheapest = first.costs.iter().map(|c| c.cycles).fold(f64::INFINITY, f64::min);
+        let near = |c: &&TuneCost| c.config == config && c.cycles <= cheapest * (1.0 + KEPT / 100.0);
+        config == self.args.now || first.costs.iter().any(|c| near(&c))
+    }
+
+    /// Makes the run of a setting, unless it was made. Returns what the run says about huge pages.
+    fn once(&mut self, setting: &Setting, configs: &[Config]) -> anyhow::Result<Base> {
+        if let Some(base) = self.state.known(setting) {
+            return Ok(base);
+        }
+        let name = words(setting);
+        note(!self.args.quiet, format_args!("runs with {name}"));
+        let begun = Instant::now();
+        let source = Guest(Box::new(self.under(setting)));
+        let notes = Notes::new(self.args.quiet, false);
+        let mut plan = run::Plan::new(Box::new(source), self.profile.clone(), &self.args.model, notes)?;
+        plan.sample = self.args.guest.region.windows(self.args.model.seed);
+        plan.configs = configs.to_vec();
+        let mut carried =
+            carry_out(&mut plan, &format!("{name}: "), self.stop).with_context(|| name.clone())?;
+        if let Some(e) = carried.failure.take() {
+            return Err(e.context(name));
+        }
+        let comparison = carried.plain();
+        whole(&comparison).with_context(|| name.clone())?;
+        let costs = TuneCost::of(&comparison, self.args.started);
+        let cheapest =
+            costs.iter().min_by(|a, b| a.cycles.total_cmp(&b.cycles)).context("there are configurations")?;
+        let faults = comparison.outcome.configs.first().map_or(0, |c| c.total.guest_page_faults);
+        let base = Base::of(cheapest.cycles, cheapest.walk_cycles, faults);
+        if self.head.is_empty() {
+            self.head = comparison.render_head();
+        }
+        let tried = Tried { setting: setting.clone(), seconds: begun.elapsed().as_secs_f64(), costs };
+        self.state.add(tried, base)?;
+        Ok(base)
+    }
+
+    /// The guest with this setting.
+    fn under(&self, setting: &Setting) -> GuestSpec {
+        let mut spec = self.spec.clone();
+        spec.thp = [Thp::Always, Thp::Madvise, Thp::Never]
+            .into_iter()
+            .find(|t| t.word() == setting.thp)
+            .unwrap_or(spec.thp);
+        spec.kpti = setting.kpti;
+        if setting.malloc > 0 {
+            let before = spec.env.iter().position(|(name, _)| name == TUNABLES).map(|i| spec.env.remove(i).1);
+            let mut value = before.map_or(Default::default(), |mut v| {
+                v.push(":");
+                v
+            });
+            value.push(format!("glibc.malloc.hugetlb={}", setting.malloc));
+            spec.env.push((TUNABLES.into(), value));
+        }
+        if setting.malloc == 2 {
+            spec.hugetlb_mib = self.pool(spec.memory_mib);
+        }
+        spec
+    }
+
+    /// MiB that the guest reserves for hugetlbfs: what the program backed, and a quarter more.
+    fn pool(&self, memory_mib: u64) -> u64 {
+        let smallest = |t: &Tried| t.costs.iter().map(|c| c.backed_bytes).min();
+        let used = self.state.tried.first().and_then(smallest).unwrap_or(u64::MAX) >> 20;
+        (used.saturating_add(used / 4)).min(memory_mib / 2).next_multiple_of(2)
+    }
+}
+
+/// Refuses a run that is not of the whole command.
+fn whole(c: &Comparison) -> anyhow::Result<()> {
+    match (c.meta.exit, c.meta.partial) {
+        (_, Some(Partial::Interrupted)) => bail!("stopped before the run ended"),
+        (_, Some(partial)) => bail!("{}", partial.describe()),
+        (Some(CommandExit::Code(0) | CommandExit::AfterRegion), None) | (None, None) => Ok(()),
+        (Some(exit), None) => bail!("the command failed: {}", exit.describe()),
+    }
+}
+
+/// A setting in words.
+fn words(s: &Setting) -> String {
+    let malloc = match s.malloc {
+        0 => String::new(),
+        n => format!(", glibc.malloc.hugetlb={n}"),
+    };
+    format!("THP {}, KPTI {}{malloc}", s.thp, if s.kpti { "on" } else { "off" })
+}

@@ -1,0 +1,179 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! Which settings of the guest are tried, and in which order.
+//!
+//! Each run takes as long as a `compare`. So a setting is left out if the runs before show that it cannot gain.
+
+use super::args::Knob;
+use bifold_report::{Setting, Tried};
+
+/// Percent of the time now that a setting must be able to gain.
+const WORTH: f64 = 0.2;
+/// Cycles that a page fault of the guest's takes at least: the fault itself and the clearing of 4 KB. Huge pages save most faults.
+const FAULT_CYCLES: f64 = 1500.0;
+
+/// What the first run says about huge pages.
+#[derive(Debug, Clone, Copy)]
+pub struct Base {
+    /// Walks and waits of the cheapest configuration, in percent of its time.
+    pub walk_percent: f64,
+    /// Page faults of the guest, and their part of the time at [`FAULT_CYCLES`].
+    pub fault_percent: f64,
+}
+
+impl Base {
+    /// From cycles and page faults of the cheapest configuration.
+    pub fn of(cycles: f64, walk_cycles: f64, page_faults: u64) -> Base {
+        let percent = |part: f64| 100.0 * part / cycles.max(1.0);
+        Base { walk_percent: percent(walk_cycles), fault_percent: percent(page_faults as f64 * FAULT_CYCLES) }
+    }
+}
+
+/// Every combination that differs, the first as it is now. malloc asks for transparent huge pages only where they are `madvise`.
+pub fn all(base: &Setting, knobs: &[Knob]) -> Vec<Setting> {
+    let has = |knob| knobs.is_empty() || knobs.contains(&knob);
+    let mut thps = vec![base.thp.as_str()];
+    if has(Knob::Thp) {
+        thps.extend(["always", "madvise", "never"].into_iter().filter(|t| *t != base.thp));
+    }
+    let mallocs = if has(Knob::Malloc) { 0..3 } else { 0..1 };
+    let kptis = if has(Knob::Kpti) && base.kpti { vec![true, false] } else { vec![base.kpti] };
+    let mut out = Vec::new();
+    for kpti in kptis {
+        for thp in &thps {
+            for malloc in mallocs.clone().filter(|m| *m != 1 || *thp == "madvise") {
+                out.push(Setting { thp: (*thp).to_string(), malloc, kpti });
+            }
+        }
+    }
+    out
+}
+
+/// The next setting to try, or why it is not worth a run. None when there is no further one.
+pub struct Order<'a> {
+    pub base: &'a Setting,
+    pub knobs: &'a [Knob],
+    /// What the first run says.
+    pub of_base: Base,
+}
+
+impl Order<'_> {
+    /// The settings after the first, with the reason against each that is left out. `gain` is that of a run that was made, in its best
+    /// configuration against the best of now.
+    pub fn next(&self, tried: &[Tried], gain: impl Fn(&Setting) -> Option<f64>) -> Option<Setting> {
+        self.wanted(&gain).into_iter().find_map(|(setting, against)| {
+            let done = tried.iter().any(|t| t.setting == setting);
+            (!done && against.is_none()).then_some(setting)
+        })
+    }
+
+    /// Why settings are left out.
+    pub fn left_out(&self, gain: impl Fn(&Setting) -> Option<f64>) -> Vec<String> {
+        self.wanted(&gain).into_iter().filter_map(|(_, against)| against).collect()
+    }
+
+    /// Settings in their order, each with the reason against it.
+    fn wanted(&self, gain: &dyn Fn(&Setting) -> Option<f64>) -> Vec<(Setting, Option<String>)> {
+        let has = |knob| self.knobs.is_empty() || self.knobs.contains(&knob);
+        let base = self.base;
+        let with = |thp: &str, malloc| Setting { thp: thp.into(), malloc, kpti: base.kpti };
+        let always = with("always", base.malloc);
+        let mut out: Vec<(Setting, Option<String>)> = Vec::new();
+        let small = self.of_base.walk_percent + self.of_base.fault_percent;
+        let no_room = (small < WORTH).then(|| {
+            format!("huge pages in the guest: walks and page faults take {small:.2} % of the time in the cheapest mode, so they cannot gain more")
+        });
+        if let Some(why) = no_room {
+            if has(Knob::Thp) || has(Knob::Malloc) {
+                out.push((always.clone(), Some(why)));
+            }
+        } else {
+            let of_always = gain(&always);
+            if has(Knob::Thp) && base.thp != "always" {
+                out.push((always.clone(), None));
+            }
+            // THP always reaches all that malloc's tunables reach. Without a run of it the tunables are tried.
+            let heap = of_always.is_none_or(|g| g >= WORTH) || base.thp == "always";
+            let against = |name: &str| {
+                (!heap).then(|| {
+                    format!("{name}: THP always gains less than {WORTH} %, and reaches the heap as well")
+                })
+            };
+            if has(Knob::Malloc) && base.malloc == 0 {
+                if base.thp == "madvise" {
+                    out.push((with("madvise", 1), against("malloc with THP")));
+                }
+                out.push((with(&base.thp, 2), against("malloc with hugetlbfs")));
+            }
+            let loses = of_always.is_some_and(|g| g < 0.0);
+            if has(Knob::Thp) && base.thp == "madvise" {
+                let why =
+                    "THP never: the program's own madvise decides, and THP always does not lose".to_string();
+                out.push((with("never", base.malloc), (!loses).then_some(why)));
+            } else if has(Knob::Thp) && base.thp == "always" {
+                out.push((with("madvise", base.malloc), None));
+            }
+        }
+        if has(Knob::Kpti) && base.kpti {
+            let best = out.iter().filter_map(|(s, _)| Some((s, gain(s)?))).filter(|(_, g)| *g > 0.0);
+            let best = best.max_by(|a, b| a.1.total_cmp(&b.1)).map_or(base, |(s, _)| s);
+            out.push((Setting { kpti: false, ..best.clone() }, None));
+        }
+        out
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn setting(thp: &str, malloc: u8, kpti: bool) -> Setting {
+        Setting { thp: thp.into(), malloc, kpti }
+    }
+
+    /// The settings that are tried where a run gains this much.
+    fn tried(base: &Setting, of_base: Base, gain: impl Fn(&Setting) -> f64) -> Vec<Setting> {
+        let order = Order { base, knobs: &[], of_base };
+        let mut tried = vec![Tried { setting: base.clone(), seconds: 1.0, costs: Vec::new() }];
+        loop {
+            let known = |s: &Setting| tried.iter().any(|t| t.setting == *s).then(|| gain(s));
+            let Some(setting) = order.next(&tried, known) else { break };
+            tried.push(Tried { setting, seconds: 1.0, costs: Vec::new() });
+        }
+        tried.into_iter().skip(1).map(|t| t.setting).collect()
+    }
+
+    const MUCH: Base = Base { walk_percent: 5.0, fault_percent: 1.0 };
+
+    #[test]
+    fn all_combinations_are_those_that_differ() {
+        assert_eq!(all(&setting("madvise", 0, false), &[]).len(), 3 * 3 - 2);
+        assert_eq!(all(&setting("madvise", 0, true), &[]).len(), 2 * (3 * 3 - 2));
+        assert_eq!(all(&setting("always", 0, true), &[Knob::Kpti]).len(), 2);
+        assert_eq!(all(&setting("never", 0, false), &[Knob::Thp])[0], setting("never", 0, false));
+    }
+
+    #[test]
+    fn a_program_without_walks_and_faults_is_run_once() {
+        let base = setting("madvise", 0, false);
+        let nothing = Base { walk_percent: 0.05, fault_percent: 0.05 };
+        assert_eq!(tried(&base, nothing, |_| 0.0), []);
+        assert_eq!(tried(&setting("madvise", 0, true), nothing, |_| 0.0), [setting("madvise", 0, false)]);
+    }
+
+    #[test]
+    fn malloc_is_tried_where_huge_pages_gain_and_never_where_they_lose() {
+        let base = setting("madvise", 0, false);
+        let (always, never) = (setting("always", 0, false), setting("never", 0, false));
+        let mallocs = [setting("madvise", 1, false), setting("madvise", 2, false)];
+        let gains = tried(&base, MUCH, |_| 3.0);
+        assert_eq!(gains, [always.clone(), mallocs[0].clone(), mallocs[1].clone()]);
+        assert_eq!(tried(&base, MUCH, |_| -1.0), [always, never]);
+    }
+
+    #[test]
+    fn isolation_is_tried_with_the_best_of_the_others() {
+        let best = |s: &Setting| if s.malloc == 1 { 5.0 } else { 1.0 };
+        let last = tried(&setting("madvise", 0, true), MUCH, best).pop().unwrap();
+        assert_eq!(last, setting("madvise", 1, false));
+    }
+}

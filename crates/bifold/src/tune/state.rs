@@ -1,0 +1,108 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! What was tried, kept in a file between calls of `tune`.
+
+use super::args::TuneArgs;
+use super::settings::Base;
+use anyhow::{Context as _, bail};
+use bifold_model::Profile;
+use bifold_report::{Setting, Tried};
+use serde::{Deserialize, Serialize};
+use serde_json::{Value, json};
+use std::io::Write as _;
+use std::path::{Path, PathBuf};
+
+const SCHEMA: &str = "bifold.tune-state/1";
+/// Most bytes of the file.
+const MOST_BYTES: u64 = 16 << 20;
+
+/// Runs that were made, of one command under one set of options.
+pub struct State {
+    file: Option<PathBuf>,
+    /// What the runs are of.
+    pub identity: Value,
+    /// The runs; the first has the setting of now.
+    pub tried: Vec<Tried>,
+    /// What each says about huge pages.
+    bases: Vec<[f64; 2]>,
+}
+
+#[derive(Serialize, Deserialize)]
+struct Document {
+    schema: String,
+    of: Value,
+    tried: Vec<Tried>,
+    bases: Vec<[f64; 2]>,
+}
+
+/// What runs depend on beside their setting.
+pub fn identity(args: &TuneArgs, profile: &Profile) -> Value {
+    let command: Vec<_> = args.command.iter().map(|w| w.to_string_lossy()).collect();
+    json!({
+        "bifold": env!("CARGO_PKG_VERSION"), "command": command, "profile": profile.name, "profile_hash": profile.hash(),
+        "started": args.started, "model": format!("{:?}", args.model), "guest": format!("{:?}", args.guest),
+    })
+}
+
+impl State {
+    /// Begins with what the file has, if there is one.
+    ///
+    /// # Errors
+    /// If the file is of another command or other options, or damaged.
+    pub fn open(file: Option<&Path>, identity: Value) -> anyhow::Result<State> {
+        let mut state =
+            State { file: file.map(Path::to_path_buf), identity, tried: Vec::new(), bases: Vec::new() };
+        let Some(path) = file.filter(|p| p.exists()) else {
+            state.save()?; // a path that cannot be written costs no run
+            return Ok(state);
+        };
+        let shown = path.display();
+        let bytes =
+            bifold_trace::bounded::read(path, MOST_BYTES).with_context(|| format!("cannot read {shown}"))?;
+        let Document { schema, of, tried, bases } = serde_json::from_slice(&bytes)
+            .with_context(|| format!("{shown} was not written by `tune --state`: name another file"))?;
+        if schema != SCHEMA || tried.len() != bases.len() {
+            bail!("{shown} is not of schema {SCHEMA}: name another file");
+        }
+        if let Some(key) = state.identity.as_object().and_then(|o| o.keys().find(|k| o[*k] != of[*k])) {
+            let text = |v: &Value| v[key].as_str().map_or_else(|| v[key].to_string(), String::from);
+            let (then, now) = (text(&of), text(&state.identity));
+            bail!(
+                "{shown} has runs of another {key} ({then}, now {now}): name another file, or remove this one"
+            );
+        }
+        (state.tried, state.bases) = (tried, bases);
+        Ok(state)
+    }
+
+    /// What a run said about huge pages, if it was made.
+    pub fn known(&self, setting: &Setting) -> Option<Base> {
+        let i = self.tried.iter().position(|t| t.setting == *setting)?;
+        let [walk_percent, fault_percent] = self.bases[i];
+        Some(Base { walk_percent, fault_percent })
+    }
+
+    /// Adds a run, and writes the file.
+    pub fn add(&mut self, tried: Tried, base: Base) -> anyhow::Result<()> {
+        self.tried.push(tried);
+        self.bases.push([base.walk_percent, base.fault_percent]);
+        self.save()
+    }
+
+    fn save(&self) -> anyhow::Result<()> {
+        let Some(path) = &self.file else { return Ok(()) };
+        let document = Document {
+            schema: SCHEMA.into(),
+            of: self.identity.clone(),
+            tried: self.tried.clone(),
+            bases: self.bases.clone(),
+        };
+        let write = || {
+            let folder = path.parent().filter(|p| !p.as_os_str().is_empty()).unwrap_or(Path::new("."));
+            let mut file = tempfile::Builder::new().prefix(".bifold-").suffix(".tmp").tempfile_in(folder)?;
+            file.write_all(serde_json::to_string_pretty(&document)?.as_bytes())?;
+            file.persist(path)?;
+            anyhow::Ok(())
+        };
+        write().with_context(|| format!("cannot write {}", path.display()))
+    }
+}

@@ -1,0 +1,80 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! `bifold tune`: a command under several settings of the guest.
+
+use crate::command::{command, ran};
+use crate::guest::no_guest_here;
+use serde_json::Value;
+use std::path::Path;
+
+/// A program that walks over memory of its heap.
+const HEAP: &str = "dd if=/dev/zero of=/dev/null bs=24M count=2 2>/dev/null";
+
+fn tune(dir: &Path, options: &str, script: &str) -> crate::command::Ran {
+    let mut c =
+        command("tune -q -m 256 --configs nested-4k,nested-2m".split(' ').chain(options.split_whitespace()));
+    c.args(["--", "/bin/sh", "-c", script]).current_dir(dir);
+    ran(c)
+}
+
+#[test]
+fn changes_are_ranked_and_a_second_call_repeats_no_run() {
+    if no_guest_here() {
+        return;
+    }
+    let dir = tempfile::tempdir().unwrap();
+    let first = tune(dir.path(), "--try thp --state s.json --report r.html", HEAP).quietly();
+    assert!(first.contains("now      nested-4k, THP madvise, KPTI off: "), "{first}");
+    assert!(first.contains("THP always in the guest"), "{first}");
+    assert!(std::fs::read_to_string(dir.path().join("r.html")).unwrap().contains("Bifold tune"));
+    let read = || std::fs::read_to_string(dir.path().join("s.json")).unwrap();
+    let state = read();
+    let again = tune(dir.path(), "--try thp --state s.json --format json", HEAP).quietly();
+    assert_eq!(read(), state, "no run was made");
+    let v: Value = serde_json::from_str(&again).unwrap();
+    assert_eq!((&v["schema"], &v["now"]), (&"bifold.tune/1".into(), &"nested-4k".into()));
+    let settings: Vec<&str> =
+        v["tried"].as_array().unwrap().iter().map(|t| t["setting"]["thp"].as_str().unwrap()).collect();
+    assert_eq!(settings[..2], ["madvise", "always"], "{v}");
+    // The ranking is in order, and each advice is within its band.
+    let ranked = v["ranked"].as_array().unwrap();
+    assert!(!ranked.is_empty(), "{v}");
+    let number = |a: &Value, field: &str| a[field].as_f64().unwrap();
+    assert!(ranked.windows(2).all(|w| number(&w[0], "gain_percent") >= number(&w[1], "gain_percent")));
+    for a in ranked {
+        let gain = number(a, "gain_percent");
+        assert!(number(a, "low_percent") <= gain && gain <= number(a, "high_percent"), "{a}");
+    }
+    // Runs of another command are not taken for these.
+    let other = tune(dir.path(), "--try thp --state s.json", "true");
+    assert_eq!((other.status, other.stdout.as_str()), (125, ""));
+    assert!(other.stderr.contains("s.json has runs of another command"), "{}", other.stderr);
+    assert_eq!(read(), state);
+    std::fs::write(dir.path().join("s.json"), &state[..state.len() / 2]).unwrap();
+    let damaged = tune(dir.path(), "--try thp --state s.json", HEAP);
+    assert!(damaged.stderr.contains("s.json was not written by `tune --state`"), "{}", damaged.stderr);
+}
+
+#[test]
+fn a_command_that_fails_ends_the_runs_and_options_of_one_run_are_refused() {
+    if no_guest_here() {
+        return;
+    }
+    let dir = tempfile::tempdir().unwrap();
+    let failed = tune(dir.path(), "", "exit 3");
+    assert_eq!((failed.status, failed.stdout.as_str()), (125, ""), "{}", failed.stderr);
+    assert!(
+        failed.stderr.contains("THP madvise, KPTI off: the command failed: exit status 3"),
+        "{}",
+        failed.stderr
+    );
+    for (options, says) in [
+        ("--for 1M", "--for is about a single run"),
+        ("--fast", "--fast is about a single run"),
+        ("--now shadow-4k", "not among the configurations that are compared: nested-4k, nested-2m"),
+        ("--within 0m", "not a time such as 90s"),
+    ] {
+        let refused = tune(dir.path(), options, "true");
+        assert_eq!(refused.status, 2, "{options}");
+        assert!(refused.stderr.contains(says), "{}", refused.stderr);
+    }
+}

@@ -1,0 +1,98 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! How each change is made, and what it costs.
+
+use super::Change;
+
+/// A change in words.
+pub(super) struct How {
+    /// The change, in a few words.
+    pub name: &'static str,
+    /// Commands to copy.
+    pub commands: &'static [&'static str],
+    /// What it costs beside memory that is counted.
+    pub price: &'static str,
+}
+
+impl Change {
+    /// The change in words, with how to make it.
+    pub(super) fn how(self) -> How {
+        match self {
+            Change::Host4k => How {
+                name: "4 KB host pages",
+                commands: &["host: echo never | sudo tee /sys/kernel/mm/transparent_hugepage/enabled"],
+                price: "none",
+            },
+            Change::Host2m => How {
+                name: "2 MB host pages",
+                commands: &[
+                    "host: echo madvise | sudo tee /sys/kernel/mm/transparent_hugepage/enabled   # then restart the VM",
+                    "or QEMU: -object memory-backend-memfd,id=ram,size=SIZE,hugetlb=on,hugetlbsize=2M,prealloc=on -machine memory-backend=ram",
+                ],
+                price: "a touch of 4 KB takes 2 MB of the host; KSM and swapping split transparent pages, and cannot take those of hugetlbfs",
+            },
+            Change::Host1g => How {
+                name: "1 GB host pages",
+                commands: &[
+                    "host, kernel command line: hugepagesz=1G hugepages=N",
+                    "QEMU: -object memory-backend-memfd,id=ram,size=SIZE,hugetlb=on,hugetlbsize=1G,prealloc=on -machine memory-backend=ram",
+                ],
+                price: "reserved at the host's boot; never swapped, shared or taken back",
+            },
+            Change::Nested => How {
+                name: "nested paging",
+                commands: &[
+                    "host: sudo modprobe -r kvm_intel && sudo modprobe kvm_intel ept=1    # AMD: kvm_amd npt=1",
+                ],
+                price: "the mode of all VMs of the host, unless its KVM has a mode per VM (docs/guide/switch.md)",
+            },
+            Change::Shadow => How {
+                name: "shadow paging",
+                commands: &[
+                    "host: sudo modprobe -r kvm_intel && sudo modprobe kvm_intel ept=0    # AMD: kvm_amd npt=0",
+                ],
+                price: "the mode of all VMs of the host, unless its KVM has a mode per VM (docs/guide/switch.md)",
+            },
+            Change::ThpAlways => How {
+                name: "THP always in the guest",
+                commands: &["guest: echo always | sudo tee /sys/kernel/mm/transparent_hugepage/enabled"],
+                price: "all programs of the guest; sparse memory is filled up to 2 MB, and zeroed at its first touch",
+            },
+            Change::ThpMadvise => How {
+                name: "THP madvise in the guest",
+                commands: &["guest: echo madvise | sudo tee /sys/kernel/mm/transparent_hugepage/enabled"],
+                price: "none",
+            },
+            Change::ThpNever => How {
+                name: "THP never in the guest",
+                commands: &["guest: echo never | sudo tee /sys/kernel/mm/transparent_hugepage/enabled"],
+                price: "programs that ask for huge pages get none",
+            },
+            Change::MallocDefault => {
+                How { name: "malloc as built", commands: &["unset GLIBC_TUNABLES"], price: "none" }
+            }
+            Change::MallocThp => How {
+                name: "malloc with THP",
+                commands: &["GLIBC_TUNABLES=glibc.malloc.hugetlb=1 CMD"],
+                price: "needs glibc 2.35, and THP madvise or always; this program's heap alone",
+            },
+            Change::MallocHugetlb => How {
+                name: "malloc with hugetlbfs",
+                commands: &[
+                    "guest: sudo sysctl vm.nr_hugepages=N",
+                    "GLIBC_TUNABLES=glibc.malloc.hugetlb=2 CMD",
+                ],
+                price: "needs glibc 2.35; the reserved memory is of no other use, and is not taken back by a balloon",
+            },
+            Change::KptiOff => How {
+                name: "KPTI off in the guest",
+                commands: &["guest, kernel command line: pti=off"],
+                price: "only on processors without Meltdown (/sys/devices/system/cpu/vulnerabilities/meltdown: Not affected)",
+            },
+            Change::KptiOn => How {
+                name: "KPTI on in the guest",
+                commands: &["guest, kernel command line: pti=on"],
+                price: "none",
+            },
+        }
+    }
+}
