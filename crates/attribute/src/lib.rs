@@ -29,6 +29,7 @@ mod callers;
 pub mod elf;
 pub mod kernel;
 pub mod perf;
+mod pprof;
 mod rows;
 pub mod space;
 mod stacks;

@@ -66,6 +66,7 @@ mod template;
 pub mod terminal;
 mod text;
 mod text_table;
+mod trace;
 mod tune;
 mod verdict;
 mod warnings;

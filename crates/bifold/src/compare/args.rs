@@ -170,8 +170,16 @@ pub struct OutputArgs {
     #[arg(long, value_name = "FILE", requires = "where")]
     pub folded: Option<PathBuf>,
 
-    /// Count in the stacks of --folded: extra-cycles (the default), tlb-misses, walk-cycles, data-waits or exits
-    #[arg(long, value_enum, requires = "folded", hide_possible_values = true, value_name = "COUNT")]
+    /// With --where: also write a profile for pprof, speedscope and other tools that read `profile.proto`
+    ///
+    /// Stacks are of process, functions and mapping, in the configuration in which --where ranks; with --where=stacks, of all
+    /// callers. Each has every count of --folded-count.
+    #[arg(long, value_name = "FILE.pb.gz", requires = "where")]
+    pub pprof: Option<PathBuf>,
+
+    /// The count in the stacks of --folded, and the first of --pprof: extra-cycles (the default), tlb-misses, walk-cycles, data-waits
+    /// or exits
+    #[arg(long, value_enum, requires = "where", hide_possible_values = true, value_name = "COUNT")]
     pub folded_count: Option<CountArg>,
 
     /// Also show how much memory the guest needs: refaults at each size, and the working set over time
@@ -185,6 +193,13 @@ pub struct OutputArgs {
     /// Also write a timeline for `bifold policy`: the cost of both modes in each interval
     #[arg(long, value_name = "FILE")]
     pub timeline: Option<PathBuf>,
+
+    /// Also write the intervals as a trace for Perfetto (ui.perfetto.dev) and chrome://tracing
+    ///
+    /// Each configuration has tracks of its overhead in percent of the ideal run, split into walks, exits and waits for data, and
+    /// of TLB misses and exits per millisecond, over the seconds of the ideal run.
+    #[arg(long, value_name = "FILE.json")]
+    pub trace: Option<PathBuf>,
 
     /// No progress and no notes on stderr
     #[arg(short, long)]

@@ -24,6 +24,7 @@ pub fn run(mut plan: Plan) -> anyhow::Result<Status> {
     let output = create_for_data(plan.output.as_deref())?;
     let timeline = create(plan.timeline.as_deref())?;
     let folded = create(plan.folded.as_deref())?;
+    let (pprof, trace) = (create(plan.pprof.as_deref())?, create(plan.trace.as_deref())?);
     let counts = create(plan.save_baseline.as_deref())?;
     let stop = stop_on_signals()?;
     if plan.runs > 1 {
@@ -60,6 +61,11 @@ pub fn run(mut plan: Plan) -> anyhow::Result<Status> {
         None => Ok(bytes.unwrap_or_default()),
     });
     delivery.file("stacks", folded, || Ok(stacks.unwrap_or_default().into_bytes()));
+    delivery.file("profile", pprof, || match &comparison.places {
+        Some(p) => Ok(p.places.pprof(p.view, p.config, plan.count)?),
+        None => Ok(Vec::new()),
+    });
+    delivery.file("trace", trace, || Ok(comparison.render_trace()?.into_bytes()));
     delivery.file("baseline", counts, || match whole {
         true => Ok(comparison.render_baseline()?.into_bytes()),
         false => Err(anyhow!("--save-baseline needs a whole run")),

@@ -40,6 +40,10 @@ pub struct Plan {
     pub timeline: Option<PathBuf>,
     /// File for the stacks.
     pub folded: Option<PathBuf>,
+    /// File for the profile of --where.
+    pub pprof: Option<PathBuf>,
+    /// File for the trace of the intervals.
+    pub trace: Option<PathBuf>,
     /// The count in the stacks.
     pub count: Metric,
     /// Directory for the files that the command writes.
@@ -85,8 +89,9 @@ pub fn compare(args: CompareArgs) -> anyhow::Result<Plan> {
         let problem = "is shown for one run: leave out --runs";
         return Err(UsageError::conflict("--memory-use", problem).into());
     }
-    if runs > 1 && common.show.timeline.is_some() {
-        return Err(UsageError::conflict("--timeline", "holds one run: leave out --runs").into());
+    let of_one = [(common.show.timeline.is_some(), "--timeline"), (common.show.trace.is_some(), "--trace")];
+    if let Some((_, option)) = of_one.into_iter().find(|(given, _)| runs > 1 && *given) {
+        return Err(UsageError::conflict(option, "holds one run: leave out --runs").into());
     }
     let sample = common.guest.region.windows(common.model.seed);
     baseline.check(runs, common.guest.fast, sample)?;
@@ -126,6 +131,8 @@ fn distinct_files(
         ("--report", show.report.as_deref()),
         ("--timeline", show.timeline.as_deref()),
         ("--folded", show.folded.as_deref()),
+        ("--pprof", show.pprof.as_deref()),
+        ("--trace", show.trace.as_deref()),
         ("--save-baseline", baseline.and_then(|b| b.save_baseline.as_deref())),
     ];
     distinct(&named(inputs), &named(outputs))
@@ -240,6 +247,10 @@ fn events(
             config.name()
         );
         return Err(UsageError::conflict("--configs", problem).into());
+    }
+    if show.trace.is_some() && plan.sample.is_some() {
+        let problem = "has a row for each interval, and a sampled run has none: leave out --sample";
+        return Err(UsageError::conflict("--trace", problem).into());
     }
     let needs_timeline = [(!plan.on_line.is_empty(), "--check"), (show.timeline.is_some(), "--timeline")];
     if let Some((_, option)) = needs_timeline.into_iter().find(|(given, _)| *given) {
@@ -373,6 +384,8 @@ fn plan(common: CommonArgs, verb: Source, record: Option<PathBuf>) -> anyhow::Re
         report: show.report,
         timeline: show.timeline,
         folded: show.folded,
+        pprof: show.pprof,
+        trace: show.trace,
         count: match show.folded_count.unwrap_or(CountArg::ExtraCycles) {
             CountArg::ExtraCycles => Metric::ExtraCycles,
             CountArg::TlbMisses => Metric::TlbMisses,

@@ -422,3 +422,21 @@ fn html_escapes_what_users_wrote_and_loads_nothing() {
     assert_eq!(v["strips"]["strips"][0]["name"], "oracle");
     assert_eq!(open, page.matches("</script>").count());
 }
+
+#[test]
+fn a_trace_has_a_process_per_configuration_and_counters_per_interval() {
+    let c = comparison();
+    let v: Value = serde_json::from_str(&c.render_trace().unwrap()).unwrap();
+    let events = v["traceEvents"].as_array().unwrap();
+    let (configs, intervals) = (c.outcome.configs.len(), c.outcome.interval_starts.len());
+    let of = |phase: &str| events.iter().filter(|e| e["ph"] == phase).collect::<Vec<_>>();
+    assert_eq!((of("M").len(), of("C").len()), (configs, configs * intervals * 3));
+    // Counters of the second configuration: their times are the intervals' starts, and walks and exits those of the interval.
+    let second =
+        of("C").into_iter().filter(|e| e["pid"] == 2 && e["name"] == "overhead, %").collect::<Vec<_>>();
+    let start = c.outcome.interval_starts[1] as f64 / c.outcome.frequency_hz as f64 * 1e6;
+    assert_eq!(second[1]["ts"].as_f64().unwrap(), start);
+    let s = &c.outcome.configs[1].intervals[1];
+    let percent = 100.0 * s.vmm_cycles as f64 / s.ideal_cycles(c.outcome.base_cpi);
+    assert!((second[1]["args"]["exits"].as_f64().unwrap() - percent).abs() < 1e-9);
+}
