@@ -89,10 +89,10 @@ uninstall: ## remove what make install installed, with the same PREFIX and DESTD
 deb: setup ## build Debian packages, checked by lintian: target/deb
 	@tools/deb
 
-test-packages: setup ## try the packages of make deb in clean Debian 12 and 13: docs/results/packages.md, 20 minutes, root
+test-packages: setup ## try the packages of make deb in clean Debian 12 and 13: docs/results/packages.md, 20 minutes, root (UBUNTU=URI)
 	@tools/test-packages -o docs/results/packages.md
 
-container: setup ## build a container image of the packages of make deb, rootless where podman is: localhost/bifold
+container: setup ## build a container image of the packages of make deb, rootless by buildah: localhost/bifold
 	@tools/container
 
 # The dev profile: with link-time optimisation, building the tests takes longer than running them.
