@@ -39,7 +39,7 @@ PROFILE ?= profiles/epyc-zen5-guest.toml
 # Scale of the memory and of the times in experiments with sharing guests.
 SCALE ?= 1/8
 
-.PHONY: help setup bochs qemu build workspace reporter install uninstall demo test hwloc-trees docs kernel vmtest vmtest-long vmtest-debug vmtest-host kvm-tests validate-exits validate-exits-vcpus validate-formats validate-inside validate-reclaim validate-time lab-live lab-place lab-policies lab-modes lab-share lab-reclaim lab-reclaim-paging lab-builds published-times noise lab lint fuzz msrv bench clean
+.PHONY: help setup bochs qemu build workspace reporter install uninstall deb test-packages container demo test hwloc-trees docs kernel vmtest vmtest-long vmtest-debug vmtest-host kvm-tests validate-exits validate-exits-vcpus validate-formats validate-inside validate-reclaim validate-time lab-live lab-place lab-policies lab-modes lab-share lab-reclaim lab-reclaim-paging lab-builds published-times noise lab lint fuzz msrv bench clean
 help: ## list the targets
 	@sed -n 's/^\([a-z-]*\):.*## /make \1|/p' $(MAKEFILE_LIST) | while IFS='|' read -r a b; do printf '  %-20s %s\n' "$$a" "$$b"; done
 
@@ -85,6 +85,15 @@ uninstall: ## remove what make install installed, with the same PREFIX and DESTD
 	rm -f "$(INTO)"/share/man/man5/bifold{.toml,-wishes}.5 "$(INTO)"/share/man/man8/bifold-*.8 "$(INTO)/lib/systemd/system/bifoldd.service"
 	rm -f "$(INTO)/share/bash-completion/completions/bifold" "$(INTO)/share/zsh/site-functions/_bifold" "$(INTO)/share/fish/vendor_completions.d/bifold.fish"
 	rm -rf "$(INTO)/lib/bifold" "$(INTO)/share/bifold"
+
+deb: setup ## build Debian packages, checked by lintian: target/deb
+	@tools/deb
+
+test-packages: setup ## try the packages of make deb in clean Debian 12 and 13: docs/results/packages.md, 20 minutes, root (UBUNTU=URI)
+	@tools/test-packages -o docs/results/packages.md
+
+container: setup ## build a container image of the packages of make deb, rootless by buildah: localhost/bifold
+	@tools/container
 
 # The dev profile: with link-time optimisation, building the tests takes longer than running them.
 test: setup ## run all tests

@@ -71,7 +71,8 @@ uint64_t read_reg(struct vcpu *v, unsigned r)
     uint64_t value = 0;
 
     g_byte_array_set_size(reg_buffer, 0);
-    if (qemu_plugin_read_register(v->reg[r], reg_buffer) <= 0 || reg_buffer->len > 8)
+    /* Up to API 5 an int, the length or -1; from API 6 on a bool, which leaves the bits above the lowest byte undefined. */
+    if ((signed char)qemu_plugin_read_register(v->reg[r], reg_buffer) <= 0 || reg_buffer->len > 8)
         die("cannot read register %u", r);
     memcpy(&value, reg_buffer->data, reg_buffer->len);
     return value;
@@ -254,6 +255,8 @@ static uint64_t value_of(const char *name)
 QEMU_EXPORT int qemu_plugin_install(qemu_plugin_id_t id, const qemu_info_t *info, int argc,
                                     char **argv)
 {
+    if (info->version.cur > 6)
+        die("API %d of plugins is newer than this plugin", info->version.cur);
     if (!info->system_emulation || strcmp(info->target_name, "x86_64"))
         die("needs qemu-system-x86_64, not %s", info->target_name);
     for (int i = 0; i < argc; i++) {

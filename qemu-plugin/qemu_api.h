@@ -2,12 +2,15 @@
 /*
  * Declares the functions of QEMU's plugin interface and of glib that this plugin
  * uses, because no Debian binary package has qemu-plugin.h. Signatures are those of
- * API 2 to 5 (QEMU 9.0 to 10.x). Two things differ between versions:
+ * API 2 to 6 (QEMU 9.0 to 10.2). Three things differ between versions:
  *
  *  - qemu_plugin_insn_data returns a pointer up to API 2 and copies from API 3
  *    on: insn_bytes() in decode.c asks for the version at run time.
+ *  - qemu_plugin_read_register returns an int up to API 5 and a bool from API 6 on
+ *    (QEMU 10.2): read_reg() in plugin.c looks at what both have in common.
  *  - API 7 (QEMU 11) gives vCPU callbacks a user pointer instead of the plugin
- *    id: the typedefs marked [7] and their users in plugin.c are the places.
+ *    id, and the plugin refuses it: the typedefs marked [7] and their users in
+ *    plugin.c are the places.
  */
 #ifndef BIFOLD_QEMU_API_H
 #define BIFOLD_QEMU_API_H

@@ -69,11 +69,12 @@ fn architecture() -> Result<String, (String, String)> {
 }
 
 fn emulator(found: &Result<qemu::Qemu, GuestError>) -> Result<String, (String, String)> {
-    let install = || format!("install qemu-system-x86 9.0 or later {}", QEMU_PACKAGES);
+    let install = || format!("install qemu-system-x86 9.0 to 10.2 {}", QEMU_PACKAGES);
     match found {
         Ok(q) => Ok(format!("{} at {}", q.version, q.path.display())),
         Err(GuestError::NoPlugins { path }) => Ok(path.display().to_string()),
         Err(GuestError::QemuTooOld { found }) => Err((format!("{found} is older than 9.0"), install())),
+        Err(GuestError::QemuTooNew { found }) => Err((format!("{found} is newer than 10.2"), install())),
         Err(GuestError::QemuMissing) => Err(("not found in PATH".into(), install())),
         Err(e) => Err((e.to_string(), install())),
     }
@@ -118,7 +119,7 @@ fn guest_kernel() -> Result<String, (String, String)> {
         return Ok(format!("cached in {}", dir.display()));
     }
     match kernel::default_package() {
-        Ok(package) => Ok(format!("{package} will be downloaded at first use (70 MB)")),
+        Ok(package) => Ok(format!("{package} will be downloaded at first use (70 MB; Ubuntu's: 190 MB)")),
         Err(e) => Err((e.to_string(), "run apt-get update, or give a kernel with --kernel".into())),
     }
 }

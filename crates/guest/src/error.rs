@@ -5,7 +5,7 @@
 use std::path::PathBuf;
 
 /// Which package of Debian holds a recent QEMU.
-pub(crate) const QEMU_PACKAGES: &str = "(Debian 13: in main; Debian 12: from bookworm-backports, apt-get install -t bookworm-backports qemu-system-x86)";
+pub(crate) const QEMU_PACKAGES: &str = "(Debian 13, Ubuntu 25.04 and newer: in main; Debian 12: from bookworm-backports, apt-get install -t bookworm-backports qemu-system-x86)";
 
 /// Whether an error means that this machine lacks something, or that the run failed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -26,6 +26,14 @@ pub enum GuestError {
     /// QEMU is too old: its plugins cannot read registers.
     #[error("qemu {found} is too old: 9.0 or later is needed; install qemu-system-x86 {}", QEMU_PACKAGES)]
     QemuTooOld {
+        /// QEMU's version.
+        found: String,
+    },
+    /// QEMU is too new: it calls plugins with other arguments.
+    #[error(
+        "qemu {found} is too new: this bifold knows the plugin interface of 9.0 to 10.2; take a newer bifold, or name an older QEMU in BIFOLD_QEMU"
+    )]
+    QemuTooNew {
         /// QEMU's version.
         found: String,
     },
@@ -194,6 +202,7 @@ impl GuestError {
         match self {
             QemuMissing
             | QemuTooOld { .. }
+            | QemuTooNew { .. }
             | NoPlugins { .. }
             | PluginMissing
             | Architecture(_)

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! Finds the guest's kernel: an image that boots fast, and its modules.
 //!
-//! The default is the kernel that Debian's `linux-image-amd64` depends on. It is downloaded as a package and
-//! unpacked into a cache, never installed. A bzImage is stored with its payload unpacked beside it: QEMU
+//! The default is the kernel that Debian's `linux-image-amd64` depends on, or Ubuntu's `linux-image-virtual`. It is downloaded as
+//! a package and unpacked into a cache, never installed. A bzImage is stored with its payload unpacked beside it: QEMU
 //! starts an ELF kernel directly (PVH), and the guest need not unpack itself under emulation, which takes
 //! some 3 s. An image without such a payload boots as it is, and so does the kernel of a guest with 5-level tables, because
 //! the decompressor turns these on. Guests in 32-bit mode have Debian's i386 kernels.
@@ -44,8 +44,8 @@ pub struct Kernel {
 struct Store {
     name: &'static str,
     apt: Apt,
-    /// The package that depends on the default kernel's.
-    default: &'static str,
+    /// Packages that depend on the default kernel's: the first that apt knows.
+    defaults: &'static [&'static str],
     modules: &'static [&'static [&'static str]],
 }
 
@@ -62,6 +62,13 @@ impl Store {
     fn names(&self) -> String {
         self.modules.concat().join(" ")
     }
+
+    /// The package of the default kernel, e.g. linux-image-6.1.0-56-amd64. If apt knows none, the error is about the first.
+    fn default(&self) -> Result<String, GuestError> {
+        let mut found = self.defaults.iter().map(|d| self.apt.depends(d, PREFIX));
+        let first = found.next().expect("each store has a default");
+        first.or_else(|e| found.find_map(Result::ok).ok_or(e))
+    }
 }
 
 /// The file that marks a stored kernel as complete. It lists the modules that are stored.
@@ -70,12 +77,14 @@ const COMPLETE: &str = "complete";
 const GUESTS: Store = Store {
     name: "kernels",
     apt: Apt::Own,
-    default: "linux-image-amd64",
+    // Debian's, and Ubuntu's.
+    defaults: &["linux-image-amd64", "linux-image-virtual"],
     modules: &[crate::modules::WANTED],
 };
-const PAE: Store = Store { name: "kernels-pae", apt: Apt::I386, default: "linux-image-686-pae", ..GUESTS };
+const PAE: Store =
+    Store { name: "kernels-pae", apt: Apt::I386, defaults: &["linux-image-686-pae"], ..GUESTS };
 const TWO_LEVEL: Store =
-    Store { name: "kernels-32-bit", apt: Apt::I386, default: "linux-image-686", ..GUESTS };
+    Store { name: "kernels-32-bit", apt: Apt::I386, defaults: &["linux-image-686"], ..GUESTS };
 /// The laboratory's kernels, which have the modules of KVM, of the balloon and of virtio-mem. They have a cache of their own, so that fetching one
 /// does not change the guests' default.
 const LAB: Store = Store {
@@ -131,7 +140,7 @@ pub(crate) fn find(
     let store = Store::of(tables);
     if newest_cached(store).is_none() {
         store.apt.update(stage)?;
-        fetch(store, &store.apt.depends(store.default, PREFIX)?, stage)?;
+        fetch(store, &store.default()?, stage)?;
     }
     let dir = newest_cached(store)
         .ok_or_else(|| GuestError::KernelFetch { why: "the cache is empty after fetching".into() })?;
@@ -379,9 +388,9 @@ pub(crate) fn tool(command: &mut Command, what: &str) -> Result<Vec<u8>, GuestEr
     Err(GuestError::KernelFetch { why: format!("{what}: {}", text.trim()) })
 }
 
-/// The package that `linux-image-amd64` depends on, e.g. linux-image-6.1.0-56-amd64.
+/// The package of the kernel that guests get by default.
 pub(crate) fn default_package() -> Result<String, GuestError> {
-    Apt::Own.depends(GUESTS.default, PREFIX)
+    GUESTS.default()
 }
 
 /// Downloads, unpacks and stores a kernel; all or nothing.
@@ -404,23 +413,19 @@ fn fetch_into(
     let lost = |what| GuestError::file(tmp, what);
     let tree = tmp.join("tree");
     fs::create_dir_all(&tree).map_err(lost("cannot create"))?;
-    stage(&format!("downloading {package}"));
-    let mut apt = store.apt.command("apt-get")?;
-    tool(apt.args(["-q", "download", package]).current_dir(tmp), "apt-get download")?;
-    let deb = fs::read_dir(tmp)
-        .map_err(lost("cannot read"))?
-        .filter_map(|e| Some(e.ok()?.path()))
-        .find(|p| p.extension() == Some(OsStr::new("deb")))
-        .ok_or_else(|| GuestError::KernelFetch { why: "apt-get left no package".into() })?;
-    stage(&format!("unpacking {package}"));
-    tool(Command::new("dpkg-deb").arg("-x").arg(&deb).arg(&tree), "dpkg-deb -x")?;
     let version = version_of(package);
+    unpack(tmp, &tree, store, package, stage)?;
+    let modules = || {
+        let dirs = ["lib/modules", "usr/lib/modules"].map(|d| tree.join(d).join(version));
+        dirs.into_iter().find(|d| d.join("modules.builtin").is_file())
+    };
+    // Ubuntu has them in a package of their own.
+    if modules().is_none() {
+        unpack(tmp, &tree, store, &format!("linux-modules-{version}"), stage)?;
+    }
+    let lib =
+        modules().ok_or_else(|| GuestError::KernelFetch { why: format!("{package} has no modules") })?;
     let done = tmp.join(version);
-    let lib = ["lib/modules", "usr/lib/modules"]
-        .iter()
-        .map(|d| tree.join(d).join(version))
-        .find(|d| d.is_dir())
-        .ok_or_else(|| GuestError::KernelFetch { why: format!("{package} has no modules") })?;
     let vmlinuz = tree.join("boot").join(format!("vmlinuz-{version}"));
     fs::create_dir_all(&done).map_err(lost("cannot create"))?;
     let data = fs::read(&vmlinuz).map_err(GuestError::file(&vmlinuz, "cannot read"))?;
@@ -444,6 +449,27 @@ fn fetch_into(
         return fs::rename(done.join(COMPLETE), &at).map_err(GuestError::file(&at, "cannot write"));
     }
     fs::rename(&done, &to).map_err(GuestError::file(&to, "cannot create"))
+}
+
+/// Downloads a package and unpacks it into `tree`.
+fn unpack(
+    tmp: &Path,
+    tree: &Path,
+    store: &Store,
+    package: &str,
+    stage: &mut dyn FnMut(&str),
+) -> Result<(), GuestError> {
+    stage(&format!("downloading {package}"));
+    let mut apt = store.apt.command("apt-get")?;
+    tool(apt.args(["-q", "download", package]).current_dir(tmp), "apt-get download")?;
+    let deb = fs::read_dir(tmp)
+        .map_err(GuestError::file(tmp, "cannot read"))?
+        .filter_map(|e| Some(e.ok()?.path()))
+        .find(|p| p.extension() == Some(OsStr::new("deb")))
+        .ok_or_else(|| GuestError::KernelFetch { why: "apt-get left no package".into() })?;
+    stage(&format!("unpacking {package}"));
+    tool(Command::new("dpkg-deb").arg("-x").arg(&deb).arg(tree), "dpkg-deb -x")?;
+    fs::remove_file(&deb).map_err(GuestError::file(&deb, "cannot remove"))
 }
 
 /// Copies the wanted modules and their dependencies out of a whole kernel's modules.

@@ -12,6 +12,8 @@ use crate::error::GuestError;
 /// A minimal firmware. SeaBIOS takes 0.2 s under emulation.
 const QBOOT: &str = "/usr/share/qemu/qboot.rom";
 const OLDEST: (u32, u32) = (9, 0);
+/// The first major version with API 7 of plugins, whose callbacks have other arguments.
+const TOO_NEW: u32 = 11;
 /// The machine of all guests, without unused devices. Its RAM is the object `ram`.
 pub const MACHINE: &str = "q35,memory-backend=ram,smm=off,usb=off,sata=off,hpet=off";
 
@@ -84,8 +86,12 @@ pub fn at(path: PathBuf) -> Result<Qemu, GuestError> {
         .unwrap_or("of unknown version")
         .to_owned();
     let mut parts = version.split('.').map_while(|p| p.parse().ok());
-    if (parts.next().unwrap_or(0), parts.next().unwrap_or(0)) < OLDEST {
+    let have = (parts.next().unwrap_or(0), parts.next().unwrap_or(0));
+    if have < OLDEST {
         return Err(GuestError::QemuTooOld { found: version });
+    }
+    if have.0 >= TOO_NEW {
+        return Err(GuestError::QemuTooNew { found: version });
     }
     let help = String::from_utf8_lossy(&ask("-help")?.stdout).into_owned();
     if !help.lines().any(|l| l.starts_with("-plugin ")) {

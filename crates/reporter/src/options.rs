@@ -81,6 +81,19 @@ fn interval(text: &str) -> Result<Duration, String> {
 mod tests {
     use super::*;
 
+    #[test]
+    fn the_man_page_has_every_option_and_the_version() {
+        let page = include_str!("../bifold-reporter.8").replace('\\', "");
+        let options: Vec<&str> = HELP
+            .split(|c: char| !(c.is_ascii_alphanumeric() || c == '-'))
+            .filter(|w| w.starts_with("--"))
+            .collect();
+        assert!(options.len() > 4, "{options:?}");
+        for option in options.into_iter().chain([concat!("bifold ", env!("CARGO_PKG_VERSION"))]) {
+            assert!(page.contains(option), "{option}");
+        }
+    }
+
     fn of(args: &[&str]) -> Result<Parsed, String> {
         parse(args.iter().map(OsString::from))
     }

@@ -89,6 +89,8 @@ fn a_qemu_that_is_missing_old_without_plugins_or_broken_is_said_to_be() {
         text.contains("qemu 7.2.19 is too old: 9.0 or later") && text.contains("bookworm-backports"),
         "{text}"
     );
+    let text = error_with("BIFOLD_QEMU", &fake_qemu(dir.path(), "11.0.0", "-plugin x"));
+    assert!(text.contains("qemu 11.0.0 is too new") && text.contains("CannotWorkHere"), "{text}");
     let text = error_with("BIFOLD_QEMU", &fake_qemu(dir.path(), "9.1.0", "-kernel x"));
     assert!(text.contains("no plugin support") && text.contains("CannotWorkHere"), "{text}");
     let text = error_with("BIFOLD_QEMU", &fake_qemu(dir.path(), "10.0.0", "-plugin x"));
