@@ -49,6 +49,8 @@ pub const VERBS: &[Verb] = &[
         ..verb("record", GUEST)
     },
     verb("diff", &[]),
+    Verb { parts: ROOT_HOST, ..verb("ci", GUEST) },
+    Verb { parts: ROOT_HOST, ..verb("tune", GUEST) },
     Verb {
         without: Some("it reads recordings and generators, and runs no command"),
         parts: ROOT_HOST,
