@@ -3,6 +3,9 @@
 //! this machine runs.
 
 use crate::command::{bifold_in, command};
+use crate::reclaim_qemu::orphans;
+use rustix::fs::FlockOperation;
+use std::fs::File;
 use std::io::Read as _;
 use std::os::unix::net::UnixDatagram;
 use std::path::Path;
@@ -16,17 +19,25 @@ const PATIENCE: Duration = Duration::from_secs(60);
 pub struct Daemon {
     pub child: Child,
     notices: UnixDatagram,
+    /// Beside no order that a test leaves, unless the test is this one's.
+    _orphans: Option<File>,
 }
 
 impl Daemon {
     pub fn start(dir: &Path) -> Daemon {
+        let orphans = orphans(FlockOperation::NonBlockingLockShared);
+        Daemon { _orphans: Some(orphans), ..Daemon::start_beside_orphans(dir) }
+    }
+
+    /// The caller holds the lock of [`orphans`].
+    pub fn start_beside_orphans(dir: &Path) -> Daemon {
         let socket = dir.join("notify");
         let _ = std::fs::remove_file(&socket);
         let notices = UnixDatagram::bind(&socket).unwrap();
         notices.set_read_timeout(Some(PATIENCE)).unwrap();
         let mut c = command(["daemon", "--no-pmu", "--config", "c.toml", "--state", "state"]);
         c.current_dir(dir).env("NOTIFY_SOCKET", &socket).env("XDG_RUNTIME_DIR", dir).stderr(Stdio::piped());
-        Daemon { child: c.spawn().unwrap(), notices }
+        Daemon { child: c.spawn().unwrap(), notices, _orphans: None }
     }
 
     /// Waits for a notice that contains this text, and returns the notice.

@@ -3,7 +3,8 @@
 
 use crate::command::bifold_in;
 use crate::daemon::Daemon;
-use crate::reclaim_qemu::{MIB, Qemu, children, signal, stop, until};
+use crate::reclaim_qemu::{MIB, Qemu, children, orphans, signal, stop, until};
+use rustix::fs::FlockOperation;
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::{Value, json};
 use std::path::Path;
@@ -19,8 +20,12 @@ fn configure(dir: &Path, name: &str, limit: &str, rule: &str) {
 }
 
 fn start(qemu: &Qemu, limit: &str, rule: &str) -> Daemon {
+    start_by(Daemon::start, qemu, limit, rule)
+}
+
+fn start_by(start: fn(&Path) -> Daemon, qemu: &Qemu, limit: &str, rule: &str) -> Daemon {
     configure(qemu.dir.path(), &qemu.name, limit, rule);
-    let daemon = Daemon::start(qemu.dir.path());
+    let daemon = start(qemu.dir.path());
     daemon.waits_for("READY=1\n");
     daemon.unheard()
 }
@@ -114,8 +119,9 @@ fn a_killed_daemons_guests_get_their_memory_back() {
 
 #[test]
 fn a_daemon_gives_back_what_one_left_that_was_killed_with_its_guardians() {
+    let _others = orphans(FlockOperation::NonBlockingLockExclusive);
     let qemu = Qemu::start("orphan");
-    let daemon = start(&qemu, "400M", "act = true");
+    let daemon = start_by(Daemon::start_beside_orphans, &qemu, "400M", "act = true");
     assert!(until(|| qemu.state().0 == 400));
     // The daemon must not see its guardian's end.
     stop(&daemon.child);
@@ -126,7 +132,7 @@ fn a_daemon_gives_back_what_one_left_that_was_killed_with_its_guardians() {
     daemon.ends();
     assert_eq!((qemu.state().0, qemu.journal().exists()), (400, true));
     // Its rule only observes.
-    let next = start(&qemu, "8G", "");
+    let next = start_by(Daemon::start_beside_orphans, &qemu, "8G", "");
     assert!(until(|| qemu.state().0 == 512), "{}", memory(&qemu));
     next.signal("-TERM");
     let (status, log) = next.ends();

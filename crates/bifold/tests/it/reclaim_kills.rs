@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! What comes back when orders about guests' sizes, or their guardians, are killed or stand still.
 
-use crate::reclaim_qemu::{MIB, Qemu, children, hears, signal, stop, text, until};
+use crate::reclaim_qemu::{MIB, Qemu, children, hears, orphans, signal, stop, text, until};
+use rustix::fs::FlockOperation;
 use rustix::process::{Pid, Signal, kill_process};
 use std::io::{BufRead as _, BufReader};
 use std::process::Stdio;
@@ -31,6 +32,7 @@ fn a_size_comes_back_when_its_order_is_killed_at_any_moment() {
 
 #[test]
 fn when_order_and_guardian_are_killed_the_journal_stays_for_restore() {
+    let _others = orphans(FlockOperation::NonBlockingLockExclusive);
     let qemu = Qemu::start("both");
     killed_with_its_guardian(&qemu);
     assert_eq!((qemu.journal().exists(), qemu.state()), (true, (400, 1)));
@@ -98,7 +100,7 @@ fn killed_with_its_guardian(qemu: &Qemu) {
     let mut order = qemu.order(&["400"]).stdout(Stdio::piped()).stderr(Stdio::null()).spawn().unwrap();
     hears(&mut BufReader::new(order.stdout.take().unwrap()).lines(), "holds at 400 MiB");
     // It must not see its guardian's end.
-    signal(&order, Signal::STOP);
+    stop(&order);
     for guardian in children(order.id()) {
         kill_process(Pid::from_raw(guardian).unwrap(), Signal::KILL).unwrap();
     }
@@ -157,6 +159,7 @@ fn an_order_that_stands_still_loses_its_guest() {
 
 #[test]
 fn the_size_of_a_guest_on_its_way_is_not_taken_for_its_own() {
+    let _others = orphans(FlockOperation::NonBlockingLockExclusive);
     let qemu = Qemu::start("way");
     killed_with_its_guardian(&qemu);
     // The next order gives 512 MiB back, sees 400, and then 512.

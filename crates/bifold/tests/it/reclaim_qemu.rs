@@ -4,8 +4,10 @@
 
 use bifold_host::Host;
 use bifold_host::guest_memory::{Machine, Monitor, MonitorPlace};
+use rustix::fs::{FlockOperation, flock};
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::{Value, json};
+use std::fs::File;
 use std::io::{BufRead as _, BufReader, Write as _};
 use std::os::unix::net::UnixListener;
 use std::os::unix::process::CommandExt as _;
@@ -133,6 +135,23 @@ pub fn text(output: &Output) -> String {
 
 pub fn signal(child: &Child, signal: Signal) {
     kill_process(Pid::from_child(child), signal).unwrap();
+}
+
+/// A lock between daemons and tests that leave an order without its guardian: the journals of all orders of root lie in one folder, and
+/// every daemon gives back what any of them has left. Daemons share the lock. It is held until the file is closed.
+pub fn orphans(operation: FlockOperation) -> File {
+    let file = File::options()
+        .write(true)
+        .create(true)
+        .truncate(false)
+        .open(std::env::temp_dir().join("bifold-test-orphans"));
+    let file = file.unwrap();
+    let begun = Instant::now();
+    while flock(&file, operation).is_err() {
+        assert!(begun.elapsed() < Duration::from_secs(600), "other tests hold the lock");
+        std::thread::sleep(Duration::from_millis(50));
+    }
+    file
 }
 
 /// Stops a process, and waits until each of its threads stands still: one that is not scheduled answers on for a moment.
