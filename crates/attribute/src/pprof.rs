@@ -46,6 +46,17 @@ struct Sample {
     location_id: Vec<u64>,
     #[prost(int64, repeated, tag = "2")]
     value: Vec<i64>,
+    #[prost(message, repeated, tag = "3")]
+    label: Vec<Label>,
+}
+
+/// A name and its value, as indices of the string table.
+#[derive(Clone, Copy, PartialEq, Message)]
+struct Label {
+    #[prost(int64, tag = "1")]
+    key: i64,
+    #[prost(int64, tag = "2")]
+    str: i64,
 }
 
 #[derive(Clone, PartialEq, Message)]
@@ -113,8 +124,8 @@ impl Tables {
 }
 
 impl Where {
-    /// The costs of one view in one configuration as a file for pprof, compressed. Its samples are stacks of process, functions and
-    /// mapping, with every count; `metric` is shown first. pprof shows no values below 0, so those of waits count as 0.
+    /// The costs of one view in one configuration as a file for pprof, compressed. Its samples are stacks of process and functions,
+    /// with the mapping as a label and every count; `metric` is shown first. pprof shows no values below 0, so those of waits count as 0.
     ///
     /// # Errors
     /// If the compression fails.
@@ -130,23 +141,26 @@ impl Where {
         let name = self.configs.get(config).map_or(String::new(), |c| c.name());
         let comment = tables.string(&format!("bifold, {name}, by {}", view.name()));
         tables.profile.comment.push(comment);
-        let mut add = |frames: Vec<(&str, &str)>, costs: &[Costs]| {
+        let key = tables.string("mapping");
+        let mut add = |frames: Vec<(&str, &str)>, mapping: &str, costs: &[Costs]| {
             let value: Vec<i64> = COUNTS.iter().map(|(count, _)| count.of(&costs[config]).max(0)).collect();
             if value.iter().any(|v| *v > 0) {
                 let location_id =
                     frames.into_iter().rev().map(|(name, file)| tables.location(name, file)).collect();
-                tables.profile.sample.push(Sample { location_id, value });
+                let label = vec![Label { key, str: tables.string(mapping) }];
+                tables.profile.sample.push(Sample { location_id, value, label });
             }
         };
         match &self.stacks {
             Some(stacks) => {
                 for s in &stacks[view as usize] {
-                    add(s.frames.iter().map(|f| (f.as_str(), "")).collect(), &s.costs);
+                    let Some((mapping, frames)) = s.frames.split_last() else { continue };
+                    add(frames.iter().map(|f| (f.as_str(), "")).collect(), mapping, &s.costs);
                 }
             }
             None => {
                 for r in self.rows(view) {
-                    add(vec![(&r.process, ""), (&r.function, &r.binary), (&r.mapping, "")], &r.costs);
+                    add(vec![(&r.process, ""), (&r.function, &r.binary)], &r.mapping, &r.costs);
                 }
             }
         }
@@ -194,11 +208,10 @@ mod tests {
             let name = |id: &u64| text(p.function[*id as usize - 1].name);
             s.location_id.iter().map(name).collect()
         };
-        assert_eq!(
-            (names(&p.sample[0]), names(&p.sample[1])),
-            (vec!["heap", "f", "a"], vec!["heap", "f", "b"])
-        );
-        assert_eq!(p.sample[0].location_id[..2], p.sample[1].location_id[..2]);
-        assert_eq!(text(p.function[p.sample[0].location_id[1] as usize - 1].filename), "libc.so.6");
+        assert_eq!((names(&p.sample[0]), names(&p.sample[1])), (vec!["f", "a"], vec!["f", "b"]));
+        assert_eq!(p.sample[0].location_id[0], p.sample[1].location_id[0]);
+        assert_eq!(text(p.function[p.sample[0].location_id[0] as usize - 1].filename), "libc.so.6");
+        let Label { key, str } = p.sample[1].label[0];
+        assert_eq!((text(key), text(str)), ("mapping", "heap"));
     }
 }

@@ -172,7 +172,7 @@ pub struct OutputArgs {
 
     /// With --where: also write a profile for pprof, speedscope and other tools that read `profile.proto`
     ///
-    /// Stacks are of process, functions and mapping, in the configuration in which --where ranks; with --where=stacks, of all
+    /// Stacks are of process and functions, with the mapping as a label, in the configuration in which --where ranks; with --where=stacks, of all
     /// callers. Each has every count of --folded-count.
     #[arg(long, value_name = "FILE.pb.gz", requires = "where")]
     pub pprof: Option<PathBuf>,
