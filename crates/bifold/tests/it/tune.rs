@@ -25,7 +25,7 @@ fn changes_are_ranked_and_a_second_call_repeats_no_run() {
     let first = tune(dir.path(), "--try thp --state s.json --report r.html", HEAP).quietly();
     assert!(first.contains("now      nested-4k, THP madvise, KPTI off: "), "{first}");
     assert!(first.contains("THP always in the guest"), "{first}");
-    assert!(std::fs::read_to_string(dir.path().join("r.html")).unwrap().contains("Bifold tune"));
+    assert!(std::fs::read_to_string(dir.path().join("r.html")).unwrap().contains("Bifold · tune"));
     let read = || std::fs::read_to_string(dir.path().join("s.json")).unwrap();
     let state = read();
     let again = tune(dir.path(), "--try thp --state s.json --format json", HEAP).quietly();

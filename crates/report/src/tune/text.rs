@@ -175,7 +175,7 @@ impl Tuning {
         facts.extend(self.skipped.iter().map(|text| ("skipped".into(), text.clone())));
         Page {
             version: version.into(),
-            brand: "Bifold tune".into(),
+            brand: "tune".into(),
             title: program.into(),
             verdict: self.verdict(),
             about: "Predicted gains of settings that can be changed, of all those that were tried. Bars are the gain in percent of the \
