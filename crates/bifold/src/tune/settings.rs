@@ -48,7 +48,7 @@ pub fn all(base: &Setting, knobs: &[Knob]) -> Vec<Setting> {
     out
 }
 
-/// The next setting to try, or why it is not worth a run. None when there is no further one.
+/// The order in which settings are tried, as far as the runs before say that they can gain.
 pub struct Order<'a> {
     pub base: &'a Setting,
     pub knobs: &'a [Knob],
@@ -57,8 +57,8 @@ pub struct Order<'a> {
 }
 
 impl Order<'_> {
-    /// The settings after the first, with the reason against each that is left out. `gain` is that of a run that was made, in its best
-    /// configuration against the best of now.
+    /// The next setting to try; none when there is no further one. `gain` is that of a run that was made, in its best configuration
+    /// against the best of now.
     pub fn next(&self, tried: &[Tried], gain: impl Fn(&Setting) -> Option<f64>) -> Option<Setting> {
         self.wanted(&gain).into_iter().find_map(|(setting, against)| {
             let done = tried.iter().any(|t| t.setting == setting);

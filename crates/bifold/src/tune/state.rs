@@ -39,7 +39,7 @@ pub fn identity(args: &TuneArgs, profile: &Profile) -> Value {
     let command: Vec<_> = args.command.iter().map(|w| w.to_string_lossy()).collect();
     json!({
         "bifold": env!("CARGO_PKG_VERSION"), "command": command, "profile": profile.name, "profile_hash": profile.hash(),
-        "started": args.started, "model": format!("{:?}", args.model), "guest": format!("{:?}", args.guest),
+        "started": args.started, "now": args.now, "all": args.all, "model": format!("{:?}", args.model), "guest": format!("{:?}", args.guest),
     })
 }
 

@@ -130,7 +130,7 @@ impl Tuning {
         out
     }
 
-    /// The ranking as a document, which `tune --state` reads again.
+    /// The ranking as a document; `identity` says what the runs are of.
     ///
     /// # Errors
     /// If JSON cannot be made.
