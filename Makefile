@@ -39,7 +39,7 @@ PROFILE ?= profiles/epyc-zen5-guest.toml
 # Scale of the memory and of the times in experiments with sharing guests.
 SCALE ?= 1/8
 
-.PHONY: help setup bochs qemu build workspace reporter install uninstall deb test-packages container demo test hwloc-trees docs kernel vmtest vmtest-long vmtest-debug vmtest-host kvm-tests validate-exits validate-exits-vcpus validate-formats validate-inside validate-reclaim validate-time lab-live lab-place lab-policies lab-modes lab-share lab-reclaim lab-reclaim-paging lab-builds published-times noise lab lint fuzz msrv bench clean
+.PHONY: help setup bochs qemu build workspace reporter install uninstall deb test-packages container demo test hwloc-trees docs kernel vmtest vmtest-long vmtest-debug vmtest-host kvm-tests validate-exits validate-exits-vcpus validate-formats validate-inside validate-reclaim validate-time lab-live lab-place lab-policies lab-modes lab-share lab-reclaim lab-reclaim-paging lab-builds lab-sweep published-times noise lab lint fuzz msrv bench clean
 help: ## list the targets
 	@sed -n 's/^\([a-z-]*\):.*## /make \1|/p' $(MAKEFILE_LIST) | while IFS='|' read -r a b; do printf '  %-20s %s\n' "$$a" "$$b"; done
 
@@ -203,6 +203,9 @@ lab-reclaim-paging: workspace ## run a guest on a host that pages, beside balloo
 
 noise: build ## record a guest's noise, and simulate published and recorded noise: docs/results/noise.md, minutes
 	@tools/noise > docs/results/noise.md
+
+lab-sweep: build ## run 500 tasks over 4 workers and kill one every 10 s: docs/results/sweep.md, half an hour (HQ=HyperQueue's command)
+	@tools/lab-sweep $(if $(HQ),--hq $(HQ)) -o docs/results/sweep.md
 
 lab-builds: workspace ## predict the two loads of the multi-core thesis: docs/results, an hour (BUILDS=options)
 	@tools/lab-builds -o docs/results/lab-builds.md $(BUILDS)

@@ -25,6 +25,7 @@ pub mod policy;
 pub mod reclaim;
 pub mod report;
 pub mod share;
+pub mod sweep;
 pub mod topology;
 pub mod trace;
 pub mod trial;

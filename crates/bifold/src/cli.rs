@@ -8,7 +8,7 @@
 use crate::usage::UsageError;
 use crate::{cache, compare, diff, doctor, profile, status};
 #[cfg(feature = "host")]
-use crate::{ci, ctl, daemon, mode, noise, place, policy, reclaim, share, stat, top, tune};
+use crate::{ci, ctl, daemon, export, mode, noise, place, policy, reclaim, share, stat, sweep, top, tune};
 use clap::error::{ContextKind, ContextValue, ErrorKind};
 use clap::{ArgMatches, Command, CommandFactory as _, FromArgMatches as _, Parser, Subcommand};
 use std::path::PathBuf;
@@ -37,11 +37,11 @@ pub struct Cli {
 const LEFT_OUT: &[&str] = if cfg!(feature = "host") { &[] } else { OF_HOST };
 /// The verbs of the feature `host`.
 const OF_HOST: &[&str] =
-    &["ci", "tune", "policy", "stat", "top", "mode", "daemon", "ctl", "share", "place", "noise", "reclaim"];
+    &["ci", "tune", "sweep", "export", "policy", "stat", "top", "mode", "daemon", "ctl", "share", "place", "noise", "reclaim"];
 const LEFT_OUT_IN_WORDS: &str = if cfg!(feature = "host") {
     ""
 } else {
-    "Without ci, tune, policy, stat, top, mode, daemon, ctl, share, place, noise and reclaim: `make build` adds them.\n\n"
+    "Without ci, tune, sweep, export, policy, stat, top, mode, daemon, ctl, share, place, noise and reclaim: `make build` adds them.\n\n"
 };
 
 /// Whether this build leaves the verb out, or what stands below it: `share`, `share run`.
@@ -59,6 +59,10 @@ pub enum Verb {
     Ci(ci::CiArgs),
     #[cfg(feature = "host")]
     Tune(Box<tune::TuneArgs>),
+    #[cfg(feature = "host")]
+    Sweep(sweep::SweepArgs),
+    #[cfg(feature = "host")]
+    Export(export::ExportArgs),
     #[cfg(feature = "host")]
     Policy(policy::PolicyArgs),
     Profile(profile::ProfileArgs),
@@ -210,7 +214,7 @@ mod tests {
         for verb in Cli::command().get_subcommands() {
             let name = verb.get_name();
             assert!(["doctor", "man", "completions"].contains(&name) || doctor::knows(name), "{name}");
-            if ["share", "place", "noise", "reclaim"].contains(&name) {
+            if ["share", "place", "noise", "reclaim", "sweep"].contains(&name) {
                 for one in verb.get_subcommands() {
                     let full = format!("{name} {}", one.get_name());
                     assert!(doctor::knows(&full), "{full}");

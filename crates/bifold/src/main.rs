@@ -2,9 +2,9 @@
 //! The command `bifold`.
 //!
 //! Each verb is a folder or file with its options, their help, and its work: `compare` (with `record`),
-//! `diff`, `ci`, `tune`, `policy`, `profile`, `stat`, `top`, `mode`, `daemon`, `ctl`, `share`, `place`, `noise`, `reclaim`, `cache`, `doctor`, `manual`. Verbs use [`run`], one run of the
+//! `diff`, `ci`, `tune`, `sweep`, `export`, `policy`, `profile`, `stat`, `top`, `mode`, `daemon`, `ctl`, `share`, `place`, `noise`, `reclaim`, `cache`, `doctor`, `manual`. Verbs use [`run`], one run of the
 //! model. Verbs and [`run`] use modules that know no verb: [`words`] (values that several verbs take), [`vms`] (the VMs
-//! of this host), [`console`] (stdout, stderr and files), [`usage`] (usage errors), [`status`] (the exit status).
+//! of this host), `child` (`compare` as a process of its own), [`console`] (stdout, stderr and files), [`usage`] (usage errors), [`status`] (the exit status).
 //!
 //! Data goes to stdout. Notes, progress and the output of a command in a guest go to stderr. An error is
 //! printed once, with its causes, and decides the exit status.
@@ -13,6 +13,8 @@
 #![cfg_attr(not(feature = "host"), allow(dead_code, unused_imports))]
 
 mod cache;
+#[cfg(feature = "host")]
+mod child;
 #[cfg(feature = "host")]
 mod ci;
 mod cli;
@@ -26,6 +28,8 @@ mod diff;
 mod doctor;
 #[cfg(feature = "host")]
 mod experiments;
+#[cfg(feature = "host")]
+mod export;
 #[cfg(all(test, feature = "host"))]
 mod fake_host;
 #[cfg(feature = "host")]
@@ -48,6 +52,8 @@ mod share;
 #[cfg(feature = "host")]
 mod stat;
 mod status;
+#[cfg(feature = "host")]
+mod sweep;
 #[cfg(feature = "host")]
 mod top;
 #[cfg(feature = "host")]
@@ -105,6 +111,10 @@ fn carry_out(verb: Verb) -> anyhow::Result<Status> {
         Verb::Ci(args) => ci::run(args),
         #[cfg(feature = "host")]
         Verb::Tune(args) => tune::run(*args),
+        #[cfg(feature = "host")]
+        Verb::Sweep(args) => sweep::run(args),
+        #[cfg(feature = "host")]
+        Verb::Export(args) => export::run(args),
         #[cfg(feature = "host")]
         Verb::Policy(args) => policy::run(args),
         Verb::Profile(args) => profile::run(args),

@@ -45,6 +45,7 @@ pub mod memfd;
 pub mod modules;
 mod nodes;
 pub mod packages;
+mod process;
 pub mod qemu;
 pub mod spec;
 pub mod vm;
@@ -53,4 +54,5 @@ pub use capture::{BootKind, CaptureProgress, CaptureReport, Sink, Written, captu
 pub use error::{GuestError, Kind};
 pub use initramfs::workload_initramfs;
 pub use nodes::guest_nodes;
+pub use process::ends_with_its_parent;
 pub use spec::{Begin, GuestSpec, HostPage, Record, Region, Root, Thp, Timing, guest_frames, most_stdin};

@@ -12,47 +12,8 @@ use bifold_host::exit_counts::reasons;
 use bifold_host::{Backing, Kind, Statistic, Vendor, printable};
 use bifold_model::Sample;
 use bifold_policy::Mode;
+pub use bifold_table::{Kind as Type, Value};
 use std::borrow::Cow;
-
-/// The value of a figure.
-#[derive(Debug, Clone, PartialEq)]
-pub enum Value<'a> {
-    /// This host does not tell.
-    Unknown,
-    /// A count, of the column's unit.
-    Count(u64),
-    /// A number, of the column's unit.
-    Number(f64),
-    /// A name.
-    Text(Cow<'a, str>),
-}
-
-impl From<Option<u64>> for Value<'_> {
-    fn from(n: Option<u64>) -> Self {
-        n.map_or(Value::Unknown, Value::Count)
-    }
-}
-
-impl From<Option<f64>> for Value<'_> {
-    fn from(n: Option<f64>) -> Self {
-        n.filter(|n| n.is_finite()).map_or(Value::Unknown, Value::Number)
-    }
-}
-
-impl<'a> From<Option<&'a str>> for Value<'a> {
-    fn from(text: Option<&'a str>) -> Self {
-        text.map_or(Value::Unknown, |t| Value::Text(t.into()))
-    }
-}
-
-/// Type of a column's values.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-#[allow(missing_docs)] // the names say it
-pub enum Type {
-    Count,
-    Number,
-    Text,
-}
 
 /// A figure.
 #[derive(Debug, Clone)]

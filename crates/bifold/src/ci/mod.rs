@@ -1,8 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! `bifold ci`: several programs beside their baselines.
 //!
-//! Each program is a `bifold compare` of its own, so that a failure of one costs the others nothing. A program's environment is
-//! fixed: the kernel puts the environment on the program's stack, where its length moves counts.
+//! Each program is a `bifold compare` [of its own](crate::child).
 
 mod args;
 mod show;
@@ -10,29 +9,18 @@ mod spec;
 
 pub use args::CiArgs;
 
+use crate::child;
 use crate::console::{Delivery, create, note, print, stop_on_signals};
 use crate::status::Status;
 use anyhow::Context as _;
 use bifold_report::{Format, Judged};
 use bifold_trace::CommandExit;
-use rustix::process::{Pid, Signal, kill_process};
 use serde::Deserialize;
 use spec::{Program, Spec};
-use std::ffi::OsString;
-use std::fs::File;
-use std::path::{Path, PathBuf};
-use std::process::{Command, Stdio};
+use std::path::Path;
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
-use std::time::{Duration, Instant};
-
-/// Most characters of a failure's text.
-const MOST_TEXT: usize = 2000;
-/// What a program's `bifold compare` gets of this environment: where its caches are.
-const KEPT: [&str; 4] = ["PATH", "HOME", "XDG_CACHE_HOME", "TMPDIR"];
-/// What a program gets, beside the variables of its own.
-const FIXED: [&str; 3] =
-    ["PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin", "HOME=/tmp", "LC_ALL=C.UTF-8"];
+use std::time::Instant;
 
 /// What became of a program.
 #[derive(Debug)]
@@ -135,7 +123,8 @@ impl Job<'_> {
         let work = tempfile::tempdir().context("cannot make a temporary folder")?;
         let (result, errors) = (work.path().join("result.json"), work.path().join("errors"));
         let baseline = self.baselines.join(format!("{name}.json"));
-        let mut command = self.command(program, &result)?;
+        let mut command = child::compare(self.folder, &result, &errors)?;
+        command.args(self.spec.options(program));
         if self.save {
             command.arg("--save-baseline").arg(&baseline);
         } else if baseline.exists() {
@@ -145,10 +134,9 @@ impl Job<'_> {
         } else {
             anyhow::bail!("there is no baseline {}: `bifold ci --save` writes it", baseline.display());
         }
-        command.arg("--").args(in_fixed_environment(program));
-        command.stdout(Stdio::null()).stderr(File::create(&errors).context("cannot make a temporary file")?);
-        let status = self.wait(&mut command)?;
-        let said = || last_lines(&errors);
+        command.arg("--").args(child::in_fixed_environment(&program.env, &program.run));
+        let status = child::wait(&mut command, self.stop)?;
+        let said = || child::last_lines(&errors);
         let bytes = std::fs::read(&result).unwrap_or_default();
         let Ok(document) = serde_json::from_slice::<Document>(&bytes) else {
             anyhow::bail!("{}", said().unwrap_or_else(|| format!("`bifold compare` ended with {status}")));
@@ -168,47 +156,4 @@ impl Job<'_> {
             }
         }
     }
-
-    fn command(&self, program: &Program, result: &Path) -> anyhow::Result<Command> {
-        let mut command = Command::new(std::env::current_exe().context("cannot find this program")?);
-        command.current_dir(self.folder).stdin(Stdio::null()).env_clear();
-        let kept = std::env::vars_os().filter(|(name, _)| {
-            KEPT.iter().any(|kept| name == kept) || name.to_string_lossy().starts_with("BIFOLD_")
-        });
-        command.envs(kept);
-        command.args(["compare", "--quiet", "--format", "json", "--output"]).arg(result);
-        command.args(self.spec.options(program));
-        Ok(command)
-    }
-
-    /// Waits for the end, and passes a request to end on.
-    fn wait(&self, command: &mut Command) -> anyhow::Result<std::process::ExitStatus> {
-        let mut child = command.spawn().context("cannot run `bifold compare`")?;
-        let mut asked = false;
-        loop {
-            if let Some(status) = child.try_wait().context("cannot wait for `bifold compare`")? {
-                return Ok(status);
-            }
-            if self.stop.load(Ordering::Relaxed) && !std::mem::replace(&mut asked, true) {
-                // A child that has ended meanwhile is a zombie until it is waited for, so the number is still its own.
-                let _ = kill_process(Pid::from_child(&child), Signal::TERM);
-            }
-            std::thread::sleep(Duration::from_millis(20));
-        }
-    }
-}
-
-/// The program's command in its fixed environment.
-fn in_fixed_environment(program: &Program) -> Vec<OsString> {
-    let own = program.env.iter().map(|(name, value)| format!("{name}={value}"));
-    let words = ["/usr/bin/env", "-i"].into_iter().chain(FIXED).map(String::from);
-    words.chain(own).chain(program.run.iter().cloned()).map(OsString::from).collect()
-}
-
-/// The end of what a program said, if it said something.
-fn last_lines(path: &PathBuf) -> Option<String> {
-    let bytes = std::fs::read(path).ok()?;
-    let text = String::from_utf8_lossy(&bytes[bytes.len().saturating_sub(MOST_TEXT)..]).trim().to_string();
-    let text: String = text.chars().map(|c| if c.is_control() && c != '\n' { ' ' } else { c }).collect();
-    (!text.is_empty()).then_some(text)
 }

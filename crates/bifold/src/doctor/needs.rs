@@ -51,6 +51,17 @@ pub const VERBS: &[Verb] = &[
     verb("diff", &[]),
     Verb { parts: ROOT_HOST, ..verb("ci", GUEST) },
     Verb { parts: ROOT_HOST, ..verb("tune", GUEST) },
+    verb("sweep new", &[]),
+    verb("sweep tasks", &[]),
+    Verb {
+        without: Some("it runs recordings and generators, and no command"),
+        parts: ROOT_HOST,
+        ..verb("sweep run", GUEST)
+    },
+    verb("sweep status", &[]),
+    verb("sweep merge", &[]),
+    verb("sweep report", &[]),
+    verb("export", &[]),
     Verb {
         without: Some("it reads recordings and generators, and runs no command"),
         parts: ROOT_HOST,

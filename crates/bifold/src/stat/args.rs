@@ -19,7 +19,7 @@ Examples:
 /// Prints a table (or rows) at the end of each interval: for each VM the share of time that its vCPUs ran and
 /// waited, KVM's statistics, and, with a PMU, cycles in guest and hypervisor, TLB misses and page-walk cycles of the
 /// vCPUs' threads. What this host cannot tell is `-` in the table, empty in `csv`, missing in `jsonl`, null in
-/// `parquet`: never 0. VMs that start or end meanwhile are followed.
+/// `parquet` and `arrow`: never 0. VMs that start or end meanwhile are followed.
 ///
 /// Below the table stands, for each VM, the change that would help the VM most: nested in place of shadow paging, huge
 /// pages in host or guest, or CPUs that fewer threads want; with the share of its CPU time that this would give back. If KVM
@@ -69,15 +69,15 @@ pub struct StatArgs {
 
     /// Output format; `jsonl` is what `policy replay` reads
     ///
-    /// `csv`, `jsonl` and `parquet` have a row for each VM and interval, and a column for each figure. Their names
-    /// and units: docs/reference/stat.md. Lines of `csv` and `jsonl` are complete after each interval; `parquet` is
-    /// complete at the end, and needs -o.
+    /// All but `table` have a row for each VM and interval, and a column for each figure. Their names and units:
+    /// docs/reference/stat.md. Lines of `csv` and `jsonl` are complete after each interval; `parquet` and `arrow` are
+    /// complete at the end, and need -o.
     #[arg(
         long,
         value_enum,
         default_value = "table",
         hide_possible_values = true,
-        value_name = "table|csv|jsonl|parquet",
+        value_name = "table|csv|jsonl|parquet|arrow",
         help_heading = "Output"
     )]
     pub format: StatFormat,
@@ -98,4 +98,5 @@ pub enum StatFormat {
     Csv,
     Jsonl,
     Parquet,
+    Arrow,
 }

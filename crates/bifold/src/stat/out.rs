@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! Where rows go. CSV, JSON lines and tables are written as intervals end, so that a watch of days
-//! loses nothing if it is killed. Parquet needs its end.
+//! loses nothing if it is killed. Parquet and Arrow need their end.
 
 use super::args::StatFormat;
 use super::{StatArgs, table};
@@ -23,16 +23,19 @@ impl Out {
     /// Opens the output that the arguments name, with columns for exits by this vendor's reasons.
     ///
     /// # Errors
-    /// If the file cannot be created, or Parquet would go to stdout.
+    /// If the file cannot be created, or Parquet or Arrow would go to stdout.
     pub fn create(args: &StatArgs, reasons: Option<Vendor>) -> anyhow::Result<Out> {
         let format = match args.format {
             StatFormat::Table => return Ok(Out::Table(open(args)?)),
             StatFormat::Csv => Format::Csv,
             StatFormat::Jsonl => Format::Jsonl,
             StatFormat::Parquet => Format::Parquet,
+            StatFormat::Arrow => Format::Arrow,
         };
-        if not_stdout(args.output.as_deref()).is_none() && format == Format::Parquet {
-            return Err(UsageError::missing("--output", "a Parquet file is no text for stdout").into());
+        let binary = matches!(format, Format::Parquet | Format::Arrow);
+        if not_stdout(args.output.as_deref()).is_none() && binary {
+            let name = if format == Format::Arrow { "an Arrow" } else { "a Parquet" };
+            return Err(UsageError::missing("--output", format!("{name} file is no text for stdout")).into());
         }
         Ok(Out::Rows(
             RowWriter::new(format, columns::with_reasons(reasons), open(args)?)

@@ -67,15 +67,54 @@ fn the_page_of_counters_is_their_declaration() {
 #[test]
 fn the_page_of_stats_figures_is_their_declaration() {
     let mut page = String::from(
-        "# Figures of `bifold stat`\n\nA row is a VM (or, with `--vcpus`, a vCPU) over an interval. Each figure is a column of CSV \
-         and Parquet and a key of\nJSON lines, whose `schema` is `bifold.stat/1`. A figure that the host cannot tell is empty in \
-         CSV, null in Parquet and\nmissing in JSON: never 0. Counts are of the interval. Unit 1 is a count or a share; names have \
+        "# Figures of `bifold stat`\n\nA row is a VM (or, with `--vcpus`, a vCPU) over an interval. Each figure is a column of CSV, \
+         Parquet and Arrow and a key of\nJSON lines, whose `schema` is `bifold.stat/1`. A figure that the host cannot tell is empty in \
+         CSV, null in Parquet and Arrow, and\nmissing in JSON: never 0. Counts are of the interval. Unit 1 is a count or a share; names have \
          no unit.\n\n| figure | unit | meaning |\n|---|---|---|\n",
     );
     for c in bifold_live::columns::all() {
         let _ = writeln!(page, "| `{}` | {} | {} |", c.name, c.unit, c.doc.replace('|', "\\|"));
     }
     page_is("stat.md", &page);
+}
+
+#[test]
+fn the_page_of_tables_is_their_declaration() {
+    let mut page = String::from(
+        "# Tables\n\n`bifold export` and `bifold sweep merge` write these columns, in this order, as Parquet, Arrow or CSV. A value that \
+         is not\nknown is null, and empty in CSV. Later versions add columns at the end.\n\nIn Parquet and Arrow, the metadata of a \
+         column have `unit` and `description` (in Parquet, Arrow's libraries read them).\nThe file's metadata have `bifold.schema`, and \
+         `bifold.units`: the units by column, as JSON. Counts are unsigned 64-bit integers,\nnumbers are doubles, texts are UTF-8. \
+         Parquet files are compressed with zstd; Arrow files are not compressed.\n\n`export` puts the column `file` before them, and \
+         `sweep merge` `task` (the task's number), `name` (of the program in the\ndescription) and a column `axis_NAME` for each axis. \
+         Tables of a sweep have the schemas `bifold.sweep-results/1` and so on. The\ntable `tasks` of a sweep, of schema \
+         `bifold.sweep-tasks/1`, has `seconds` (s, how long the task ran) and `machine`.\n",
+    );
+    for table in bifold_sweep::tables::Table::ALL {
+        let what = match table.name() {
+            "results" => "A row for each configuration of each run: how it was made, counters of the whole run, and figures.",
+            "intervals" => "A row for each interval and configuration, of a result or a timeline.",
+            _ => "A row for each place and configuration of a run with `--where`.",
+        };
+        let schema = table.schema();
+        let _ = write!(
+            page,
+            "\n## {}\n\n{what} Schema `{schema}`.\n\n| column | unit | meaning |\n|---|---|---|\n",
+            table.name()
+        );
+        for c in table.columns() {
+            if Sample::COUNTERS.iter().any(|known| known.name == c.name) && table.name() != "places" {
+                // Once, on their own page.
+                if c.name == Sample::COUNTERS[0].name {
+                    let n = Sample::COUNTERS.len();
+                    let _ = writeln!(page, "| {n} counters | | Each under its name: [Counters](counters.md). |");
+                }
+                continue;
+            }
+            let _ = writeln!(page, "| `{}` | {} | {} |", c.name, c.unit, c.doc.replace('|', "\\|"));
+        }
+    }
+    page_is("tables.md", &page);
 }
 
 #[test]

@@ -15,7 +15,7 @@ mod text;
 pub use made::{Difference, Made};
 pub(crate) use made::{differences, program};
 pub(crate) use read::{MOST, form_error};
-pub use read::{MOST_BYTES, ReadError};
+pub use read::{Counters, MOST_BYTES, ReadError};
 
 use crate::{Comparison, Figure, Figures, Format, Partial, RenderError, Spread};
 use bifold_model::{Config, Sample};
@@ -143,6 +143,31 @@ impl Side {
     /// Number of runs.
     pub fn runs(&self) -> usize {
         self.runs.len()
+    }
+
+    /// How the result was made.
+    pub fn made(&self) -> &Made {
+        &self.made
+    }
+
+    /// Why the events of a run end before its command; none if they do not.
+    pub fn partial(&self) -> Option<Partial> {
+        self.partial
+    }
+
+    /// Self-checks that disagreed, over all runs.
+    pub fn failed_checks(&self) -> u64 {
+        self.failed_checks
+    }
+
+    /// Counters that the Bifold which wrote the result lacked. They are 0 in samples.
+    pub fn unknown(&self) -> &[&'static str] {
+        &self.unknown
+    }
+
+    /// The configurations of each run, with their counters and figures.
+    pub fn totals(&self) -> impl Iterator<Item = impl Iterator<Item = (Config, &Sample, &Figures)>> {
+        self.runs.iter().map(|run| run.iter().map(|t| (t.config, &t.sample, &t.figures)))
     }
 
     fn configs(&self) -> Vec<Config> {

@@ -114,7 +114,7 @@ struct OfConfig {
 }
 
 /// The counters known to this Bifold, in the order of [`Sample::COUNTERS`]; others take no memory.
-struct Counters([Option<u64>; Sample::COUNTERS.len()]);
+pub struct Counters(pub [Option<u64>; Sample::COUNTERS.len()]);
 
 impl<'de> Deserialize<'de> for Counters {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {

@@ -2,13 +2,11 @@
 //! Files of intervals: one row for each VM (or vCPU) and interval, one column for each figure of
 //! [`columns`](crate::columns).
 //!
-//! CSV and JSON lines are complete after every interval. A Parquet file is complete only when it is finished.
-
-mod parquet_rows;
+//! CSV and JSON lines are complete after every interval. A Parquet or Arrow file is complete only when it is finished.
 
 use crate::columns::{Column, Value};
 use crate::row::Row;
-use parquet_rows::ParquetRows;
+use bifold_table::TableWriter;
 use serde::ser::{SerializeMap as _, Serializer as _};
 use std::io::{self, Write};
 
@@ -24,6 +22,8 @@ pub enum Format {
     Jsonl,
     /// Columns that may be null.
     Parquet,
+    /// The same as an Arrow file.
+    Arrow,
 }
 
 /// Writes rows.
@@ -45,7 +45,7 @@ pub struct RowWriter<W: Write + Send> {
 enum To<W: Write + Send> {
     Csv(Box<csv::Writer<W>>),
     Jsonl(W),
-    Parquet(Box<ParquetRows<W>>),
+    Table(Box<TableWriter<W>>),
 }
 
 impl<W: Write + Send> RowWriter<W> {
@@ -62,7 +62,8 @@ impl<W: Write + Send> RowWriter<W> {
                 To::Csv(Box::new(writer))
             }
             Format::Jsonl => To::Jsonl(to),
-            Format::Parquet => To::Parquet(Box::new(ParquetRows::new(&columns, to)?)),
+            Format::Parquet => To::Table(table(bifold_table::Format::Parquet, &columns, to)?),
+            Format::Arrow => To::Table(table(bifold_table::Format::Arrow, &columns, to)?),
         };
         Ok(RowWriter { columns, to })
     }
@@ -76,11 +77,11 @@ impl<W: Write + Send> RowWriter<W> {
         match &mut self.to {
             To::Csv(writer) => Ok(writer.write_record(values.map(text))?),
             To::Jsonl(writer) => json_line(&self.columns, row, writer),
-            To::Parquet(rows) => rows.push(values),
+            To::Table(rows) => rows.push(values),
         }
     }
 
-    /// Hands everything to the file, except Parquet's unfinished group of rows.
+    /// Hands everything to the file, except an unfinished group of rows of Parquet or Arrow.
     ///
     /// # Errors
     /// If a row cannot be written.
@@ -88,7 +89,7 @@ impl<W: Write + Send> RowWriter<W> {
         match &mut self.to {
             To::Csv(writer) => writer.flush(),
             To::Jsonl(writer) => writer.flush(),
-            To::Parquet(_) => Ok(()),
+            To::Table(_) => Ok(()),
         }
     }
 
@@ -100,9 +101,20 @@ impl<W: Write + Send> RowWriter<W> {
         match self.to {
             To::Csv(writer) => writer.into_inner().map_err(|e| io::Error::from(e.error().kind())),
             To::Jsonl(mut writer) => writer.flush().map(|()| writer),
-            To::Parquet(rows) => rows.finish(),
+            To::Table(rows) => rows.finish(),
         }
     }
+}
+
+/// Begins a table of these columns.
+fn table<W: Write + Send>(
+    format: bifold_table::Format,
+    columns: &[Column],
+    to: W,
+) -> io::Result<Box<TableWriter<W>>> {
+    let about = |c: &Column| bifold_table::Column::new(c.name.clone(), c.unit, c.doc, c.kind);
+    let columns: Vec<_> = columns.iter().map(about).collect();
+    TableWriter::new(format, SCHEMA, &columns, to).map(Box::new)
 }
 
 /// Writes a row as a line of JSON.

@@ -1,0 +1,147 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! `bifold sweep`: programs under every combination of settings. The folder and its rules are in `bifold_sweep`.
+
+mod args;
+mod merge;
+mod work;
+
+pub use args::SweepArgs;
+
+use crate::cli::Cli;
+use crate::console::{Delivery, create, note, print};
+use crate::status::Status;
+use crate::usage::UsageError;
+use anyhow::Context as _;
+use args::{NewArgs, ReportArgs, StatusArgs, SweepVerb, TasksArgs};
+use bifold_report::{Format, grouped};
+use bifold_sweep::effects::{self, Measured};
+use bifold_sweep::{Folder, Plan, Spec, State, Task};
+use clap::Parser as _;
+use serde_json::json;
+use std::fmt::Write as _;
+
+/// Most failures that the table of `status` shows.
+const SHOWN: usize = 10;
+
+/// Carries out a verb.
+pub fn run(args: SweepArgs) -> anyhow::Result<Status> {
+    match args.verb {
+        SweepVerb::New(args) => new(&args),
+        SweepVerb::Tasks(args) => tasks(&args),
+        SweepVerb::Run(args) => work::run(&args),
+        SweepVerb::Status(args) => status(&args),
+        SweepVerb::Merge(args) => merge::run(&args),
+        SweepVerb::Report(args) => report(&args),
+    }
+}
+
+fn new(args: &NewArgs) -> anyhow::Result<Status> {
+    let plan = Spec::plan(&args.spec)?;
+    let shown = args.spec.display();
+    for task in &plan.tasks {
+        understood(task).with_context(|| format!("{shown}: task {}", task.words()))?;
+    }
+    let folder = Folder::create(&args.folder, plan)?;
+    let n = folder.plan().tasks.len();
+    print(&format!("{n}\n"))?;
+    let words = if n == 1 { "task" } else { "tasks" };
+    let at = args.folder.display();
+    note(!args.quiet, format_args!("{} {words} in {at}: `bifold sweep run {at}` runs them", grouped(n as u64)));
+    Ok(Status::Done)
+}
+
+/// Checks that `compare` takes a task's options, before any of them runs.
+fn understood(task: &Task) -> anyhow::Result<()> {
+    let words = ["bifold", "compare"].into_iter().chain(task.args.iter().map(String::as_str));
+    let command = task.command.iter().map(String::as_str);
+    let command = ["--"].into_iter().filter(|_| !task.command.is_empty()).chain(command);
+    match Cli::try_parse_from(words.chain(command)) {
+        Ok(_) => Ok(()),
+        Err(e) => {
+            let text = e.to_string();
+            let text = text.lines().next().unwrap_or_default().trim_start_matches("error: ").to_owned();
+            Err(UsageError::conflict("`compare`", format!("does not take the task's options: {text}")).failing().into())
+        }
+    }
+}
+
+fn tasks(args: &TasksArgs) -> anyhow::Result<Status> {
+    let folder = Folder::open(&args.folder)?;
+    let listed = folder.plan().tasks.iter().filter(|t| !args.left || !folder.is_done(t.number));
+    print(&listed.map(|t| t.words() + "\n").collect::<String>())?;
+    Ok(Status::Done)
+}
+
+fn status(args: &StatusArgs) -> anyhow::Result<Status> {
+    let folder = Folder::open(&args.folder)?;
+    let tasks = &folder.plan().tasks;
+    let states: Vec<State> = tasks.iter().map(|t| folder.state(t.number)).collect();
+    let count = |state| states.iter().filter(|s| **s == state).count();
+    let failed = tasks.iter().zip(&states).filter(|(_, s)| **s == State::Failed);
+    let failures: Vec<_> = failed.filter_map(|(t, _)| Some((t, folder.failure(t.number)?))).collect();
+    let unfinished = folder.tidy();
+    let text = match args.format {
+        Format::Json => {
+            let document = json!({
+                "schema": "bifold.sweep-status/1", "tasks": tasks.len(), "done": count(State::Done),
+                "failed": count(State::Failed), "running": count(State::Running), "left": count(State::Left),
+                "unfinished_files": unfinished,
+                "failures": failures.iter().map(|(_, f)| f).collect::<Vec<_>>(),
+            });
+            serde_json::to_string_pretty(&document)? + "\n"
+        }
+        _ => {
+            let mut out = String::new();
+            let all = [
+                ("tasks", tasks.len()),
+                ("done", count(State::Done)),
+                ("failed", count(State::Failed)),
+                ("running", count(State::Running)),
+                ("left", count(State::Left)),
+            ];
+            all.into_iter().for_each(|(word, n)| {
+                let _ = writeln!(out, "{word:<8} {:>7}", grouped(n as u64));
+            });
+            for (task, failure) in failures.iter().take(SHOWN) {
+                let _ = writeln!(out, "\nFAILED   {}\n         {}", task.words(), failure.why.replace('\n', "\n         "));
+            }
+            if failures.len() > SHOWN {
+                let _ = writeln!(out, "\n{} more failed: --format json has all", failures.len() - SHOWN);
+            }
+            out
+        }
+    };
+    print(&text)?;
+    Ok(Status::Done)
+}
+
+fn report(args: &ReportArgs) -> anyhow::Result<Status> {
+    let folder = Folder::open(&args.folder)?;
+    let file = create(args.report.as_deref())?;
+    let plan = folder.plan();
+    let measured = measured(&folder, plan)?;
+    if measured.is_empty() {
+        let at = args.folder.display();
+        anyhow::bail!("no task of {at} has a result: `bifold sweep run {at}` runs them");
+    }
+    print(&effects::text(plan, &measured))?;
+    note(
+        measured.len() < plan.tasks.len(),
+        format_args!("{} of {} tasks have results: means lack the others", measured.len(), plan.tasks.len()),
+    );
+    let mut delivery = Delivery::new(!args.quiet);
+    let name = args.folder.display().to_string();
+    delivery.file("report", file, || Ok(effects::page(plan, &measured, &name).render()?.into_bytes()));
+    delivery.done()?;
+    Ok(Status::Done)
+}
+
+fn measured(folder: &Folder, plan: &Plan) -> anyhow::Result<Vec<Measured>> {
+    let mut out = Vec::new();
+    for task in &plan.tasks {
+        if let Some(finished) = folder.finished(task.number)? {
+            out.push(Measured::of(task, &finished.side));
+        }
+    }
+    Ok(out)
+}

@@ -1,0 +1,211 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! `bifold sweep`: tasks of several workers, and what becomes of them.
+
+use crate::command::{Ran, bifold_in, command};
+use crate::export::csv;
+use serde_json::Value;
+use std::path::Path;
+use std::process::{Command, Stdio};
+use std::time::Duration;
+
+const SPEC: &str = "\
+options = ['--configs', 'nested-4k,shadow-4k']
+
+[programs.chase]
+generate = 'pointer-chase:2000'
+
+[programs.table]
+generate = 'gups:2000'
+axes = ['seed', 'profile']
+
+[axes]
+seed = [1, 2, 3]
+profile = ['epyc-zen5-guest', 'i5-7600']
+
+[axes.cpi]
+fast = ['--set', 'cpu.base_cpi=0.5']
+slow = ['--set=cpu.base_cpi=2.0']
+";
+/// 3 seeds, 2 profiles, and for one program 2 speeds.
+const TASKS: usize = 3 * 2 * 2 + 3 * 2;
+
+fn at(dir: &Path, args: &str) -> Ran {
+    bifold_in(dir, &format!("sweep {args}"))
+}
+
+fn new(dir: &Path, spec: &str) {
+    std::fs::write(dir.join("sweep.toml"), spec).unwrap();
+    assert_eq!(at(dir, "new -q sweep.toml runs").quietly(), format!("{TASKS}\n"));
+}
+
+fn status(dir: &Path) -> Value {
+    serde_json::from_str(&at(dir, "status --format json runs").quietly()).unwrap()
+}
+
+/// The merged tables, whose bytes do not depend on who ran what.
+fn merged(dir: &Path) -> [Vec<u8>; 3] {
+    ["r.parquet", "r.arrow", "r.csv"].map(|file| {
+        at(dir, &format!("merge -q -o {file} runs")).quietly();
+        std::fs::read(dir.join(file)).unwrap()
+    })
+}
+
+#[test]
+fn every_combination_has_its_rows_and_a_report_compares_values() {
+    let dir = tempfile::tempdir().unwrap();
+    let dir = dir.path();
+    new(dir, SPEC);
+    let listed = at(dir, "tasks runs").quietly();
+    assert!(listed.starts_with("0000 chase cpi=fast profile=epyc-zen5-guest seed=1\n"), "{listed}");
+    assert!(listed.ends_with("0017 table profile=i5-7600 seed=3\n"), "{listed}");
+    let early = at(dir, "merge -o r.csv runs");
+    assert_eq!((early.status, dir.join("r.csv").exists()), (1, false));
+    assert!(early.stderr.contains("18 of 18 tasks have no result"), "{}", early.stderr);
+    assert!(at(dir, "report runs").stderr.contains("no task of runs has a result"));
+
+    at(dir, "run -q --task 3,17 runs").quietly();
+    assert_eq!(status(dir)["done"], 2);
+    at(dir, "merge -q --partial -o p.csv runs").quietly();
+    assert_eq!(csv(&dir.join("p.csv")).len(), 2 * 2);
+    at(dir, "run -q -j2 runs").quietly();
+    let v = status(dir);
+    assert_eq!((&v["done"], &v["failed"], &v["left"], &v["running"]), (&TASKS.into(), &0.into(), &0.into(), &0.into()));
+    assert_eq!(at(dir, "tasks --left runs").quietly(), "");
+    merged(dir);
+    let rows = csv(&dir.join("r.csv"));
+    assert_eq!(rows.len(), TASKS * 2);
+    // A row is what `compare` says of the same options.
+    let alone = "compare -q --format json --configs nested-4k,shadow-4k --profile=i5-7600 --seed=2 --generate=gups:2000";
+    let v: Value = serde_json::from_str(&bifold_in(dir, alone).quietly()).unwrap();
+    let found = rows.iter().find(|r| r["task"] == "16" && r["config"] == "shadow-4k").unwrap();
+    assert_eq!((found["axis_profile"].as_str(), found["axis_seed"].as_str(), found["axis_cpi"].as_str()), ("i5-7600", "2", ""));
+    let total = v["outcome"]["configs"][1]["total"].as_object().unwrap();
+    assert!(total.iter().all(|(name, n)| found[name] == n.to_string()), "{found:?}");
+    at(dir, "merge -q --table tasks -o t.csv runs").quietly();
+    assert!(csv(&dir.join("t.csv")).iter().all(|r| r["seconds"].parse::<f64>().unwrap() > 0.0));
+
+    let report = at(dir, "report -q --report r.html runs").quietly();
+    assert!(report.contains("what each value changes") && report.contains("fast -> slow"), "{report}");
+    let html = std::fs::read_to_string(dir.join("r.html")).unwrap();
+    assert!(html.contains("overhead of each combination") && html.contains("18 of 18 tasks"));
+}
+
+#[test]
+fn workers_that_are_killed_lose_no_task_and_count_none_twice() {
+    let dir = tempfile::tempdir().unwrap();
+    let dir = dir.path();
+    new(dir, &SPEC.replace(":2000", ":60000"));
+    let worker = || {
+        let mut c = command("sweep run -q runs".split(' '));
+        c.current_dir(dir).stdout(Stdio::null()).stderr(Stdio::null()).spawn().unwrap()
+    };
+    let mut killed = 0;
+    // A worker that gets no task done before it is killed would make this endless.
+    for round in 0..400 {
+        let (mut a, mut b) = (worker(), worker());
+        std::thread::sleep(Duration::from_millis(20 + 15 * round));
+        killed += usize::from(a.try_wait().unwrap().is_none());
+        a.kill().unwrap();
+        a.wait().unwrap();
+        b.wait().unwrap();
+        if status(dir)["done"] == TASKS {
+            break;
+        }
+    }
+    assert!(killed > 0, "no worker was killed at work");
+    let v = status(dir);
+    assert_eq!((&v["done"], &v["failed"], &v["running"]), (&TASKS.into(), &0.into(), &0.into()), "{v}");
+    let broken = merged(dir);
+    std::fs::remove_dir_all(dir.join("runs")).unwrap();
+    assert_eq!(at(dir, "new -q sweep.toml runs").quietly(), format!("{TASKS}\n"));
+    at(dir, "run -q runs").quietly();
+    assert!(broken == merged(dir), "the tables of killed workers are those of one that ran through");
+}
+
+#[test]
+fn sweeps_that_changed_and_results_of_others_are_refused() {
+    let dir = tempfile::tempdir().unwrap();
+    let dir = dir.path();
+    new(dir, SPEC);
+    at(dir, "run -q --task 0 runs").quietly();
+    // The same again changes nothing, another plan is refused.
+    new(dir, SPEC);
+    assert_eq!(status(dir)["done"], 1);
+    std::fs::write(dir.join("sweep.toml"), SPEC.replace("[1, 2, 3]", "[1, 2]")).unwrap();
+    let other = at(dir, "new sweep.toml runs");
+    assert_eq!((other.status, other.stdout.as_str()), (1, ""));
+    assert!(other.stderr.contains("has the plan of another sweep, of 18 tasks, and this one has 12"), "{}", other.stderr);
+    // A result under another number, or of another sweep.
+    let results = dir.join("runs/results");
+    std::fs::copy(results.join("0000.json"), results.join("0005.json")).unwrap();
+    let moved = at(dir, "merge --partial -o r.csv runs");
+    assert!(moved.stderr.contains("0005.json: is the result of task 0"), "{}", moved.stderr);
+    std::fs::remove_file(results.join("0005.json")).unwrap();
+    let whole = std::fs::read(results.join("0000.json")).unwrap();
+    std::fs::write(results.join("0000.json"), &whole[..whole.len() - 40]).unwrap();
+    let cut = at(dir, "merge --partial -o r.csv runs");
+    assert!(cut.stderr.contains("results/0000.json is no") && cut.stderr.contains("run the task again"), "{}", cut.stderr);
+    assert!(!dir.join("r.csv").exists());
+    // Another version.
+    let plan = std::fs::read_to_string(dir.join("runs/sweep.json")).unwrap();
+    let version = format!("\"bifold\":\"{}\"", env!("CARGO_PKG_VERSION"));
+    std::fs::write(dir.join("runs/sweep.json"), plan.replace(&version, "\"bifold\":\"0.0.1\"")).unwrap();
+    let version = at(dir, "run runs");
+    assert!(version.stderr.contains("was planned by Bifold 0.0.1, and this is"), "{}", version.stderr);
+    std::fs::write(dir.join("runs/sweep.json"), "{").unwrap();
+    assert!(at(dir, "status runs").stderr.contains("sweep.json is damaged"));
+    assert!(at(dir, "status none").stderr.contains("`bifold sweep new SPEC.toml FOLDER` makes one"));
+}
+
+#[test]
+fn options_that_compare_does_not_take_are_refused_before_a_task_runs() {
+    let dir = tempfile::tempdir().unwrap();
+    let dir = dir.path();
+    for (from, to, says) in [
+        ("seed = [1", "sead = [1", "does not take the task's options"),
+        ("generate = 'gups", "generate = 'gups", ""),
+        ("'nested-4k,shadow-4k'", "'nested-4k', '--runs=3'", "which a task cannot have"),
+        ("generate = 'gups:2000'", "", "needs one of run, recording and generate"),
+    ] {
+        let spec = SPEC.replace(from, to).replace("axes = ['sead'", "axes = ['sead'");
+        std::fs::write(dir.join("sweep.toml"), spec.replace("'seed'", if to.contains("sead") { "'sead'" } else { "'seed'" })).unwrap();
+        let tried = at(dir, "new -q sweep.toml runs");
+        assert_eq!(tried.status == 0, says.is_empty(), "{to}: {}", tried.stderr);
+        assert!(tried.stderr.contains(says), "{to}: {}", tried.stderr);
+    }
+    // A task whose values only the run can judge fails, says why, and does not stop the others.
+    std::fs::write(dir.join("sweep.toml"), SPEC.replace("'i5-7600'", "'no-such-profile'")).unwrap();
+    at(dir, "new -q sweep.toml failing").quietly();
+    let failed = at(dir, "run -q failing");
+    assert_eq!(failed.status, 1, "{}", failed.stderr);
+    let v: Value = serde_json::from_str(&at(dir, "status --format json failing").quietly()).unwrap();
+    assert_eq!((&v["done"], &v["failed"]), (&9.into(), &9.into()), "{v}");
+    assert!(v["failures"][0]["why"].as_str().unwrap().contains("no-such-profile"), "{v}");
+    assert!(at(dir, "run --task 99 failing").stderr.contains("has no task 99: tasks are 0 to 17"));
+}
+
+#[test]
+fn a_full_disk_stops_a_worker_and_loses_no_result() {
+    let dir = tempfile::tempdir().unwrap();
+    new(dir.path(), SPEC);
+    // A file system of 600 KB in a mount namespace of the shell's own, which needs root.
+    let script = "mkdir small && mount -t tmpfs -o size=600k none small && cp -r runs small && \
+         { $BIFOLD sweep run -q small/runs; echo $? > status; cp -r small/runs/. after; }";
+    let mut c = Command::new("unshare");
+    c.args(["--mount", "sh", "-c", script]).current_dir(dir.path()).env("BIFOLD", env!("CARGO_BIN_EXE_bifold"));
+    let ran = c.output();
+    let Ok(status) = std::fs::read_to_string(dir.path().join("status")) else {
+        eprintln!("skipped: no file system can be mounted here: {ran:?}");
+        return;
+    };
+    let stderr = String::from_utf8(ran.unwrap().stderr).unwrap();
+    assert_eq!(status, "1\n", "{stderr}");
+    assert!(stderr.contains("cannot write") && stderr.contains("No space left on device"), "{stderr}");
+    // What was kept is whole, and the others are still to be run.
+    std::fs::rename(dir.path().join("runs"), dir.path().join("before")).unwrap();
+    std::fs::rename(dir.path().join("after"), dir.path().join("runs")).unwrap();
+    let v = self::status(dir.path());
+    assert!(v["done"].as_u64().unwrap() > 0 && v["left"].as_u64().unwrap() > 0, "{v}");
+    at(dir.path(), "run -q runs").quietly();
+    merged(dir.path());
+}

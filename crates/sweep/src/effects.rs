@@ -1,0 +1,207 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! What the values of axes do: the overhead of each combination over its repeats, and the differences between values.
+//!
+//! A difference pairs tasks that differ in one axis alone, so that what differs between programs and the other settings is
+//! no part of its spread (a paired t interval at 95 %).
+
+use crate::plan::{Plan, Task};
+use bifold_model::Config;
+use bifold_report::diff::Side;
+use bifold_report::{Page, PageTable, Spread, grouped, text_table};
+use std::collections::BTreeMap;
+
+/// The figures of a task's configurations.
+#[derive(Debug, Clone)]
+pub struct Measured {
+    task: Task,
+    values: Vec<(Config, f64, f64, f64)>,
+}
+
+/// A combination of settings over its repeats.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Cell {
+    /// Program and settings, without repeats.
+    pub name: String,
+    /// The configuration.
+    pub config: Config,
+    /// Overhead in percent of the ideal run.
+    pub overhead: Spread,
+    /// TLB misses per 1000 instructions.
+    pub misses: Spread,
+    /// Exits per 1000 instructions.
+    pub exits: Spread,
+}
+
+/// A value of an axis against its first value.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Effect {
+    /// The axis.
+    pub axis: String,
+    /// Its first value.
+    pub from: String,
+    /// The other value.
+    pub to: String,
+    /// The program; none for all programs, whose means are the sample.
+    pub program: Option<String>,
+    /// The configuration.
+    pub config: Config,
+    /// Change of the overhead in percentage points: negative is cheaper.
+    pub points: Spread,
+}
+
+impl Measured {
+    /// The figures of a task's result.
+    pub fn of(task: &Task, side: &Side) -> Measured {
+        let totals = side.totals().next().into_iter().flatten();
+        let values = totals
+            .map(|(config, _, f)| (config, f.overhead_percent, f.tlb_misses_per_1000, f.exits_per_1000))
+            .collect();
+        Measured { task: task.clone(), values }
+    }
+}
+
+/// Every combination, in the order of tasks.
+pub fn cells(plan: &Plan, measured: &[Measured]) -> Vec<Cell> {
+    let mut cells: Vec<(String, Config, [Vec<f64>; 3])> = Vec::new();
+    let mut places: BTreeMap<(String, String), usize> = BTreeMap::new();
+    for m in measured {
+        let settings = m.task.settings.iter().filter(|(axis, _)| !plan.repeats.contains(axis));
+        let settings: String = settings.map(|(axis, value)| format!(" {axis}={value}")).collect();
+        let name = format!("{}{settings}", m.task.program);
+        for (config, overhead, misses, exits) in &m.values {
+            let place = *places.entry((name.clone(), config.name())).or_insert_with(|| {
+                cells.push((name.clone(), *config, Default::default()));
+                cells.len() - 1
+            });
+            let all = &mut cells[place].2;
+            [overhead, misses, exits].into_iter().zip(all).for_each(|(v, all)| all.push(*v));
+        }
+    }
+    let spread = |values: &[f64]| Spread::of(values).expect("a cell has a task");
+    let cell = |(name, config, [overhead, misses, exits]): (_, _, [Vec<f64>; 3])| Cell {
+        name,
+        config,
+        overhead: spread(&overhead),
+        misses: spread(&misses),
+        exits: spread(&exits),
+    };
+    cells.into_iter().map(cell).collect()
+}
+
+/// Each value of each axis against the axis's first value: program by program, and for all programs together.
+pub fn effects(plan: &Plan, measured: &[Measured]) -> Vec<Effect> {
+    let mut out = Vec::new();
+    for (axis, values) in plan.axes.iter().filter(|(axis, _)| !plan.repeats.contains(axis)) {
+        let Some((from, others)) = values.split_first() else { continue };
+        // Tasks that differ in this axis alone have the same key.
+        let key = |task: &Task| {
+            let others = task.settings.iter().filter(|(a, _)| a != axis).cloned();
+            (task.program.clone(), others.collect::<Vec<_>>())
+        };
+        let of_first = measured.iter().filter(|m| m.task.setting(axis) == Some(from));
+        let base: BTreeMap<_, _> = of_first.map(|m| (key(&m.task), m)).collect();
+        for to in others {
+            let mut differences: BTreeMap<(String, usize), Vec<f64>> = BTreeMap::new();
+            let mut configs: Vec<Config> = Vec::new();
+            for m in measured.iter().filter(|m| m.task.setting(axis) == Some(to)) {
+                let Some(base) = base.get(&key(&m.task)) else { continue };
+                for (config, overhead, ..) in &m.values {
+                    let Some((_, before, ..)) = base.values.iter().find(|(c, ..)| c == config) else { continue };
+                    let at = configs.iter().position(|c| c == config).unwrap_or_else(|| {
+                        configs.push(*config);
+                        configs.len() - 1
+                    });
+                    differences.entry((m.task.program.clone(), at)).or_default().push(overhead - before);
+                }
+            }
+            let effect = |program: Option<&String>, config: Config, values: &[f64]| {
+                let points = Spread::of(values)?;
+                let (axis, from, to) = (axis.clone(), from.clone(), to.clone());
+                Some(Effect { axis, from, to, program: program.cloned(), config, points })
+            };
+            for (at, config) in configs.iter().enumerate() {
+                let of_config: Vec<_> = differences.iter().filter(|((_, c), _)| *c == at).collect();
+                out.extend(of_config.iter().filter_map(|((program, _), d)| effect(Some(program), *config, d)));
+                if of_config.len() > 1 {
+                    let means = of_config.iter().filter_map(|(_, d)| Spread::of(d)).map(|s| s.mean);
+                    out.extend(effect(None, *config, &means.collect::<Vec<_>>()));
+                }
+            }
+        }
+    }
+    out
+}
+
+/// The 95 % interval in words.
+fn interval(s: &Spread) -> String {
+    s.ci95.map_or_else(|| "-".into(), |half| format!("±{half:.3}"))
+}
+
+/// Tables of combinations and differences.
+pub fn tables(plan: &Plan, measured: &[Measured]) -> Vec<PageTable> {
+    let repeats = match &plan.repeats[..] {
+        [] => "no axis repeats a measurement".into(),
+        axes => format!("n counts the repeats ({})", axes.join(", ")),
+    };
+    let cell = |c: Cell| {
+        let mut row = vec![c.name, c.config.name(), format!("{:.3}", c.overhead.mean), interval(&c.overhead)];
+        row.extend([format!("{:.3}", c.misses.mean), format!("{:.4}", c.exits.mean), grouped(c.overhead.n as u64)]);
+        row
+    };
+    let effect = |e: Effect| {
+        let clear = match e.points.ci95 {
+            Some(half) if e.points.mean.abs() > half => "yes",
+            Some(_) => "no",
+            None => "-",
+        };
+        let program = e.program.unwrap_or_else(|| "(all programs)".into());
+        let values = format!("{} -> {}", e.from, e.to);
+        let mean = format!("{:+.3}", e.points.mean);
+        vec![e.axis, values, program, e.config.name(), mean, interval(&e.points), clear.into(), grouped(e.points.n as u64)]
+    };
+    let combinations = PageTable {
+        title: "overhead of each combination".into(),
+        head: ["program and settings", "config", "overhead\n%", "95 %\ninterval", "TLB misses\n/1000 ins.", "exits\n/1000 ins.", "n"]
+            .map(String::from)
+            .into(),
+        rows: cells(plan, measured).into_iter().map(cell).collect(),
+        notes: vec![format!("Means; intervals are Student's t at 95 %, and {repeats}. All runs that agree have an interval of 0.")],
+    };
+    let differences = PageTable {
+        title: "what each value changes".into(),
+        head: ["axis", "values", "program", "config", "points", "95 %\ninterval", "differs", "n"].map(String::from).into(),
+        rows: effects(plan, measured).into_iter().map(effect).collect(),
+        notes: vec![
+            "The second value's overhead less the first's, in percentage points: negative is cheaper. n counts pairs of tasks \
+             that differ in this axis alone, and for all programs the programs. `differs`: 0 lies outside the paired t interval \
+             at 95 %."
+                .into(),
+        ],
+    };
+    vec![combinations, differences]
+}
+
+/// The tables for a terminal.
+pub fn text(plan: &Plan, measured: &[Measured]) -> String {
+    let shown = tables(plan, measured).into_iter().filter(|t| !t.rows.is_empty());
+    shown.map(|t| format!("{}\n{}", t.title, text_table(t.head, t.rows))).collect::<Vec<_>>().join("\n")
+}
+
+/// The page of a sweep.
+pub fn page(plan: &Plan, measured: &[Measured], name: &str) -> Page {
+    let all = plan.tasks.len();
+    let failed = all - measured.len();
+    let axes = plan.axes.iter().map(|(axis, values)| (axis.clone(), values.join(", ")));
+    Page {
+        version: plan.bifold.clone(),
+        brand: "Bifold sweep".into(),
+        title: name.into(),
+        verdict: format!("{} of {} tasks have results.", grouped(measured.len() as u64), grouped(all as u64)),
+        alarm: (failed > 0).then(|| format!("{} tasks have no result: means lack them.", grouped(failed as u64))),
+        about: "Programs under each combination of settings. Overheads are cycles beyond the ideal run, in percent of its cycles."
+            .into(),
+        facts: axes.collect(),
+        tables: tables(plan, measured),
+        ..Page::default()
+    }
+}
