@@ -41,7 +41,7 @@ PROFILE ?= profiles/epyc-zen5-guest.toml
 # Scale of the memory and of the times in experiments with sharing guests.
 SCALE ?= 1/8
 
-.PHONY: help setup bochs qemu build workspace reporter install uninstall deb release deny test-packages container demo test hwloc-trees docs kernel vmtest vmtest-long vmtest-debug vmtest-host kvm-tests validate-exits validate-exits-vcpus validate-formats validate-inside validate-reclaim validate-time lab-live lab-place lab-policies lab-modes lab-share lab-reclaim lab-reclaim-paging lab-builds published-times noise lab lint fuzz msrv bench clean
+.PHONY: help setup bochs qemu build workspace reporter install uninstall deb release deny test-packages container demo test test-python hwloc-trees docs kernel vmtest vmtest-long vmtest-debug vmtest-host kvm-tests validate-exits validate-exits-vcpus validate-formats validate-inside validate-reclaim validate-time lab-live lab-place lab-policies lab-modes lab-share lab-reclaim lab-reclaim-paging lab-builds published-times noise lab lint fuzz msrv bench clean
 help: ## list the targets
 	@sed -n 's/^\([a-z-]*\):.*## /make \1|/p' $(MAKEFILE_LIST) | while IFS='|' read -r a b; do printf '  %-20s %s\n' "$$a" "$$b"; done
 
@@ -107,6 +107,10 @@ container: setup ## build a container image of the packages of make deb, rootles
 test: setup ## run all tests
 	@tools/libvirt-schema --fetch || true
 	$(CARGO) test --workspace --locked --no-fail-fast
+	@tools/python-package test || [ $$? = 77 ]
+
+test-python: ## test the Python package and its notebook; pip installs what they use into target/python
+	@tools/python-package test
 
 hwloc-trees: setup ## compare the reader of /sys with hwloc on 47 machines' trees, which are fetched if they are missing
 	BIFOLD_HWLOC_TREES=must $(CARGO) test --locked -p bifold-host --test it hwloc
