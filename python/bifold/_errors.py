@@ -3,8 +3,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import importlib
 import os
+from collections.abc import Iterator
 from typing import Any, Union
 
 # What a path may be given as.
@@ -30,6 +32,17 @@ class RunError(BifoldError, RuntimeError):
     def __init__(self, status: int | None, message: str) -> None:
         super().__init__(message)
         self.status = status
+
+
+@contextlib.contextmanager
+def reading(path: PathLike) -> Iterator[None]:
+    """Where a document is taken apart: a value that has another form than the schema says is the file's error."""
+    try:
+        yield
+    except BifoldError:
+        raise
+    except (ArithmeticError, AttributeError, LookupError, TypeError, ValueError) as e:
+        raise FileError(path, f"damaged: a value has not the form of its schema ({type(e).__name__}: {e}); write it again") from e
 
 
 def optional(module: str, extra: str, what: str) -> Any:

@@ -7,11 +7,9 @@ import csv
 import io
 import json
 import os
-from collections.abc import Iterator, Mapping
-from pathlib import Path
 from typing import Any
 
-from ._errors import BifoldError, FileError, PathLike, optional
+from ._errors import BifoldError, FileError, PathLike, optional, reading
 from ._result import Result, Runs
 from ._table import Table, of_arrow
 from ._timeline import Timeline
@@ -52,12 +50,14 @@ def read_trace(path: PathLike) -> Table:
             raise FileError(path, f"traceEvents[{number}] is no event")
         args = event.get("args", {})
         if event.get("ph") == "M" and event.get("name") == "process_name":
-            names[event.get("pid")] = str(args.get("name", "")).partition(":")[0]
+            with reading(path):
+                names[event["pid"]] = str(args["name"]).partition(":")[0]
         elif event.get("ph") == "C":
             at = event.get("ts")
             if not isinstance(at, (int, float)):
                 raise FileError(path, f"traceEvents[{number}].ts is no number")
-            base = {"seconds": at / 1e6, "config": names.get(event.get("pid"), ""), "track": event.get("name")}
+            with reading(path):
+                base = {"seconds": at / 1e6, "config": names[event["pid"]], "track": event["name"]}
             rows += [{**base, "series": series, "value": value} for series, value in args.items()]
     return Table.of_rows(rows, {"seconds": "s"}, {"seconds": "Time of the ideal run."})
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from ._errors import FileError
+from ._errors import FileError, reading
 from ._table import Table
 
 _MODES = {"config": "Configuration: paging mode and size of the host's pages.", "mode": "Paging mode.", "host_page": "Size of the host's pages."}
@@ -35,9 +35,11 @@ class Result:
         self.status = status
         _need(document, path, "outcome", "configs")
         counters, figures = _need(document, path, "counters"), _need(document, path, "figures")
-        defined = [*counters, *figures]
-        self._units = {str(d["name"]): str(d["unit"]) for d in defined}
-        self._docs = {str(d["name"]): str(d["doc"]) for d in defined} | _MODES
+        with reading(path):
+            defined = [*counters, *figures]
+            self._units = {str(d["name"]): str(d["unit"]) for d in defined}
+            self._docs = {str(d["name"]): str(d["doc"]) for d in defined} | _MODES
+            _ = self.configs, self.name, self.warnings
 
     def __repr__(self) -> str:
         return f"<bifold.Result of {self.name or self.path}: {', '.join(self.configs)}>"
@@ -67,19 +69,21 @@ class Result:
 
     def totals(self) -> Table:
         """A row per configuration: all counters of the run, and the figures derived from them, such as ``overhead_percent``."""
-        configs = self.document["outcome"]["configs"]
-        rows = [{**_names(c), **_need(c, self.path, "total"), **(c.get("figures") or {})} for c in configs]
-        return Table.of_rows(rows, self._units, self._docs)
+        with reading(self.path):
+            configs = self.document["outcome"]["configs"]
+            rows = [{**_names(c), **_need(c, self.path, "total"), **(c.get("figures") or {})} for c in configs]
+            return Table.of_rows(rows, self._units, self._docs)
 
     def intervals(self) -> Table:
         """A row per configuration and interval: the counters over time. A baseline has none."""
-        outcome = self.document["outcome"]
-        starts, hertz = outcome.get("interval_starts") or [], _need(outcome, self.path, "frequency_hz")
-        rows = [
-            {"interval": number, "seconds": start / hertz, **_names(config), **sample}
-            for config in outcome["configs"]
-            for number, (start, sample) in enumerate(zip(starts, config.get("intervals") or []))
-        ]
+        with reading(self.path):
+            outcome = self.document["outcome"]
+            starts, hertz = outcome.get("interval_starts") or [], _need(outcome, self.path, "frequency_hz")
+            rows = [
+                {"interval": number, "seconds": start / hertz, **_names(config), **sample}
+                for config in outcome["configs"]
+                for number, (start, sample) in enumerate(zip(starts, config.get("intervals") or []))
+            ]
         docs = {"interval": "Number of the interval.", "seconds": "Its start, in the ideal run's time."}
         return Table.of_rows(rows, self._units | {"interval": "1", "seconds": "s"}, self._docs | docs)
 
@@ -93,10 +97,11 @@ class Result:
         where = self.document.get("where")
         if not where:
             raise FileError(self.path, "has no costs by place: run bifold compare --where")
-        names, rows = where["configs"], []
-        for place in where["rows" if view == "code" else "cause_rows"]:
-            about = {key: value for key, value in place.items() if key != "costs"}
-            rows += [{**about, "config": name, **cost} for name, cost in zip(names, place["costs"])]
+        rows: list[dict[str, Any]] = []
+        with reading(self.path):
+            for place in where["rows" if view == "code" else "cause_rows"]:
+                about = {key: value for key, value in place.items() if key != "costs"}
+                rows += [{**about, "config": name, **cost} for name, cost in zip(where["configs"], place["costs"])]
         return Table.of_rows(rows, self._units, self._docs)
 
 
@@ -107,7 +112,8 @@ class Runs:
         self.document = document
         self.path = path
         self.status = status
-        self.runs = [Result(run, f"{path} (runs[{i}])") for i, run in enumerate(_need(document, path, "runs"))]
+        with reading(path):
+            self.runs = [Result(run, f"{path} (runs[{i}])") for i, run in enumerate(_need(document, path, "runs"))]
 
     def __repr__(self) -> str:
         return f"<bifold.Runs of {len(self.runs)} runs>"

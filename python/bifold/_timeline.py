@@ -6,7 +6,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from ._errors import FileError
+from ._errors import FileError, reading
 from ._table import Table
 from ._units import DOCS, UNITS
 
@@ -55,16 +55,20 @@ class Timeline:
 
     def _runs(self) -> list[tuple[str, str, str, dict[str, list[int]]]]:
         runs = []
-        for number, pair in enumerate(self.document["pairs"]):
-            page = str(pair.get("host_page", ""))
-            for mode, run in pair.items():
-                if mode == "host_page":
-                    continue
-                counters = run.get("counters", {}) if isinstance(run, dict) else {}
-                values, length = counters.get("values"), counters.get("intervals")
-                if not isinstance(values, dict) or any(len(column) != length for column in values.values()):
-                    raise FileError(self.path, f"damaged: `pairs[{number}].{mode}.counters` has columns of different lengths")
-                runs.append((f"{mode}-{page.lower()}", mode, page, {"": [0] * int(length or 0), **values}))
+        with reading(self.path):
+            for number, pair in enumerate(self.document["pairs"]):
+                page = str(pair["host_page"])
+                for mode, run in pair.items():
+                    if mode == "host_page":
+                        continue
+                    values, length = run["counters"]["values"], run["counters"]["intervals"]
+                    if any(len(column) != length for column in values.values()):
+                        raise FileError(self.path, f"damaged: `pairs[{number}].{mode}.counters` has columns of different lengths")
+                    if any(type(n) is not int or n < 0 for column in values.values() for n in column):
+                        raise FileError(self.path, f"damaged: `pairs[{number}].{mode}.counters` has a value that is no count")
+                    # A timeline may hold no counter that differs from 0; a run of more intervals than columns confirm is damage.
+                    rows = length if values else 0
+                    runs.append((f"{mode}-{page.lower()}", mode, page, {"": [0] * rows, **values}))
         return runs
 
     def intervals(self) -> Table:

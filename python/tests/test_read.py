@@ -111,6 +111,39 @@ def test_a_file_that_is_cut_off_or_damaged_is_refused_by_name_or_read(data: Path
             assert str(file) in str(e)
 
 
+def nodes(value: Any) -> list[tuple[Any, Any]]:
+    """Every place in a document: its container and its key."""
+    keys = list(value) if isinstance(value, dict) else range(len(value)) if isinstance(value, list) else []
+    return [(value, key) for key in keys] + [place for key in keys for place in nodes(value[key])]
+
+
+def use(found: Any) -> None:
+    for made in (found,) if isinstance(found, bifold.Table) else (found.totals(), found.intervals()):
+        assert len(list(made)) == len(made)
+
+
+@pytest.mark.parametrize("name", ["fork.json", "fork-trace.json", "timeline"])
+def test_a_document_with_a_value_of_another_form_is_refused_by_name_or_read(data: Path, tmp_path: Path, name: str) -> None:
+    whole = (data / name).read_text() if name != "timeline" else json.dumps(bifold.read_timeline(data / "fork.timeline").document)
+    reader = READERS.get(name, bifold.read_timeline)
+    file, chance = tmp_path / name, random.Random(name)
+    refused = 0
+    for _ in range(150):
+        document = json.loads(whole)
+        container, key = chance.choice(nodes(document))
+        if chance.random() < 0.2:
+            del container[key]
+        else:
+            container[key] = chance.choice([None, True, -1, 1 << 70, 0.5, "x", [], [None], {}, {"x": [1]}])
+        file.write_text(json.dumps(document))
+        try:
+            use(reader(file))
+        except bifold.FileError as e:
+            assert str(file) in str(e)
+            refused += 1
+    assert refused > 0
+
+
 @pytest.mark.parametrize("name", READERS)
 def test_a_reader_refuses_the_files_of_the_others(data: Path, name: str) -> None:
     document = {"fork.json", "fork-baseline.json", "fork-trace.json", "fork.timeline"}
