@@ -7,6 +7,7 @@ from typing import Any
 
 from ._errors import FileError, reading
 from ._table import Table
+from ._units import DOCS, UNITS
 
 _MODES = {"config": "Configuration: paging mode and size of the host's pages.", "mode": "Paging mode.", "host_page": "Size of the host's pages."}
 
@@ -102,7 +103,7 @@ class Result:
             for place in where["rows" if view == "code" else "cause_rows"]:
                 about = {key: value for key, value in place.items() if key != "costs"}
                 rows += [{**about, "config": name, **cost} for name, cost in zip(where["configs"], place["costs"])]
-        return Table.of_rows(rows, self._units, self._docs)
+        return Table.of_rows(rows, UNITS | self._units, DOCS | self._docs)
 
 
 class Runs:

@@ -60,6 +60,21 @@ def test_a_timeline_agrees_with_the_result_of_the_same_run(data: Path) -> None:
         assert sum(rows["walk_cycles"]) == mine["walk_cycles"] == theirs["walk_cycles"]
 
 
+def test_costs_by_place_have_a_row_for_each_configuration(data: Path) -> None:
+    document = json.loads((data / "fork.json").read_text())
+    costs = [{"tlb_misses": n, "walk_cycles": 30 * n, "exits": 0, "vmm_cycles": 0, "walk_hidden_cycles": 0, "data_wait_cycles": -1} for n in (1, 2)]
+    place = {"process": "cc1", "binary": "cc1", "function": "parse", "mapping": "heap", "costs": costs}
+    document["where"] = {"configs": ["native", "nested-4k"], "rows": [place], "cause_rows": [{**place, "mapping": "system call"}]}
+    result = bifold.Result(document)
+    assert result.where().where(config="nested-4k")["walk_cycles"] == [60]
+    assert result.where("cause")["mapping"] == ["system call"] * 2
+    assert {name: result.where().units[name] for name in costs[0]} == dict.fromkeys(costs[0], "cycles") | {"tlb_misses": "1", "exits": "1"}
+    with pytest.raises(bifold.FileError, match="run bifold compare --where"):
+        bifold.read_result(data / "fork.json").where()
+    with pytest.raises(ValueError, match="'code' or 'cause'"):
+        result.where("both")
+
+
 def test_a_baseline_is_a_result_without_intervals(data: Path) -> None:
     baseline = bifold.read_result(data / "fork-baseline.json")
     assert baseline.totals()["walks"] == bifold.read_result(data / "fork.json").totals()["walks"]

@@ -19,9 +19,11 @@ def columns() -> dict[str, tuple[str, str, bool]]:
     """Unit, meaning and whether the values are text, of each column."""
     found: dict[str, tuple[str, str, bool]] = {}
     compare, rows = _json("compare-1.json"), _json("compare-rows-1.json")
-    for of in (compare["sample"], compare["figures"], rows["interval"], rows["total"]):
+    for of in (compare["place_costs"]["items"], compare["sample"], compare["figures"], rows["interval"], rows["total"]):
         for name, about in of["properties"].items():
             doc, _, unit = about.get("description", "").partition(" Unit: ")
+            # A whole number without a unit in its description is a count.
+            unit = unit or ("1" if about.get("type") == "integer" else "")
             text = about.get("type") == "string" or "const" in about or "enum" in about
             found[name] = (unit.rstrip("."), doc, text)
     for line in (ROOT / "docs/reference/stat.md").read_text(encoding="utf-8").splitlines():
