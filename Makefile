@@ -27,6 +27,8 @@ UNIT_TESTS ?=
 # Programs of `make validate-exits-vcpus` on 4 vCPUs, and those that run on 2 as well.
 VCPU_PROGRAMS = idle vcpus-invlpg vcpus-full vcpus-munmap vcpus-touch vcpus-fork vcpus-switch fork munmap-sweep switch-4
 VCPU_PROGRAMS_2 = touch-cold dontneed-refill mprotect-sweep exec many-processes
+# `make release` of a commit that is not to be released: --draft, or --twice to compare two builds to the byte.
+RELEASE ?=
 # Where `make install` installs, a prefix for packagers, and the build that is installed.
 PREFIX ?= /usr/local
 DESTDIR ?=
@@ -39,7 +41,7 @@ PROFILE ?= profiles/epyc-zen5-guest.toml
 # Scale of the memory and of the times in experiments with sharing guests.
 SCALE ?= 1/8
 
-.PHONY: help setup bochs qemu build workspace reporter install uninstall deb test-packages container demo test hwloc-trees docs kernel vmtest vmtest-long vmtest-debug vmtest-host kvm-tests validate-exits validate-exits-vcpus validate-formats validate-inside validate-reclaim validate-time lab-live lab-place lab-policies lab-modes lab-share lab-reclaim lab-reclaim-paging lab-builds lab-sweep published-times noise lab lint fuzz msrv bench clean
+.PHONY: help setup bochs qemu build workspace reporter install uninstall deb release deny test-packages container demo test test-python hwloc-trees docs kernel vmtest vmtest-long vmtest-debug vmtest-host kvm-tests validate-exits validate-exits-vcpus validate-formats validate-inside validate-reclaim validate-time lab-live lab-place lab-policies lab-modes lab-share lab-reclaim lab-reclaim-paging lab-builds lab-sweep published-times noise lab lint fuzz msrv bench clean
 help: ## list the targets
 	@sed -n 's/^\([a-z-]*\):.*## /make \1|/p' $(MAKEFILE_LIST) | while IFS='|' read -r a b; do printf '  %-20s %s\n' "$$a" "$$b"; done
 
@@ -54,7 +56,7 @@ workspace: setup ## build the command, the laboratory and the programs that meas
 
 # Static, and with a target directory of its own: otherwise the flag makes cargo rebuild everything else.
 reporter: setup ## build the program for guests, static: target/reporter/bifold-reporter
-	RUSTFLAGS="-C target-feature=+crt-static" $(CARGO) build --release --locked -p bifold-reporter --target-dir "$${CARGO_TARGET_DIR:-target}/reporter"
+	RUSTFLAGS="$${RUSTFLAGS:-} -C target-feature=+crt-static" $(CARGO) build --release --locked -p bifold-reporter --target-dir "$${CARGO_TARGET_DIR:-target}/reporter"
 	install -m 755 "$${CARGO_TARGET_DIR:-target}/reporter/release/bifold-reporter" "$${CARGO_TARGET_DIR:-target}/reporter/bifold-reporter"
 
 # The demo needs `compare` alone, so a first build leaves the other verbs out. A build that has them keeps them.
@@ -89,6 +91,12 @@ uninstall: ## remove what make install installed, with the same PREFIX and DESTD
 deb: setup ## build Debian packages, checked by lintian: target/deb
 	@tools/deb
 
+release: setup ## make a release's files of HEAD: source archive with all crates, packages, bill of materials, sums (RELEASE=--draft|--twice)
+	@tools/release $(RELEASE)
+
+deny: setup ## check crates by cargo-deny: licences, second versions, sources, advisories
+	@tools/deny
+
 test-packages: setup ## try the packages of make deb in clean Debian 12 and 13: docs/results/packages.md, 20 minutes, root (UBUNTU=URI)
 	@tools/test-packages -o docs/results/packages.md
 
@@ -99,6 +107,10 @@ container: setup ## build a container image of the packages of make deb, rootles
 test: setup ## run all tests
 	@tools/libvirt-schema --fetch || true
 	$(CARGO) test --workspace --locked --no-fail-fast
+	@tools/python-package test || [ $$? = 77 ]
+
+test-python: ## test the Python package and its notebook; pip installs what they use into target/python
+	@tools/python-package test
 
 hwloc-trees: setup ## compare the reader of /sys with hwloc on 47 machines' trees, which are fetched if they are missing
 	BIFOLD_HWLOC_TREES=must $(CARGO) test --locked -p bifold-host --test it hwloc

@@ -5,10 +5,12 @@
 //! The first paragraph of a comment on an option is what `-h` shows, all of it is what `--help` and the
 //! man pages show.
 
+#[cfg(feature = "noise")]
+use crate::noise;
 use crate::usage::UsageError;
 use crate::{cache, compare, diff, doctor, profile, status};
 #[cfg(feature = "host")]
-use crate::{ci, ctl, daemon, export, mode, noise, place, policy, reclaim, share, stat, sweep, top, tune};
+use crate::{ci, ctl, daemon, export, mode, place, policy, reclaim, share, stat, sweep, top, tune};
 use clap::error::{ContextKind, ContextValue, ErrorKind};
 use clap::{ArgMatches, Command, CommandFactory as _, FromArgMatches as _, Parser, Subcommand};
 use std::path::PathBuf;
@@ -25,28 +27,50 @@ use std::path::PathBuf;
     max_term_width = 100,
     subcommand_required = true,
     arg_required_else_help = true,
-    after_help = LEFT_OUT_IN_WORDS,
-    after_long_help = [LEFT_OUT_IN_WORDS, status::IN_WORDS].concat()
+    after_help = left_out_in_words(),
+    after_long_help = [&left_out_in_words(), status::IN_WORDS].concat()
 )]
 pub struct Cli {
     #[command(subcommand)]
     pub verb: Verb,
 }
 
-/// The verbs that this build leaves out.
-const LEFT_OUT: &[&str] = if cfg!(feature = "host") { &[] } else { OF_HOST };
-/// The verbs of the feature `host`.
-const OF_HOST: &[&str] =
-    &["ci", "tune", "sweep", "export", "policy", "stat", "top", "mode", "daemon", "ctl", "share", "place", "noise", "reclaim"];
-const LEFT_OUT_IN_WORDS: &str = if cfg!(feature = "host") {
-    ""
-} else {
-    "Without ci, tune, sweep, export, policy, stat, top, mode, daemon, ctl, share, place, noise and reclaim: `make build` adds them.\n\n"
-};
+/// The features of the crate: name, whether this build has it, its verbs.
+const FEATURES: [(&str, bool, &[&str]); 3] = [
+    (
+        "host",
+        cfg!(feature = "host"),
+        &[
+            "ci", "tune", "sweep", "export", "policy", "stat", "top", "mode", "daemon", "ctl", "share", "place", "reclaim",
+        ],
+    ),
+    ("noise", cfg!(feature = "noise"), &["noise"]),
+    ("train", cfg!(feature = "train"), &["policy train"]),
+];
 
-/// Whether this build leaves the verb out, or what stands below it: `share`, `share run`.
+/// The verbs that this build leaves out, for the help.
+fn left_out_in_words() -> String {
+    let all: Vec<&str> = FEATURES.iter().filter(|f| !f.1).flat_map(|f| f.2).copied().collect();
+    // `policy` says the same as `policy` and `policy train`.
+    let above = |verb: &str| verb.split_once(' ').is_some_and(|(above, _)| all.contains(&above));
+    let left: Vec<&str> = all.iter().copied().filter(|verb| !above(verb)).collect();
+    match &left[..] {
+        [] => String::new(),
+        [one] => format!("Without {one}: `make build` adds it.\n\n"),
+        [most @ .., last] => format!("Without {} and {last}: `make build` adds them.\n\n", most.join(", ")),
+    }
+}
+
+/// The feature for which this build lacks the verb, or what stands below it: `share`, `share run`, `policy train`.
+fn feature_of(verb: &str) -> Option<&'static str> {
+    let below =
+        |above: &str| verb.strip_prefix(above).is_some_and(|rest| rest.is_empty() || rest.starts_with(' '));
+    FEATURES.iter().find(|(_, built, verbs)| !built && verbs.iter().any(|v| below(v))).map(|f| f.0)
+}
+
+/// Whether this build leaves the verb out.
 pub fn is_left_out(verb: &str) -> bool {
-    verb.split(' ').next().is_some_and(|first| LEFT_OUT.contains(&first))
+    feature_of(verb).is_some()
 }
 
 /// The verbs. The help of a verb is the doc comment of its arguments.
@@ -80,7 +104,7 @@ pub enum Verb {
     Share(share::ShareArgs),
     #[cfg(feature = "host")]
     Place(place::PlaceArgs),
-    #[cfg(feature = "host")]
+    #[cfg(feature = "noise")]
     Noise(noise::NoiseArgs),
     #[cfg(feature = "host")]
     Reclaim(reclaim::ReclaimArgs),
@@ -121,9 +145,14 @@ pub struct VerbPath(Vec<String>);
 
 /// Parses the command line.
 pub fn parse() -> Result<(VerbPath, Verb), clap::Error> {
-    let first = std::env::args_os().nth(1).and_then(|word| word.into_string().ok());
-    if let Some(verb) = first.filter(|verb| is_left_out(verb)) {
-        let problem = format!("this build has no verb `{verb}`: build it with `make build` (feature `host`)");
+    let first: Vec<String> =
+        std::env::args_os().skip(1).take(2).map_while(|word| word.into_string().ok()).collect();
+    if let Some((words, feature)) =
+        (1..=first.len()).find_map(|n| Some((&first[..n], feature_of(&first[..n].join(" "))?)))
+    {
+        let verb = words.join(" ");
+        let problem =
+            format!("this build has no verb `{verb}`: build it with `make build` (feature `{feature}`)");
         return Err(Cli::command().error(ErrorKind::InvalidSubcommand, problem));
     }
     let matches = Cli::command().try_get_matches().map_err(|e| {
@@ -170,7 +199,7 @@ pub fn refused(verb: &VerbPath, error: &UsageError) -> clap::Error {
     parser(verb).error(error.kind, error)
 }
 
-#[cfg(all(test, feature = "host"))]
+#[cfg(test)]
 mod tests {
     use super::*;
 
@@ -180,9 +209,15 @@ mod tests {
     }
 
     #[test]
-    fn the_verbs_of_the_feature_are_verbs() {
-        let cli = Cli::command();
-        assert!(OF_HOST.iter().all(|verb| cli.find_subcommand(verb).is_some()));
+    fn a_build_has_the_verbs_of_its_features_and_no_others() {
+        let has = |verb: &str| {
+            let mut words = verb.split(' ');
+            words.try_fold(Cli::command(), |above, word| above.find_subcommand(word).cloned()).is_some()
+        };
+        for (feature, built, verbs) in FEATURES {
+            assert!(verbs.iter().all(|verb| has(verb) == built), "{feature}");
+            assert!(verbs.iter().all(|verb| is_left_out(&format!("{verb} x")) != built), "{feature}");
+        }
     }
 
     #[test]

@@ -37,7 +37,7 @@ mod guardian;
 mod manual;
 #[cfg(feature = "host")]
 mod mode;
-#[cfg(feature = "host")]
+#[cfg(feature = "noise")]
 mod noise;
 #[cfg(feature = "host")]
 mod place;
@@ -122,7 +122,7 @@ fn carry_out(verb: Verb) -> anyhow::Result<Status> {
         Verb::Share(args) => share::run(args),
         #[cfg(feature = "host")]
         Verb::Place(args) => place::run(args),
-        #[cfg(feature = "host")]
+        #[cfg(feature = "noise")]
         Verb::Noise(args) => noise::run(args),
         #[cfg(feature = "host")]
         Verb::Reclaim(args) => reclaim::run(args),

@@ -8,6 +8,7 @@ mod list;
 mod replay;
 mod setting;
 mod sweep;
+#[cfg(feature = "train")]
 mod train;
 
 use crate::status::{self, Status};
@@ -34,6 +35,7 @@ enum PolicyVerb {
     Compare(Box<compare::CompareArgs>),
     Intervals(Box<compare::IntervalsArgs>),
     Sweep(Box<sweep::SweepArgs>),
+    #[cfg(feature = "train")]
     Train(Box<train::TrainArgs>),
 }
 
@@ -45,6 +47,7 @@ pub fn run(args: PolicyArgs) -> anyhow::Result<Status> {
         PolicyVerb::Compare(args) => compare::compare(*args),
         PolicyVerb::Intervals(args) => compare::intervals(*args),
         PolicyVerb::Sweep(args) => sweep::run(*args),
+        #[cfg(feature = "train")]
         PolicyVerb::Train(args) => train::run(*args),
     }
 }

@@ -37,6 +37,7 @@ mod reclaim_qemu;
 mod reclaim_run;
 mod recordings;
 mod reference;
+mod release;
 mod runs;
 mod share;
 mod share_core;
