@@ -41,7 +41,8 @@ const FEATURES: [(&str, bool, &[&str]); 3] = [
         "host",
         cfg!(feature = "host"),
         &[
-            "ci", "tune", "sweep", "export", "policy", "stat", "top", "mode", "daemon", "ctl", "share", "place", "reclaim",
+            "ci", "tune", "sweep", "export", "policy", "stat", "top", "mode", "daemon", "ctl", "share",
+            "place", "reclaim",
         ],
     ),
     ("noise", cfg!(feature = "noise"), &["noise"]),

@@ -7,8 +7,11 @@
 use crate::plan::{Plan, Task};
 use bifold_model::Config;
 use bifold_report::diff::Side;
-use bifold_report::{Page, PageTable, Spread, grouped, text_table};
+use bifold_report::{Page, PageBar, PageBars, PageTable, Spread, grouped, text_table};
 use std::collections::BTreeMap;
+
+/// Most bars of the page's picture.
+const MOST_BARS: usize = 24;
 
 /// The figures of a task's configurations.
 #[derive(Debug, Clone)]
@@ -106,7 +109,9 @@ pub fn effects(plan: &Plan, measured: &[Measured]) -> Vec<Effect> {
             for m in measured.iter().filter(|m| m.task.setting(axis) == Some(to)) {
                 let Some(base) = base.get(&key(&m.task)) else { continue };
                 for (config, overhead, ..) in &m.values {
-                    let Some((_, before, ..)) = base.values.iter().find(|(c, ..)| c == config) else { continue };
+                    let Some((_, before, ..)) = base.values.iter().find(|(c, ..)| c == config) else {
+                        continue;
+                    };
                     let at = configs.iter().position(|c| c == config).unwrap_or_else(|| {
                         configs.push(*config);
                         configs.len() - 1
@@ -121,7 +126,9 @@ pub fn effects(plan: &Plan, measured: &[Measured]) -> Vec<Effect> {
             };
             for (at, config) in configs.iter().enumerate() {
                 let of_config: Vec<_> = differences.iter().filter(|((_, c), _)| *c == at).collect();
-                out.extend(of_config.iter().filter_map(|((program, _), d)| effect(Some(program), *config, d)));
+                out.extend(
+                    of_config.iter().filter_map(|((program, _), d)| effect(Some(program), *config, d)),
+                );
                 if of_config.len() > 1 {
                     let means = of_config.iter().filter_map(|(_, d)| Spread::of(d)).map(|s| s.mean);
                     out.extend(effect(None, *config, &means.collect::<Vec<_>>()));
@@ -145,7 +152,11 @@ pub fn tables(plan: &Plan, measured: &[Measured]) -> Vec<PageTable> {
     };
     let cell = |c: Cell| {
         let mut row = vec![c.name, c.config.name(), format!("{:.3}", c.overhead.mean), interval(&c.overhead)];
-        row.extend([format!("{:.3}", c.misses.mean), format!("{:.4}", c.exits.mean), grouped(c.overhead.n as u64)]);
+        row.extend([
+            format!("{:.3}", c.misses.mean),
+            format!("{:.4}", c.exits.mean),
+            grouped(c.overhead.n as u64),
+        ]);
         row
     };
     let effect = |e: Effect| {
@@ -157,15 +168,34 @@ pub fn tables(plan: &Plan, measured: &[Measured]) -> Vec<PageTable> {
         let program = e.program.unwrap_or_else(|| "(all programs)".into());
         let values = format!("{} -> {}", e.from, e.to);
         let mean = format!("{:+.3}", e.points.mean);
-        vec![e.axis, values, program, e.config.name(), mean, interval(&e.points), clear.into(), grouped(e.points.n as u64)]
+        vec![
+            e.axis,
+            values,
+            program,
+            e.config.name(),
+            mean,
+            interval(&e.points),
+            clear.into(),
+            grouped(e.points.n as u64),
+        ]
     };
     let combinations = PageTable {
         title: "overhead of each combination".into(),
-        head: ["program and settings", "config", "overhead\n%", "95 %\ninterval", "TLB misses\n/1000 ins.", "exits\n/1000 ins.", "n"]
-            .map(String::from)
-            .into(),
+        head: [
+            "program and settings",
+            "config",
+            "overhead\n%",
+            "95 %\ninterval",
+            "TLB misses\n/1000 ins.",
+            "exits\n/1000 ins.",
+            "n",
+        ]
+        .map(String::from)
+        .into(),
         rows: cells(plan, measured).into_iter().map(cell).collect(),
-        notes: vec![format!("Means; intervals are Student's t at 95 %, and {repeats}. All runs that agree have an interval of 0.")],
+        notes: vec![format!(
+            "Means; intervals are Student's t at 95 %, and {repeats}. All runs that agree have an interval of 0."
+        )],
     };
     let differences = PageTable {
         title: "what each value changes".into(),
@@ -187,6 +217,28 @@ pub fn text(plan: &Plan, measured: &[Measured]) -> String {
     shown.map(|t| format!("{}\n{}", t.title, text_table(t.head, t.rows))).collect::<Vec<_>>().join("\n")
 }
 
+/// The largest differences as bars with their intervals; none without a difference.
+fn bars(effects: &[Effect]) -> Option<PageBars> {
+    let mut shown: Vec<&Effect> = effects.iter().filter(|e| e.program.is_some()).collect();
+    shown.sort_by(|a, b| b.points.mean.abs().total_cmp(&a.points.mean.abs()));
+    shown.truncate(MOST_BARS);
+    let bar = |e: &&Effect| {
+        let half = e.points.ci95.unwrap_or(0.0);
+        let program = e.program.as_deref().unwrap_or_default();
+        PageBar {
+            name: format!("{} {} -> {}, {program}, {}", e.axis, e.from, e.to, e.config.name()),
+            value: e.points.mean,
+            low: e.points.mean - half,
+            high: e.points.mean + half,
+        }
+    };
+    (!shown.is_empty()).then(|| PageBars {
+        title: "what each value changes, the largest first".into(),
+        unit: "percentage points of overhead".into(),
+        bars: shown.iter().map(bar).collect(),
+    })
+}
+
 /// The page of a sweep.
 pub fn page(plan: &Plan, measured: &[Measured], name: &str) -> Page {
     let all = plan.tasks.len();
@@ -194,14 +246,79 @@ pub fn page(plan: &Plan, measured: &[Measured], name: &str) -> Page {
     let axes = plan.axes.iter().map(|(axis, values)| (axis.clone(), values.join(", ")));
     Page {
         version: plan.bifold.clone(),
-        brand: "Bifold sweep".into(),
+        brand: "sweep".into(),
         title: name.into(),
         verdict: format!("{} of {} tasks have results.", grouped(measured.len() as u64), grouped(all as u64)),
         alarm: (failed > 0).then(|| format!("{} tasks have no result: means lack them.", grouped(failed as u64))),
         about: "Programs under each combination of settings. Overheads are cycles beyond the ideal run, in percent of its cycles."
             .into(),
         facts: axes.collect(),
+        bars: bars(&effects(plan, measured)),
         tables: tables(plan, measured),
         ..Page::default()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::Spec;
+    use std::path::Path;
+
+    /// Tasks whose overhead is a sum of parts: of the program, of each value, and of the seed.
+    fn measured() -> (Plan, Vec<Measured>) {
+        let text = "[programs.a]\ngenerate = 't'\n[programs.b]\ngenerate = 't'\n\
+             [axes]\nseed = [1, 2, 3]\nthp = ['always', 'never']\nprofile = ['x', 'y', 'z']\n";
+        let plan = Spec::plan_of(text, Path::new("t"), Path::new("/")).unwrap();
+        let config = Config::from_name("nested-4k").unwrap();
+        let of = |t: &Task| {
+            let program = if t.program == "a" { 10.0 } else { 100.0 };
+            let thp = if t.setting("thp") == Some("never") { 4.0 } else { 0.0 };
+            let profile = match t.setting("profile") {
+                Some("y") => 1.0,
+                Some("z") if t.program == "a" => -2.0,
+                _ => 0.0,
+            };
+            let seed: f64 = t.setting("seed").unwrap().parse().unwrap();
+            let overhead = program + thp + profile + seed / 8.0;
+            Measured { task: t.clone(), values: vec![(config, overhead, 1.0, 2.0)] }
+        };
+        let measured = plan.tasks.iter().map(of).collect();
+        (plan, measured)
+    }
+
+    #[test]
+    fn a_value_changes_its_part_alone() {
+        let (plan, measured) = measured();
+        let all = effects(&plan, &measured);
+        let of = |axis: &str, to: &str, program: Option<&str>| {
+            let found = |e: &&Effect| e.axis == axis && e.to == to && e.program.as_deref() == program;
+            all.iter().find(found).unwrap().points
+        };
+        // Three profiles and three seeds are nine pairs, whose differences agree.
+        let thp = of("thp", "never", Some("b"));
+        assert_eq!((thp.n, thp.mean, thp.ci95), (9, 4.0, Some(0.0)));
+        assert_eq!(of("profile", "z", Some("a")).mean, -2.0);
+        let of_all = of("profile", "z", None);
+        assert_eq!((of_all.n, of_all.mean), (2, -1.0));
+        assert!(of_all.ci95.unwrap() > 1.0, "two programs that differ say little of others");
+        // The seed repeats, and is no axis of its own.
+        assert!(all.iter().all(|e| e.axis != "seed"));
+        let cells = cells(&plan, &measured);
+        assert_eq!(cells.len(), 2 * 2 * 3);
+        assert!(cells.iter().all(|c| c.overhead.n == 3 && (c.overhead.sd.unwrap() - 0.125).abs() < 1e-9));
+    }
+
+    #[test]
+    fn tasks_without_their_pair_are_left_out() {
+        let (plan, mut measured) = measured();
+        measured.retain(|m| {
+            m.task.program == "a" && (m.task.setting("thp") == Some("never") || m.task.number % 2 == 0)
+        });
+        let pairs: usize =
+            effects(&plan, &measured).iter().filter(|e| e.axis == "thp").map(|e| e.points.n).sum();
+        let first = measured.iter().filter(|m| m.task.setting("thp") == Some("always")).count();
+        assert_eq!(pairs, first);
+        assert!(effects(&plan, &[]).is_empty());
     }
 }

@@ -244,7 +244,11 @@ impl Folder {
     /// If there is none.
     pub fn task(&self, number: usize) -> Result<&Task, FolderError> {
         let last = self.plan.tasks.len() - 1;
-        self.plan.tasks.get(number).ok_or_else(|| FolderError::NoTask { path: self.path.clone(), number, last })
+        self.plan.tasks.get(number).ok_or_else(|| FolderError::NoTask {
+            path: self.path.clone(),
+            number,
+            last,
+        })
     }
 
     fn file(&self, part: &str, task: usize, end: &str) -> PathBuf {
@@ -320,7 +324,8 @@ impl Folder {
     /// # Errors
     /// If the note cannot be written.
     pub fn fail(&self, task: usize, why: &str) -> Result<(), FolderError> {
-        let most = why.char_indices().map(|(i, _)| i).find(|i| *i >= MOST_TEXT as usize - 1).unwrap_or(why.len());
+        let most =
+            why.char_indices().map(|(i, _)| i).find(|i| *i >= MOST_TEXT as usize - 1).unwrap_or(why.len());
         write(&self.file("failed", task, ".txt"), &[&why.as_bytes()[..most], b"\n"])
     }
 
@@ -336,8 +341,8 @@ impl Folder {
         };
         let bad = |problem: String| FolderError::Result { path: path.clone(), problem };
         let end = bytes.iter().position(|b| *b == b'\n').unwrap_or(bytes.len());
-        let head: Head =
-            serde_json::from_slice(&bytes[..end]).map_err(|e| bad(format!("is no result of a sweep: {e}")))?;
+        let head: Head = serde_json::from_slice(&bytes[..end])
+            .map_err(|e| bad(format!("is no result of a sweep: {e}")))?;
         if (head.schema.as_str(), head.sweep.as_str(), head.task) != (RESULT, &self.identity, task) {
             return Err(bad(format!(
                 "is the result of task {} of sweep {}, and belongs to no task of this one: remove it",
@@ -373,7 +378,12 @@ fn judged(path: &Path, document: &[u8]) -> Result<Side, FolderError> {
     let ended: Ended = serde_json::from_slice(document).map_err(|e| bad(e.to_string()))?;
     match (side.partial(), ended.exit) {
         (Some(partial), _) => Err(bad(format!("the run is not whole: {}", partial.describe()))),
-        (None, Some(exit)) if !matches!(exit, CommandExit::Code(0) | CommandExit::AfterRegion | CommandExit::AccurateEnough) => {
+        (None, Some(exit))
+            if !matches!(
+                exit,
+                CommandExit::Code(0) | CommandExit::AfterRegion | CommandExit::AccurateEnough
+            ) =>
+        {
             Err(bad(format!("the command failed: {}", exit.describe())))
         }
         _ => Ok(side),

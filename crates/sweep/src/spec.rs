@@ -10,8 +10,24 @@ use std::path::{Path, PathBuf};
 const MOST_TASKS: usize = 100_000;
 /// Options of `compare` that a sweep gives itself, or that a task cannot have: its only output is its result.
 const OWN: [&str; 18] = [
-    "--baseline", "--save-baseline", "--worse-than", "--format", "--output", "-o", "--quiet", "-q", "--report", "--runs",
-    "--timeline", "--trace", "--pprof", "--flames", "--keep", "--generate", "--help", "-h",
+    "--baseline",
+    "--save-baseline",
+    "--worse-than",
+    "--format",
+    "--output",
+    "-o",
+    "--quiet",
+    "-q",
+    "--report",
+    "--runs",
+    "--timeline",
+    "--trace",
+    "--pprof",
+    "--flames",
+    "--keep",
+    "--generate",
+    "--help",
+    "-h",
 ];
 
 /// Why a description of a sweep cannot be used.
@@ -331,7 +347,10 @@ mod tests {
         assert_eq!((first.program.as_str(), first.command[0].as_str()), ("cc", "gcc"));
         let options = ["--configs=nested-4k", "--where", "--fast", "--memory", "8G", "--vcpus=2", "--seed=1"];
         assert_eq!(first.args, options);
-        assert_eq!(first.settings, [("fast", "true"), ("guest", "big"), ("seed", "1")].map(|(a, b)| (a.into(), b.into())));
+        assert_eq!(
+            first.settings,
+            [("fast", "true"), ("guest", "big"), ("seed", "1")].map(|(a, b)| (a.into(), b.into()))
+        );
         let last = plan.tasks.last().unwrap();
         assert_eq!(last.args, ["--configs=nested-4k", "--seed=2", "--generate=gups:100"]);
         assert_eq!(plan.tasks.iter().map(|t| t.number).collect::<Vec<_>>(), (0..10).collect::<Vec<_>>());
@@ -356,10 +375,17 @@ mod tests {
             (format!("repeats = ['x']\n{one}"), "names x, which is no axis"),
             (format!("{one}axes = ['x']"), "names x, which is no axis"),
             ("[programs.a]\ngenerate = 't'\nenv = { A = '1' }".into(), "is for a command"),
-            (format!("{one}[axes]\na = [{0}]\nb = [{0}]", (0..400).map(|i| i.to_string() + ",").collect::<String>()), "sweep in parts"),
+            (
+                format!(
+                    "{one}[axes]\na = [{0}]\nb = [{0}]",
+                    (0..400).map(|i| i.to_string() + ",").collect::<String>()
+                ),
+                "sweep in parts",
+            ),
         ] {
             let e = plan(&text).unwrap_err();
-            let e = format!("{e}: {}", std::error::Error::source(&e).map_or(String::new(), |s| s.to_string()));
+            let e =
+                format!("{e}: {}", std::error::Error::source(&e).map_or(String::new(), |s| s.to_string()));
             assert!(e.contains(says), "{text:?}: {e}");
         }
     }

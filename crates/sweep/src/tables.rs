@@ -163,7 +163,12 @@ const MADE: [Declared; 20] = [
     ("qemu", "", Kind::Text, "Version of QEMU."),
     ("region", "", Kind::Text, "The part of the command that was recorded; unknown for all of it."),
     ("partial", "", Kind::Text, "Why the events end before the command; unknown if they do not."),
-    ("failed_checks", "1", Kind::Count, "Self-checks that disagreed: figures with any are not to be trusted."),
+    (
+        "failed_checks",
+        "1",
+        Kind::Count,
+        "Self-checks that disagreed: figures with any are not to be trusted.",
+    ),
 ];
 
 const INTERVAL: [Declared; 2] = [
@@ -349,7 +354,8 @@ fn of_timeline(timeline: &Timeline) -> Vec<Row> {
 /// A row for each view, place and configuration.
 fn places(path: &str, side: &Side, bytes: &[u8]) -> Result<Vec<Row>, TableError> {
     let Some(places) = document(path, bytes)?.places else { return Ok(Vec::new()) };
-    let configs: Vec<Config> = side.totals().next().into_iter().flatten().map(|(config, ..)| config).collect();
+    let configs: Vec<Config> =
+        side.totals().next().into_iter().flatten().map(|(config, ..)| config).collect();
     let bad = || TableError::Content {
         path: path.into(),
         problem: "the costs under `where` are not those of its configurations".into(),
@@ -416,7 +422,8 @@ mod tests {
         let source = Source::of(path, std::fs::read(path).unwrap()).unwrap();
         let Source::Timeline(timeline) = &source else { panic!("a timeline is one") };
         let rows = Table::Intervals.rows(path, &source).unwrap();
-        let expected: usize = timeline.pages.iter().flat_map(|p| p.modes.iter()).map(|(_, r)| r.samples.len()).sum();
+        let expected: usize =
+            timeline.pages.iter().flat_map(|p| p.modes.iter()).map(|(_, r)| r.samples.len()).sum();
         assert_eq!(rows.len(), expected);
         let columns = Table::Intervals.columns();
         assert!(rows.iter().all(|r| r.len() == columns.len()));

@@ -78,7 +78,7 @@ impl<W> Remembering<W> {
     fn note<T>(&self, result: io::Result<T>) -> io::Result<T> {
         result.map_err(|e| {
             let copy = e.raw_os_error().map_or(e.kind().into(), io::Error::from_raw_os_error);
-            self.failed.lock().expect("nobody panics with it").get_or_insert(copy);
+            self.failed.lock().expect("no panic happens while it is held").get_or_insert(copy);
             e
         })
     }
@@ -110,7 +110,8 @@ fn schema(name: &str, columns: &[Column]) -> Schema {
     };
     let units = columns.iter().filter(|c| !c.unit.is_empty());
     let units: serde_json::Map<_, _> = units.map(|c| (c.name.to_string(), c.unit.as_ref().into())).collect();
-    let about = [("bifold.schema", name.to_owned()), ("bifold.units", serde_json::Value::from(units).to_string())];
+    let about =
+        [("bifold.schema", name.to_owned()), ("bifold.units", serde_json::Value::from(units).to_string())];
     let about: HashMap<_, _> = about.into_iter().map(|(key, text)| (key.to_owned(), text)).collect();
     Schema::new_with_metadata(columns.iter().map(field).collect::<Vec<_>>(), about)
 }
@@ -136,17 +137,13 @@ impl<W: Write + Send> TableWriter<W> {
                     .set_created_by(format!("bifold {}", env!("CARGO_PKG_VERSION")))
                     .set_compression(Compression::ZSTD(ZstdLevel::default()))
                     .build();
-                // The schema that Arrow keeps in the file has the units of fields. Maps of several keys have no order,
-                // so the file's own metadata stay out of it.
-                let fields = Arc::new(Schema::new(schema.fields.clone()));
-                let writer = ArrowWriter::try_new(to, fields, Some(properties)).map_err(io::Error::other).map_err(error)?;
+                let writer = ArrowWriter::try_new(to, schema.clone(), Some(properties));
+                let writer = writer.map_err(io::Error::other).map_err(error)?;
                 To::Parquet(Box::new(writer))
             }
-            Format::Arrow => To::Arrow(Box::new(FileWriter::try_new(to, &schema).map_err(io::Error::other).map_err(error)?)),
-        };
-        let schema = match to {
-            To::Parquet(_) => Arc::new(Schema::new(schema.fields.clone())),
-            To::Arrow(_) => schema,
+            Format::Arrow => To::Arrow(Box::new(
+                FileWriter::try_new(to, &schema).map_err(io::Error::other).map_err(error)?,
+            )),
         };
         Ok(TableWriter { to, failed, schema, columns: columns.iter().map(Cells::of).collect(), rows: 0 })
     }
@@ -199,7 +196,7 @@ impl<W: Write + Send> TableWriter<W> {
 
 /// The system's error behind a library's, if there was one.
 fn system(failed: &Mutex<Option<io::Error>>, e: io::Error) -> io::Error {
-    failed.lock().expect("nobody panics with it").take().unwrap_or(e)
+    failed.lock().expect("no panic happens while it is held").take().unwrap_or(e)
 }
 
 #[cfg(test)]
@@ -222,7 +219,11 @@ mod tests {
         if i % 3 == 0 {
             return [Value::Unknown, Value::Unknown, Value::Unknown];
         }
-        [Value::Text(format!("n{i}").into()), Value::Count(u64::MAX - i as u64), Value::Number(i as f64 / 7.0)]
+        [
+            Value::Text(format!("n{i}").into()),
+            Value::Count(u64::MAX - i as u64),
+            Value::Number(i as f64 / 7.0),
+        ]
     }
 
     fn written(format: Format, rows: usize) -> Vec<u8> {
@@ -235,7 +236,8 @@ mod tests {
     fn same(batches: impl Iterator<Item = RecordBatch>, rows: usize) {
         let mut i = 0;
         for batch in batches {
-            let (names, counts) = (batch.column(0).as_string::<i32>(), batch.column(1).as_primitive::<UInt64Type>());
+            let (names, counts) =
+                (batch.column(0).as_string::<i32>(), batch.column(1).as_primitive::<UInt64Type>());
             let numbers = batch.column(2).as_primitive::<Float64Type>();
             for (at, ((name, count), number)) in names.iter().zip(counts).zip(numbers).enumerate() {
                 let found = [name.into(), count.into(), Value::from(number)];

@@ -34,7 +34,13 @@ pub struct ExportArgs {
     pub output: PathBuf,
 
     /// The rows: `results` for each configuration, `intervals` over time, `places` of --where
-    #[arg(long, value_enum, default_value = "results", hide_possible_values = true, value_name = "results|intervals|places")]
+    #[arg(
+        long,
+        value_enum,
+        default_value = "results",
+        hide_possible_values = true,
+        value_name = "results|intervals|places"
+    )]
     pub table: TableName,
 
     /// No notes on stderr
@@ -71,7 +77,8 @@ pub fn run(args: ExportArgs) -> anyhow::Result<Status> {
     let mut rows = Rows::new(format, &table.schema(), vec![column], table)?;
     for path in &args.files {
         let shown = path.display().to_string();
-        let bytes = bifold_trace::bounded::read(path, MOST_BYTES).with_context(|| format!("cannot read {shown}"))?;
+        let bytes =
+            bifold_trace::bounded::read(path, MOST_BYTES).with_context(|| format!("cannot read {shown}"))?;
         let source = Source::of(&shown, bytes)?;
         for row in table.rows(&shown, &source)? {
             rows.push(vec![Value::Text(shown.clone().into())], row)?;
@@ -129,7 +136,9 @@ impl Rows {
     /// If the head cannot be made.
     pub fn of(format: TableFormat, schema: &str, columns: &[Column]) -> anyhow::Result<Rows> {
         Ok(Rows(match format {
-            TableFormat::Typed(format) => To::Typed(TableWriter::new(format, schema, columns, Vec::new())?.into()),
+            TableFormat::Typed(format) => {
+                To::Typed(TableWriter::new(format, schema, columns, Vec::new())?.into())
+            }
             TableFormat::Csv => {
                 let mut writer = csv::Writer::from_writer(Vec::new());
                 writer.write_record(columns.iter().map(|c| c.name.as_ref()))?;

@@ -41,7 +41,11 @@ pub fn run(args: &StatArgs) -> anyhow::Result<Status> {
 /// Carries out the verb on a host.
 fn stat(host: Host, (pmu, no_pmu): (Option<Pmu>, Option<NoPmu>), args: &StatArgs) -> anyhow::Result<Status> {
     if args.exits && args.format == StatFormat::Table {
-        return Err(UsageError::conflict("--exits", "needs a format with rows: csv, jsonl, parquet or arrow").into());
+        return Err(UsageError::conflict(
+            "--exits",
+            "needs a format with rows: csv, jsonl, parquet or arrow",
+        )
+        .into());
     }
     let stop = stop_on_signals()?;
     let files = FileLimit::raise().context("cannot raise the limit of open files")?;

@@ -131,7 +131,13 @@ pub struct MergeArgs {
     pub output: PathBuf,
 
     /// The rows: `results` for each configuration, `intervals` over time, `places` of --where, `tasks`
-    #[arg(long, value_enum, default_value = "results", hide_possible_values = true, value_name = "results|intervals|places|tasks")]
+    #[arg(
+        long,
+        value_enum,
+        default_value = "results",
+        hide_possible_values = true,
+        value_name = "results|intervals|places|tasks"
+    )]
     pub table: MergedTable,
 
     /// Leave out tasks without a result, instead of refusing

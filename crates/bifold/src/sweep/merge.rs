@@ -16,7 +16,10 @@ use std::collections::{BTreeMap, BTreeSet};
 pub fn run(args: &MergeArgs) -> anyhow::Result<Status> {
     let format = format_of(&args.output)?;
     let plan_file = args.folder.join("sweep.json");
-    distinct(&named([("the sweep", Some(plan_file.as_path()))]), &named([("--output", Some(args.output.as_path()))]))?;
+    distinct(
+        &named([("the sweep", Some(plan_file.as_path()))]),
+        &named([("--output", Some(args.output.as_path()))]),
+    )?;
     let folder = Folder::open(&args.folder)?;
     let plan = folder.plan();
     let left = plan.tasks.iter().filter(|t| !folder.is_done(t.number)).count();
@@ -77,10 +80,15 @@ impl<'a> Same<'a> {
     fn check(&mut self, task: &'a Task, made: &Made) -> anyhow::Result<()> {
         if let Some(guest) = &made.guest {
             let version = |v: &Option<String>| v.clone().unwrap_or_else(|| "unknown".into());
-            self.guests.insert(format!("kernel {} under QEMU {}", version(&guest.kernel), version(&guest.qemu)));
+            self.guests.insert(format!(
+                "kernel {} under QEMU {}",
+                version(&guest.kernel),
+                version(&guest.qemu)
+            ));
         }
         let hash = made.config_hash.as_str();
-        let is_of_profile = |o: &&String| ["--profile", "--set"].iter().any(|p| o.split('=').next() == Some(p));
+        let is_of_profile =
+            |o: &&String| ["--profile", "--set"].iter().any(|p| o.split('=').next() == Some(p));
         let mut options: Vec<&str> = task.args.iter().filter(is_of_profile).map(String::as_str).collect();
         // An option and its value may be two words.
         let pairs = task.args.windows(2).filter(|w| w[0] == "--profile" || w[0] == "--set");
@@ -88,7 +96,7 @@ impl<'a> Same<'a> {
         match self.profiles.get(&options) {
             Some((other, with)) if other != hash => bail!(
                 "tasks {} and {} have the same profile by name, and another one by content: the file changed between them, or \
-                 differs between machines. Make the sweep anew",
+                 differs between machines. Make the sweep again",
                 with.number,
                 task.number
             ),
@@ -108,7 +116,8 @@ fn first(plan: &Plan) -> Vec<Column> {
         Column::new("name", "", "Name of the program in the sweep's description.", Kind::Text),
     ];
     let doc = "Value of the axis; unknown where the program does not vary it.";
-    columns.extend(plan.axes.iter().map(|(axis, _)| Column::new(format!("axis_{axis}"), "", doc, Kind::Text)));
+    columns
+        .extend(plan.axes.iter().map(|(axis, _)| Column::new(format!("axis_{axis}"), "", doc, Kind::Text)));
     columns
 }
 

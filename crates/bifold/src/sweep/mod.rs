@@ -46,7 +46,10 @@ fn new(args: &NewArgs) -> anyhow::Result<Status> {
     print(&format!("{n}\n"))?;
     let words = if n == 1 { "task" } else { "tasks" };
     let at = args.folder.display();
-    note(!args.quiet, format_args!("{} {words} in {at}: `bifold sweep run {at}` runs them", grouped(n as u64)));
+    note(
+        !args.quiet,
+        format_args!("{} {words} in {at}: `bifold sweep run {at}` runs them", grouped(n as u64)),
+    );
     Ok(Status::Done)
 }
 
@@ -60,7 +63,9 @@ fn understood(task: &Task) -> anyhow::Result<()> {
         Err(e) => {
             let text = e.to_string();
             let text = text.lines().next().unwrap_or_default().trim_start_matches("error: ").to_owned();
-            Err(UsageError::conflict("`compare`", format!("does not take the task's options: {text}")).failing().into())
+            Err(UsageError::conflict("`compare`", format!("does not take the task's options: {text}"))
+                .failing()
+                .into())
         }
     }
 }
@@ -103,7 +108,12 @@ fn status(args: &StatusArgs) -> anyhow::Result<Status> {
                 let _ = writeln!(out, "{word:<8} {:>7}", grouped(n as u64));
             });
             for (task, failure) in failures.iter().take(SHOWN) {
-                let _ = writeln!(out, "\nFAILED   {}\n         {}", task.words(), failure.why.replace('\n', "\n         "));
+                let _ = writeln!(
+                    out,
+                    "\nFAILED   {}\n         {}",
+                    task.words(),
+                    failure.why.replace('\n', "\n         ")
+                );
             }
             if failures.len() > SHOWN {
                 let _ = writeln!(out, "\n{} more failed: --format json has all", failures.len() - SHOWN);

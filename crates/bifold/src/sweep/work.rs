@@ -66,7 +66,10 @@ pub fn run(args: &RunArgs) -> anyhow::Result<Status> {
     let (done, failed, others) = (counts.of(0), counts.of(1), counts.of(2));
     if chosen.len() > 1 {
         let of_others = if others > 0 { format!(", {others} left to other workers") } else { String::new() };
-        note(!args.quiet, format_args!("{done} of {} tasks have results, {failed} failed{of_others}", chosen.len()));
+        note(
+            !args.quiet,
+            format_args!("{done} of {} tasks have results, {failed} failed{of_others}", chosen.len()),
+        );
     }
     Ok(match () {
         () if stop.load(Ordering::Relaxed) => Status::OfCommand(CommandExit::Interrupted),
@@ -127,13 +130,17 @@ impl Worker<'_> {
         if self.stop.load(Ordering::Relaxed) {
             return Ok(Did::Stopped);
         }
-        let kept = tried.and_then(|document| Ok(self.folder.keep(number, &document, begun.elapsed().as_secs_f64())?));
+        let kept = tried
+            .and_then(|document| Ok(self.folder.keep(number, &document, begun.elapsed().as_secs_f64())?));
         let Err(e) = kept else { return Ok(Did::Finished) };
         if let Some(FolderError::Io { .. }) = e.downcast_ref() {
             return Err(e);
         }
         let why = format!("{e:#}");
-        note(!self.quiet, format_args!("task {} failed: {}", task.words(), why.lines().next().unwrap_or_default()));
+        note(
+            !self.quiet,
+            format_args!("task {} failed: {}", task.words(), why.lines().next().unwrap_or_default()),
+        );
         self.folder.fail(number, &why)?;
         Ok(Did::Failed)
     }

@@ -20,15 +20,20 @@ fn a_table_has_the_counts_of_its_results() {
     let of = |args: &str| bifold_in(dir.path(), args);
     let compare = "compare -q --format json --configs native,nested-4k,shadow-2m --interval 0.001";
     of(&format!("{compare} --generate t:3000 -o a.json")).quietly();
-    of(&format!("{compare} --generate gups:3000 --seed 7 -o b.json")).quietly();
+    of(&format!("{compare} --generate gups:60000 --seed 7 -o b.json")).quietly();
     of("export -q a.json b.json -o r.csv").quietly();
     let rows = csv(&dir.path().join("r.csv"));
     assert_eq!(rows.len(), 6);
-    for (row, (file, i)) in rows.iter().zip(["a.json", "b.json"].into_iter().flat_map(|f| [(f, 0), (f, 1), (f, 2)])) {
+    for (row, (file, i)) in
+        rows.iter().zip(["a.json", "b.json"].into_iter().flat_map(|f| [(f, 0), (f, 1), (f, 2)]))
+    {
         let document = std::fs::read(dir.path().join(file)).unwrap();
         let v: Value = serde_json::from_slice(&document).unwrap();
         let config = &v["outcome"]["configs"][i];
-        assert_eq!((row["file"].as_str(), &row["config"]), (file, &config["name"].as_str().unwrap().to_owned()));
+        assert_eq!(
+            (row["file"].as_str(), &row["config"]),
+            (file, &config["name"].as_str().unwrap().to_owned())
+        );
         for (name, value) in config["total"].as_object().unwrap() {
             assert_eq!(row[name], value.to_string(), "{file} {name}");
         }

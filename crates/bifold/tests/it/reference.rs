@@ -92,7 +92,9 @@ fn the_page_of_tables_is_their_declaration() {
     );
     for table in bifold_sweep::tables::Table::ALL {
         let what = match table.name() {
-            "results" => "A row for each configuration of each run: how it was made, counters of the whole run, and figures.",
+            "results" => {
+                "A row for each configuration of each run: how it was made, counters of the whole run, and figures."
+            }
             "intervals" => "A row for each interval and configuration, of a result or a timeline.",
             _ => "A row for each place and configuration of a run with `--where`.",
         };
@@ -107,7 +109,8 @@ fn the_page_of_tables_is_their_declaration() {
                 // Once, on their own page.
                 if c.name == Sample::COUNTERS[0].name {
                     let n = Sample::COUNTERS.len();
-                    let _ = writeln!(page, "| {n} counters | | Each under its name: [Counters](counters.md). |");
+                    let _ =
+                        writeln!(page, "| {n} counters | | Each under its name: [Counters](counters.md). |");
                 }
                 continue;
             }

@@ -69,7 +69,10 @@ fn every_combination_has_its_rows_and_a_report_compares_values() {
     assert_eq!(csv(&dir.join("p.csv")).len(), 2 * 2);
     at(dir, "run -q -j2 runs").quietly();
     let v = status(dir);
-    assert_eq!((&v["done"], &v["failed"], &v["left"], &v["running"]), (&TASKS.into(), &0.into(), &0.into(), &0.into()));
+    assert_eq!(
+        (&v["done"], &v["failed"], &v["left"], &v["running"]),
+        (&TASKS.into(), &0.into(), &0.into(), &0.into())
+    );
     assert_eq!(at(dir, "tasks --left runs").quietly(), "");
     merged(dir);
     let rows = csv(&dir.join("r.csv"));
@@ -78,7 +81,10 @@ fn every_combination_has_its_rows_and_a_report_compares_values() {
     let alone = "compare -q --format json --configs nested-4k,shadow-4k --profile=i5-7600 --seed=2 --generate=gups:2000";
     let v: Value = serde_json::from_str(&bifold_in(dir, alone).quietly()).unwrap();
     let found = rows.iter().find(|r| r["task"] == "16" && r["config"] == "shadow-4k").unwrap();
-    assert_eq!((found["axis_profile"].as_str(), found["axis_seed"].as_str(), found["axis_cpi"].as_str()), ("i5-7600", "2", ""));
+    assert_eq!(
+        (found["axis_profile"].as_str(), found["axis_seed"].as_str(), found["axis_cpi"].as_str()),
+        ("i5-7600", "2", "")
+    );
     let total = v["outcome"]["configs"][1]["total"].as_object().unwrap();
     assert!(total.iter().all(|(name, n)| found[name] == n.to_string()), "{found:?}");
     at(dir, "merge -q --table tasks -o t.csv runs").quietly();
@@ -134,7 +140,11 @@ fn sweeps_that_changed_and_results_of_others_are_refused() {
     std::fs::write(dir.join("sweep.toml"), SPEC.replace("[1, 2, 3]", "[1, 2]")).unwrap();
     let other = at(dir, "new sweep.toml runs");
     assert_eq!((other.status, other.stdout.as_str()), (1, ""));
-    assert!(other.stderr.contains("has the plan of another sweep, of 18 tasks, and this one has 12"), "{}", other.stderr);
+    assert!(
+        other.stderr.contains("has the plan of another sweep, of 18 tasks, and this one has 12"),
+        "{}",
+        other.stderr
+    );
     // A result under another number, or of another sweep.
     let results = dir.join("runs/results");
     std::fs::copy(results.join("0000.json"), results.join("0005.json")).unwrap();
@@ -144,7 +154,11 @@ fn sweeps_that_changed_and_results_of_others_are_refused() {
     let whole = std::fs::read(results.join("0000.json")).unwrap();
     std::fs::write(results.join("0000.json"), &whole[..whole.len() - 40]).unwrap();
     let cut = at(dir, "merge --partial -o r.csv runs");
-    assert!(cut.stderr.contains("results/0000.json is no") && cut.stderr.contains("run the task again"), "{}", cut.stderr);
+    assert!(
+        cut.stderr.contains("results/0000.json is no") && cut.stderr.contains("run the task again"),
+        "{}",
+        cut.stderr
+    );
     assert!(!dir.join("r.csv").exists());
     // Another version.
     let plan = std::fs::read_to_string(dir.join("runs/sweep.json")).unwrap();
@@ -168,7 +182,11 @@ fn options_that_compare_does_not_take_are_refused_before_a_task_runs() {
         ("generate = 'gups:2000'", "", "needs one of run, recording and generate"),
     ] {
         let spec = SPEC.replace(from, to).replace("axes = ['sead'", "axes = ['sead'");
-        std::fs::write(dir.join("sweep.toml"), spec.replace("'seed'", if to.contains("sead") { "'sead'" } else { "'seed'" })).unwrap();
+        std::fs::write(
+            dir.join("sweep.toml"),
+            spec.replace("'seed'", if to.contains("sead") { "'sead'" } else { "'seed'" }),
+        )
+        .unwrap();
         let tried = at(dir, "new -q sweep.toml runs");
         assert_eq!(tried.status == 0, says.is_empty(), "{to}: {}", tried.stderr);
         assert!(tried.stderr.contains(says), "{to}: {}", tried.stderr);
@@ -192,7 +210,9 @@ fn a_full_disk_stops_a_worker_and_loses_no_result() {
     let script = "mkdir small && mount -t tmpfs -o size=600k none small && cp -r runs small && \
          { $BIFOLD sweep run -q small/runs; echo $? > status; cp -r small/runs/. after; }";
     let mut c = Command::new("unshare");
-    c.args(["--mount", "sh", "-c", script]).current_dir(dir.path()).env("BIFOLD", env!("CARGO_BIN_EXE_bifold"));
+    c.args(["--mount", "sh", "-c", script])
+        .current_dir(dir.path())
+        .env("BIFOLD", env!("CARGO_BIN_EXE_bifold"));
     let ran = c.output();
     let Ok(status) = std::fs::read_to_string(dir.path().join("status")) else {
         eprintln!("skipped: no file system can be mounted here: {ran:?}");

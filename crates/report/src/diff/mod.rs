@@ -14,8 +14,8 @@ mod text;
 
 pub use made::{Difference, Made};
 pub(crate) use made::{differences, program};
-pub(crate) use read::{MOST, form_error};
 pub use read::{Counters, MOST_BYTES, ReadError};
+pub(crate) use read::{MOST, form_error};
 
 use crate::{Comparison, Figure, Figures, Format, Partial, RenderError, Spread};
 use bifold_model::{Config, Sample};
