@@ -86,5 +86,5 @@ pub use show::Show;
 pub use spread::Spread;
 pub use text::{grouped, seconds, shell_words, wrapped};
 pub use text_table::{keyed_table as text_table_with_keys, table as text_table};
-pub use tune::{Advice, Change as TuneChange, Cost as TuneCost, Setting, Tried, Tuning};
+pub use tune::{Advice, Change as TuneChange, Cost as TuneCost, Now as TuneNow, Setting, Tried, Tuning};
 pub use verdict::{Change, Conclusion, Conclusions, Flip, PageConclusion, RankedChange, Winner};

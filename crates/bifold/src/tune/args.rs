@@ -4,6 +4,7 @@
 use crate::compare::GuestArgs;
 use crate::run::ModelArgs;
 use crate::{status, words};
+use bifold_model::Placement;
 use bifold_report::Format;
 use clap::{Args, ValueEnum};
 use std::ffi::OsString;
@@ -32,9 +33,14 @@ pub struct TuneArgs {
     #[arg(long, value_name = "CONFIG", default_value = "nested-4k")]
     pub now: String,
 
-    /// Settings of the guest to try [default: all]
+    /// Where the memory of a guest with nodes lies now: `guest-numa`, `smp`, `interleaved` or `one-node`, as in --placement of `compare`
+    #[arg(long, value_name = "PLACEMENT", default_value = "smp", value_parser = placement)]
+    pub now_placed: Placement,
+
+    /// Settings to try [default: all]
     ///
-    /// LIST is separated by commas: `thp`, `malloc`, `kpti`. Paging modes and host page sizes are compared in every run.
+    /// LIST is separated by commas: `thp`, `malloc`, `kpti`, `placement`. Paging modes and host page sizes are compared in every run, and
+    /// placements on the host's nodes in every run of a guest that has nodes (--guest-nodes).
     #[arg(long, value_enum, value_name = "LIST", value_delimiter = ',', hide_possible_values = true)]
     pub r#try: Vec<Knob>,
 
@@ -80,11 +86,21 @@ pub struct TuneArgs {
     pub guest: GuestArgs,
 }
 
-/// A kind of settings of the guest.
+/// The placements that a host can be given.
+pub const PLACEMENTS: [Placement; 4] =
+    [Placement::GuestNuma, Placement::Smp, Placement::Interleaved, Placement::OneNode];
+
+fn placement(name: &str) -> Result<Placement, String> {
+    let known = PLACEMENTS.into_iter().find(|p| p.name() == name);
+    known.ok_or_else(|| format!("use {}", PLACEMENTS.map(Placement::name).join(", ")))
+}
+
+/// A kind of settings.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 #[allow(missing_docs)] // documented at `--try`
 pub enum Knob {
     Thp,
     Malloc,
     Kpti,
+    Placement,
 }

@@ -13,9 +13,10 @@ use crate::run::{self, Notes, carry_out, configs, profile_file};
 use crate::status::Status;
 use crate::usage::UsageError;
 use anyhow::{Context as _, bail};
+use args::{Knob, PLACEMENTS};
 use bifold_guest::{GuestSpec, Thp};
-use bifold_model::{Config, Profile};
-use bifold_report::{Comparison, Format, Partial, Setting, Tried, TuneCost, Tuning, shell_words};
+use bifold_model::{Config, PlacementOptions, Profile};
+use bifold_report::{Comparison, Format, Partial, Setting, Tried, TuneCost, TuneNow, Tuning, shell_words};
 use bifold_trace::CommandExit;
 use settings::{Base, Order};
 use state::State;
@@ -77,7 +78,16 @@ pub fn run(mut args: TuneArgs) -> anyhow::Result<Status> {
         false => job.adaptive(&known)?,
     };
     let clock = profile.cpu.frequency_hz;
-    let tuning = Tuning::new(job.state.tried.clone(), &args.now, clock, skipped)
+    let mut skipped = skipped;
+    let known = job.state.tried.first().is_some_and(|t| t.costs.iter().any(|c| c.placement.is_some()));
+    if placements(&args) && !known {
+        skipped.push(format!(
+            "placement on nodes: profile {} does not know what remote memory costs (memory.remote_cycles)",
+            profile.name
+        ));
+    }
+    let now = TuneNow { config: &args.now, placement: known.then_some(args.now_placed) };
+    let tuning = Tuning::new(job.state.tried.clone(), &now, clock, skipped)
         .context("the file of --state has no run of the settings of now")?;
     let text = match args.format {
         Format::Json => tuning.json(&job.state.identity)?,
@@ -93,6 +103,14 @@ pub fn run(mut args: TuneArgs) -> anyhow::Result<Status> {
     });
     delivery.done()?;
     Ok(if ended { Status::OfCommand(CommandExit::Interrupted) } else { Status::Done })
+}
+
+/// Whether placements are compared: the guest has nodes, and the runs count every reference.
+fn placements(args: &TuneArgs) -> bool {
+    let asked = args.r#try.is_empty() || args.r#try.contains(&Knob::Placement);
+    asked
+        && args.guest.guest_nodes.is_some_and(|n| n > 1)
+        && args.guest.region.windows(args.model.seed).is_none()
 }
 
 /// The first option that is given and is about one run.
@@ -202,6 +220,11 @@ impl Job<'_> {
         let mut plan = run::Plan::new(Box::new(source), self.profile.clone(), &self.args.model, notes)?;
         plan.sample = self.args.guest.region.windows(self.args.model.seed);
         plan.configs = configs.to_vec();
+        if placements(self.args) {
+            let guest_nodes = bifold_guest::guest_nodes(self.spec);
+            let host_nodes = guest_nodes.len().max(2) as u8;
+            plan.placed = Some(PlacementOptions { placements: PLACEMENTS.to_vec(), host_nodes, guest_nodes });
+        }
         let mut carried =
             carry_out(&mut plan, &format!("{name}: "), self.stop).with_context(|| name.clone())?;
         if let Some(e) = carried.failure.take() {

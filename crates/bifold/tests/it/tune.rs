@@ -78,3 +78,33 @@ fn a_command_that_fails_ends_the_runs_and_options_of_one_run_are_refused() {
         assert!(refused.stderr.contains(says), "{}", refused.stderr);
     }
 }
+
+#[test]
+fn a_guest_with_nodes_has_placements_where_the_profile_knows_their_cost() {
+    if no_guest_here() {
+        return;
+    }
+    let dir = tempfile::tempdir().unwrap();
+    let nodes = "--vcpus 2 --guest-nodes 2 -m 512 --try placement --format json";
+    let with = format!("{nodes} --profile xeon-gold-6252 --now-placed one-node");
+    let v: Value = serde_json::from_str(&tune(dir.path(), &with, HEAP).quietly()).unwrap();
+    assert_eq!(v["now_placement"], "one-node", "{v}");
+    let costs = v["tried"][0]["costs"].as_array().unwrap();
+    assert_eq!(costs.len(), 2 * 4, "two configurations in four placements");
+    let cycles = |placement: &str| {
+        let found = |c: &&Value| c["config"] == "nested-4k" && c["placement"] == placement;
+        costs.iter().find(found).unwrap()["cycles"].as_f64().unwrap()
+    };
+    // One process touches nearly all: interleaving makes half of its references remote.
+    assert!(cycles("guest-numa") < cycles("interleaved"), "{v}");
+    let advised = v["ranked"].as_array().unwrap().iter().chain(v["no_gain"].as_array().unwrap());
+    let names: Vec<&Value> = advised.flat_map(|a| a["changes"].as_array().unwrap()).collect();
+    assert!(names.iter().any(|n| *n == "bind-nodes" || *n == "interleave" || *n == "first-touch"), "{v}");
+    let v: Value = serde_json::from_str(&tune(dir.path(), nodes, HEAP).quietly()).unwrap();
+    assert!(v["skipped"].to_string().contains("memory.remote_cycles"), "{v}");
+    assert!(
+        tune(dir.path(), "--now-placed crossed", "true")
+            .stderr
+            .contains("use guest-numa, smp, interleaved, one-node")
+    );
+}

@@ -88,6 +88,29 @@ impl Change {
                 commands: &["guest, kernel command line: pti=off"],
                 price: "only on processors without Meltdown (/sys/devices/system/cpu/vulnerabilities/meltdown: Not affected)",
             },
+            Change::BindNodes => How {
+                name: "guest nodes bound to host nodes",
+                commands: &[
+                    "bifold place plan                # pins and policies for libvirt and QEMU, for all guests of the host",
+                    "QEMU, for each node: -object memory-backend-memfd,id=nodeN,size=SIZE,host-nodes=N,policy=bind -numa node,memdev=nodeN,cpus=…",
+                ],
+                price: "each host node needs room for its part; vCPUs have to be pinned to the same node",
+            },
+            Change::FirstTouch => How {
+                name: "memory at first touch",
+                commands: &["start QEMU without a memory policy, and with pinned vCPUs"],
+                price: "a page that another node's vCPU touched first stays there",
+            },
+            Change::Interleave => How {
+                name: "interleaved memory",
+                commands: &["numactl --interleave=all qemu-system-x86_64 …"],
+                price: "the same part of all references is remote, whoever makes them",
+            },
+            Change::OneNode => How {
+                name: "all memory on one node",
+                commands: &["numactl --cpunodebind=0 --membind=0 qemu-system-x86_64 …"],
+                price: "one node needs room for the whole guest",
+            },
             Change::KptiOn => How {
                 name: "KPTI on in the guest",
                 commands: &["guest, kernel command line: pti=on"],

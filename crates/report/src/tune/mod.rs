@@ -9,6 +9,7 @@ mod text;
 
 use crate::Comparison;
 use crate::figures::{at_overlaps, error_cycles};
+use bifold_model::{Placed, Placement};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeSet;
 
@@ -31,6 +32,9 @@ pub struct Setting {
 pub struct Cost {
     /// Name of the configuration: paging mode and host page size.
     pub config: String,
+    /// Where the guest's memory lies on the host's nodes; absent where that was not asked for.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub placement: Option<Placement>,
     /// Predicted time of the program, in cycles: the ideal run and all that is beyond it.
     pub cycles: f64,
     /// The same if the core hid no wait, and if it hid all that it can; without data caches, at half and at double the assumed
@@ -87,6 +91,14 @@ pub enum Change {
     KptiOff,
     /// Page-table isolation on, in the guest.
     KptiOn,
+    /// Each guest node's memory on a host node of its own.
+    BindNodes,
+    /// Memory with the vCPU that touches it first.
+    FirstTouch,
+    /// Memory in turn over the host's nodes.
+    Interleave,
+    /// All memory on one node.
+    OneNode,
 }
 
 /// Changes that gain together, or lose.
@@ -98,6 +110,9 @@ pub struct Advice {
     pub setting: Setting,
     /// The configuration with them.
     pub config: String,
+    /// The placement with them.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub placement: Option<Placement>,
     /// By how much the predicted time falls, in percent of the time now; less than 0 where it grows.
     pub gain_percent: f64,
     /// The least gain over what the core may hide.
@@ -119,6 +134,8 @@ pub struct Tuning {
     pub tried: Vec<Tried>,
     /// The configuration of now.
     pub now: String,
+    /// The placement of now, where placements were compared.
+    pub now_placement: Option<Placement>,
     /// Predicted seconds of now.
     pub now_seconds: f64,
     /// Changes that pay, the largest gain first: each of an advice's changes gains beside its others.
@@ -130,7 +147,8 @@ pub struct Tuning {
 }
 
 impl Cost {
-    /// Costs of every configuration of a run, in a VM whose memory the host has backed before, or one that has just `started`.
+    /// Costs of every configuration of a run, in a VM whose memory the host has backed before, or one that has just `started`. Where
+    /// placements were counted in cycles, of each configuration in each placement.
     pub fn of(c: &Comparison, started: bool) -> Vec<Cost> {
         let of = |o: &bifold_model::ConfigOutcome| {
             let t = &o.total;
@@ -143,17 +161,41 @@ impl Cost {
                     .map(|(data, walk)| at(at_overlaps(t, cpi, data, walk))),
                 None => [0.5, 2.0].map(|factor| at((t.extra_cycles() as f64, t.ideal_cycles(cpi * factor)))),
             };
-            Cost {
+            let local = Cost {
                 config: o.config.name(),
+                placement: None,
                 cycles: ideal + t.extra_cycles() as f64 - first,
                 ends_cycles: ends,
                 error_cycles: error_cycles(o),
                 walk_cycles: t.exposed_walk_cycles() as f64,
                 exit_cycles: t.vmm_cycles as f64 - first,
                 backed_bytes: (t.frames_backed << 12).saturating_add(t.huge_frames_backed << 21),
-            }
+            };
+            let placed: Vec<Cost> = o.placed.iter().filter_map(|p| local.placed(p)).collect();
+            if placed.is_empty() { vec![local] } else { placed }
         };
-        c.outcome.configs.iter().map(of).collect()
+        c.outcome.configs.iter().flat_map(of).collect()
+    }
+}
+
+impl Cost {
+    /// The cost in a placement, if the profile knows what remote memory costs. The band has the remote waits as stated: how much
+    /// of them a core hides is part of the model of placements.
+    fn placed(&self, p: &Placed) -> Option<Cost> {
+        let remote = p.cycles?;
+        let more = (remote.walk + remote.data) as f64;
+        Some(Cost {
+            placement: Some(p.placement),
+            cycles: self.cycles + more,
+            ends_cycles: self.ends_cycles.map(|end| end + more),
+            walk_cycles: self.walk_cycles + remote.walk as f64,
+            ..self.clone()
+        })
+    }
+
+    /// Whether the cost is of this configuration and placement.
+    fn is_of(&self, config: &str, placement: Option<Placement>) -> bool {
+        self.config == config && self.placement == placement
     }
 }
 
@@ -196,12 +238,33 @@ fn config_changes(from: &str, to: &str) -> Vec<Change> {
     [size, mode].into_iter().flatten().collect()
 }
 
+/// What turns one placement into another.
+fn placement_change(from: Option<Placement>, to: Option<Placement>) -> Option<Change> {
+    match to.filter(|to| Some(*to) != from)? {
+        Placement::GuestNuma => Some(Change::BindNodes),
+        Placement::Smp => Some(Change::FirstTouch),
+        Placement::Interleaved => Some(Change::Interleave),
+        Placement::OneNode => Some(Change::OneNode),
+        // A mistake, and cases that are forced in experiments.
+        _ => None,
+    }
+}
+
+/// What is set now on the host.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Now<'a> {
+    /// Name of the configuration: paging mode and host page size.
+    pub config: &'a str,
+    /// The placement; none where none was asked for, or the profile does not know what remote memory costs.
+    pub placement: Option<Placement>,
+}
+
 impl Tuning {
-    /// Ranks what was tried against the first run in the configuration `now`; none if that has no such configuration.
+    /// Ranks what was tried against the first run as it is `now`; none if the run has no such configuration.
     /// `frequency_hz` is the profile's clock.
-    pub fn new(tried: Vec<Tried>, now: &str, frequency_hz: u64, skipped: Vec<String>) -> Option<Tuning> {
+    pub fn new(tried: Vec<Tried>, now: &Now, frequency_hz: u64, skipped: Vec<String>) -> Option<Tuning> {
         let first = tried.first()?;
-        let base = first.costs.iter().find(|c| c.config == now)?.clone();
+        let base = first.costs.iter().find(|c| c.is_of(now.config, now.placement))?.clone();
         let advice = |t: &Tried, c: &Cost| {
             let percent = |was: f64, is: f64| 100.0 * (was - is) / base.cycles;
             let gain_percent = percent(base.cycles, c.cycles);
@@ -209,9 +272,14 @@ impl Tuning {
             let ends = [0, 1].map(|i| 100.0 * (1.0 - c.ends_cycles[i] / base.ends_cycles[i]));
             let error = 100.0 * f64::hypot(c.error_cycles, base.error_cycles) / base.cycles;
             Advice {
-                changes: [config_changes(now, &c.config), first.setting.changes(&t.setting)].concat(),
+                changes: config_changes(now.config, &c.config)
+                    .into_iter()
+                    .chain(placement_change(now.placement, c.placement))
+                    .chain(first.setting.changes(&t.setting))
+                    .collect(),
                 setting: t.setting.clone(),
                 config: c.config.clone(),
+                placement: c.placement,
                 gain_percent,
                 low_percent: ends[0].min(ends[1]).min(gain_percent) - error,
                 high_percent: ends[0].max(ends[1]).max(gain_percent) + error,
@@ -223,6 +291,9 @@ impl Tuning {
         let mut all: Vec<Advice> = tried
             .iter()
             .flat_map(|t| t.costs.iter().map(move |c| (t, c)))
+            .filter(|(_, c)| {
+                c.placement == now.placement || placement_change(now.placement, c.placement).is_some()
+            })
             .map(|(t, c)| advice(t, c))
             .collect();
         all.retain(|a| !a.changes.is_empty());
@@ -245,7 +316,8 @@ impl Tuning {
         let alone = |a: &&Advice| a.changes.len() == 1 && a.gain_percent < PAYS && !ranked.contains(a);
         let no_gain = all.iter().filter(alone).cloned().collect();
         let now_seconds = base.cycles / frequency_hz.max(1) as f64;
-        Some(Tuning { ranked, no_gain, now: now.into(), now_seconds, skipped, tried })
+        let now_placement = now.placement;
+        Some(Tuning { ranked, no_gain, now: now.config.into(), now_placement, now_seconds, skipped, tried })
     }
 }
 
@@ -257,9 +329,40 @@ mod tests {
         Setting { thp: thp.into(), malloc, kpti: false }
     }
 
+    const NOW: Now = Now { config: "nested-4k", placement: None };
+
+    #[test]
+    fn placements_are_ranked_beside_other_changes() {
+        let mut t = run(setting("madvise", 0), &[("nested-4k", 100.0), ("nested-2m", 90.0)]);
+        let placed = |p: Placement, walk: u64, data: u64| Placed {
+            placement: p,
+            guest_tables: Default::default(),
+            host_tables: Default::default(),
+            data: Default::default(),
+            cycles: Some(bifold_model::PlacedCycles { walk, data }),
+        };
+        let all = [
+            placed(Placement::GuestNuma, 0, 5),
+            placed(Placement::Smp, 10, 20),
+            placed(Placement::Crossed, 30, 50),
+        ];
+        t.costs = t.costs.iter().flat_map(|c| all.iter().filter_map(|p| c.placed(p))).collect();
+        let now = Now { config: "nested-4k", placement: Some(Placement::Smp) };
+        let t = Tuning::new(vec![t], &now, 1, Vec::new()).unwrap();
+        let ranked: Vec<_> = t.ranked.iter().map(|a| (&a.changes[..], a.gain_percent.round())).collect();
+        use Change::*;
+        // 130 now; 95 with both, 105 bound, 120 with larger pages. A mistake is no advice.
+        assert_eq!(ranked, [(&[Host2m, BindNodes][..], 27.0), (&[BindNodes], 19.0), (&[Host2m], 8.0)]);
+        assert_eq!(t.ranked[1].walk_percent.round(), 8.0);
+        // Without cycles, a configuration has one cost.
+        let unknown = Placed { cycles: None, ..placed(Placement::Smp, 0, 0) };
+        assert!(t.tried[0].costs[0].placed(&unknown).is_none());
+    }
+
     fn run(setting: Setting, costs: &[(&str, f64)]) -> Tried {
         let cost = |(config, cycles): &(&str, f64)| Cost {
             config: (*config).into(),
+            placement: None,
             cycles: *cycles,
             ends_cycles: [*cycles * 0.99, *cycles * 1.01],
             error_cycles: 0.1,
@@ -277,7 +380,7 @@ mod tests {
         let always =
             run(setting("always", 0), &[("nested-4k", 95.0), ("nested-2m", 80.0), ("shadow-2m", 82.0)]);
         let malloc = run(setting("madvise", 1), &[("nested-4k", 101.0), ("nested-2m", 90.0)]);
-        let t = Tuning::new(vec![now, always, malloc], "nested-4k", 100, Vec::new()).unwrap();
+        let t = Tuning::new(vec![now, always, malloc], &NOW, 100, Vec::new()).unwrap();
         let ranked: Vec<_> = t.ranked.iter().map(|a| (a.changes.clone(), a.gain_percent.round())).collect();
         use Change::*;
         assert_eq!(
@@ -289,7 +392,7 @@ mod tests {
         let mut huge =
             run(setting("madvise", 0), &[("nested-4k", 100.0), ("nested-2m", 90.0), ("nested-1g", 89.95)]);
         huge.costs[2].backed_bytes = 1 << 30;
-        let only = Tuning::new(vec![huge], "nested-4k", 100, Vec::new()).unwrap();
+        let only = Tuning::new(vec![huge], &NOW, 100, Vec::new()).unwrap();
         assert_eq!(only.ranked.iter().map(|a| a.changes[0]).collect::<Vec<_>>(), [Host2m]);
         assert_eq!(t.no_gain.iter().map(|a| a.changes[0]).collect::<Vec<_>>(), [MallocThp]);
         assert_eq!(t.now_seconds, 1.0);
@@ -298,10 +401,10 @@ mod tests {
     #[test]
     fn a_band_holds_the_gain() {
         let t = vec![run(setting("madvise", 0), &[("nested-4k", 100.0), ("nested-1g", 50.0)])];
-        let t = Tuning::new(t, "nested-4k", 1, Vec::new()).unwrap();
+        let t = Tuning::new(t, &NOW, 1, Vec::new()).unwrap();
         let a = &t.ranked[0];
         assert!(a.low_percent <= a.gain_percent && a.gain_percent <= a.high_percent);
         assert_eq!(a.changes, [Change::Host1g]);
-        assert!(Tuning::new(Vec::new(), "nested-4k", 1, Vec::new()).is_none());
+        assert!(Tuning::new(Vec::new(), &NOW, 1, Vec::new()).is_none());
     }
 }

@@ -56,8 +56,9 @@ impl Tuning {
         let s = &self.tried[0].setting;
         let malloc =
             if s.malloc == 0 { String::new() } else { format!(", glibc.malloc.hugetlb={}", s.malloc) };
+        let placed = self.now_placement.map_or_else(String::new, |p| format!(", placed as {}", p.name()));
         format!(
-            "{}, THP {}, KPTI {}{malloc}: {} predicted",
+            "{}{placed}, THP {}, KPTI {}{malloc}: {} predicted",
             self.now,
             s.thp,
             if s.kpti { "on" } else { "off" },
@@ -136,7 +137,7 @@ impl Tuning {
     /// If JSON cannot be made.
     pub fn json(&self, identity: &serde_json::Value) -> Result<String, RenderError> {
         let document = json!({
-            "schema": SCHEMA, "of": identity, "now": self.now, "now_seconds": self.now_seconds, "verdict": self.verdict(),
+            "schema": SCHEMA, "of": identity, "now": self.now, "now_placement": self.now_placement, "now_seconds": self.now_seconds, "verdict": self.verdict(),
             "ranked": self.ranked, "no_gain": self.no_gain, "skipped": self.skipped, "tried": self.tried,
         });
         Ok(serde_json::to_string_pretty(&document)? + "\n")
