@@ -6,7 +6,7 @@
 //! man pages show.
 
 use crate::usage::UsageError;
-use crate::{cache, compare, diff, doctor, profile, status};
+use crate::{cache, compare, diff, doctor, import, profile, status};
 #[cfg(feature = "host")]
 use crate::{ci, ctl, daemon, mode, noise, place, policy, reclaim, share, stat, top, tune};
 use clap::error::{ContextKind, ContextValue, ErrorKind};
@@ -55,6 +55,7 @@ pub enum Verb {
     Compare(Box<compare::CompareArgs>),
     Record(Box<compare::RecordArgs>),
     Diff(Box<diff::DiffArgs>),
+    Import(import::ImportArgs),
     #[cfg(feature = "host")]
     Ci(ci::CiArgs),
     #[cfg(feature = "host")]

@@ -49,6 +49,7 @@ pub const VERBS: &[Verb] = &[
         ..verb("record", GUEST)
     },
     verb("diff", &[]),
+    verb("import", &[]),
     Verb { parts: ROOT_HOST, ..verb("ci", GUEST) },
     Verb { parts: ROOT_HOST, ..verb("tune", GUEST) },
     Verb {

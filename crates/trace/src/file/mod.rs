@@ -73,6 +73,9 @@ pub struct Source {
     pub bifold_version: String,
     /// Built-in generator, as given to `--generate`; `None` for a guest.
     pub generator: Option<String>,
+    /// The tool whose trace was imported; `None` for a guest.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub imported: Option<String>,
     /// The command that ran in the guest.
     pub command: Vec<String>,
     /// `exact` or `fast`.
