@@ -6,7 +6,7 @@
 //! man pages show.
 
 use crate::usage::UsageError;
-use crate::{cache, compare, diff, doctor, import, profile, status};
+use crate::{cache, compact, compare, diff, doctor, import, profile, status};
 #[cfg(feature = "host")]
 use crate::{ci, ctl, daemon, mode, noise, place, policy, reclaim, share, stat, top, tune};
 use clap::error::{ContextKind, ContextValue, ErrorKind};
@@ -56,6 +56,7 @@ pub enum Verb {
     Record(Box<compare::RecordArgs>),
     Diff(Box<diff::DiffArgs>),
     Import(import::ImportArgs),
+    Compact(compact::CompactArgs),
     #[cfg(feature = "host")]
     Ci(ci::CiArgs),
     #[cfg(feature = "host")]

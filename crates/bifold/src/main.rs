@@ -2,7 +2,7 @@
 //! The command `bifold`.
 //!
 //! Each verb is a folder or file with its options, their help, and its work: `compare` (with `record`),
-//! `diff`, `import`, `ci`, `tune`, `policy`, `profile`, `stat`, `top`, `mode`, `daemon`, `ctl`, `share`, `place`, `noise`, `reclaim`, `cache`, `doctor`, `manual`. Verbs use [`run`], one run of the
+//! `diff`, `import`, `compact`, `ci`, `tune`, `policy`, `profile`, `stat`, `top`, `mode`, `daemon`, `ctl`, `share`, `place`, `noise`, `reclaim`, `cache`, `doctor`, `manual`. Verbs use [`run`], one run of the
 //! model. Verbs and [`run`] use modules that know no verb: [`words`] (values that several verbs take), [`vms`] (the VMs
 //! of this host), [`console`] (stdout, stderr and files), [`usage`] (usage errors), [`status`] (the exit status).
 //!
@@ -16,6 +16,7 @@ mod cache;
 #[cfg(feature = "host")]
 mod ci;
 mod cli;
+mod compact;
 mod compare;
 mod console;
 #[cfg(feature = "host")]
@@ -103,6 +104,7 @@ fn carry_out(verb: Verb) -> anyhow::Result<Status> {
         Verb::Record(args) => compare::record(*args),
         Verb::Diff(args) => diff::run(*args),
         Verb::Import(args) => import::run(args),
+        Verb::Compact(args) => compact::run(args),
         #[cfg(feature = "host")]
         Verb::Ci(args) => ci::run(args),
         #[cfg(feature = "host")]

@@ -36,6 +36,7 @@ pub mod bounded;
 mod clock;
 #[doc(hidden)]
 pub mod codec;
+mod compact;
 pub mod event;
 mod exit;
 pub mod file;
@@ -46,6 +47,7 @@ mod tables;
 mod thin;
 
 pub use clock::Clock;
+pub use compact::{Granularity, compact};
 pub use event::{DecodeError, Event, Look, Stats, decode};
 pub use exit::CommandExit;
 pub use file::{FileError, Header, Reader, Source, Trailer, Writer, region_begins_later, several_regions};

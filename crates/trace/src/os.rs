@@ -301,10 +301,7 @@ mod tests {
         // Tables of levels 3, 2 and 1 for each, and a page for each.
         assert_eq!(all.iter().filter(|e| matches!(e, Event::PtStore { .. })).count(), 8);
         assert_eq!(all.iter().filter(|e| matches!(e, Event::StoreOther(_))).count(), 8 * 64);
-        assert_eq!(
-            all[all.len() - 2..],
-            [Event::Store(0x7fff_0000_1234), Event::Load(0x7fff_0000_1fff)]
-        );
+        assert_eq!(all[all.len() - 2..], [Event::Store(0x7fff_0000_1234), Event::Load(0x7fff_0000_1fff)]);
         let instructions = |e: &Event<'_>| if let Event::Insns(n) = e { *n } else { 0 };
         assert_eq!(all.iter().map(instructions).sum::<u64>(), 1);
     }

@@ -50,6 +50,7 @@ pub const VERBS: &[Verb] = &[
     },
     verb("diff", &[]),
     verb("import", &[]),
+    verb("compact", &[]),
     Verb { parts: ROOT_HOST, ..verb("ci", GUEST) },
     Verb { parts: ROOT_HOST, ..verb("tune", GUEST) },
     Verb {
