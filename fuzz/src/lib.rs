@@ -14,6 +14,7 @@
 pub mod attribute;
 pub mod daemon;
 pub mod host;
+pub mod import;
 #[cfg(test)]
 mod inputs;
 pub mod live;

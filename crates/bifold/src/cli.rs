@@ -8,7 +8,7 @@
 #[cfg(feature = "noise")]
 use crate::noise;
 use crate::usage::UsageError;
-use crate::{cache, compare, diff, doctor, profile, status};
+use crate::{cache, compact, compare, diff, doctor, import, profile, status};
 #[cfg(feature = "host")]
 use crate::{ci, ctl, daemon, export, mode, place, policy, reclaim, share, stat, sweep, top, tune};
 use clap::error::{ContextKind, ContextValue, ErrorKind};
@@ -80,6 +80,8 @@ pub enum Verb {
     Compare(Box<compare::CompareArgs>),
     Record(Box<compare::RecordArgs>),
     Diff(Box<diff::DiffArgs>),
+    Import(import::ImportArgs),
+    Compact(compact::CompactArgs),
     #[cfg(feature = "host")]
     Ci(ci::CiArgs),
     #[cfg(feature = "host")]

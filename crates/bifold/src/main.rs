@@ -2,7 +2,7 @@
 //! The command `bifold`.
 //!
 //! Each verb is a folder or file with its options, their help, and its work: `compare` (with `record`),
-//! `diff`, `ci`, `tune`, `sweep`, `export`, `policy`, `profile`, `stat`, `top`, `mode`, `daemon`, `ctl`, `share`, `place`, `noise`, `reclaim`, `cache`, `doctor`, `manual`. Verbs use [`run`], one run of the
+//! `diff`, `import`, `compact`, `ci`, `tune`, `sweep`, `export`, `policy`, `profile`, `stat`, `top`, `mode`, `daemon`, `ctl`, `share`, `place`, `noise`, `reclaim`, `cache`, `doctor`, `manual`. Verbs use [`run`], one run of the
 //! model. Verbs and [`run`] use modules that know no verb: [`words`] (values that several verbs take), [`vms`] (the VMs
 //! of this host), `child` (`compare` as a process of its own), [`console`] (stdout, stderr and files), [`usage`] (usage errors), [`status`] (the exit status).
 //!
@@ -18,6 +18,7 @@ mod child;
 #[cfg(feature = "host")]
 mod ci;
 mod cli;
+mod compact;
 mod compare;
 mod console;
 #[cfg(feature = "host")]
@@ -34,6 +35,7 @@ mod export;
 mod fake_host;
 #[cfg(feature = "host")]
 mod guardian;
+mod import;
 mod manual;
 #[cfg(feature = "host")]
 mod mode;
@@ -107,6 +109,8 @@ fn carry_out(verb: Verb) -> anyhow::Result<Status> {
         Verb::Compare(args) => compare::compare(*args),
         Verb::Record(args) => compare::record(*args),
         Verb::Diff(args) => diff::run(*args),
+        Verb::Import(args) => import::run(args),
+        Verb::Compact(args) => compact::run(args),
         #[cfg(feature = "host")]
         Verb::Ci(args) => ci::run(args),
         #[cfg(feature = "host")]

@@ -34,6 +34,27 @@ pub fn size_within(text: &str, bare: u64, bounds: RangeInclusive<u64>, names: &s
     if bounds.contains(&bytes) { Ok(bytes) } else { Err(format!("not {names}")) }
 }
 
+/// MiB of memory. A number without a suffix counts MiB, as in QEMU's `-m`.
+pub fn memory_mib(text: &str) -> Result<u64, String> {
+    let bounds = 64 * MIB..=(1 << 20) * MIB;
+    size_within(text, MIB, bounds, "from 64 MiB to 1 TiB").map(|bytes| bytes / MIB)
+}
+
+/// Instructions with a decimal suffix.
+pub fn instructions(text: &str) -> Option<u64> {
+    let (digits, factor) = match text.as_bytes().last()? {
+        b'k' | b'K' => (&text[..text.len() - 1], 1e3),
+        b'M' | b'm' => (&text[..text.len() - 1], 1e6),
+        b'G' | b'g' => (&text[..text.len() - 1], 1e9),
+        _ => (text, 1.0),
+    };
+    if !digits.bytes().all(|b| b.is_ascii_digit() || b == b'.') {
+        return None;
+    }
+    let n = (digits.parse::<f64>().ok()? * factor).round();
+    (1.0..=1e15).contains(&n).then_some(n as u64)
+}
+
 /// Seconds above 0, with or without the suffix `s`.
 pub fn seconds(text: &str) -> Result<f64, String> {
     match text.strip_suffix('s').unwrap_or(text).parse::<f64>() {

@@ -41,6 +41,9 @@ pub enum Input {
         path: String,
         /// The recorded generator; none if a guest was recorded.
         generator: Option<String>,
+        /// The tool whose trace of a user program was imported; none if a guest was recorded.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        imported: Option<String>,
     },
     /// A built-in generator.
     Generator {
@@ -121,9 +124,10 @@ impl Meta {
         match &self.input {
             Input::Guest => command.unwrap_or_else(|| "a guest".into()),
             Input::Generator { name } => format!("generator {name}"),
-            Input::Recording { path, generator } => {
+            Input::Recording { path, generator, imported } => {
                 let generator = || generator.as_ref().map(|g| format!("generator {g}"));
-                let of = command.or_else(generator).unwrap_or_else(|| "a guest".into());
+                let imported = || imported.as_ref().map(|tool| format!("a user program's trace by {tool}"));
+                let of = command.or_else(generator).or_else(imported).unwrap_or_else(|| "a guest".into());
                 format!("{of} (recorded in {})", shell_words(&[path]))
             }
         }

@@ -36,19 +36,23 @@ pub mod bounded;
 mod clock;
 #[doc(hidden)]
 pub mod codec;
+mod compact;
 pub mod event;
 mod exit;
 pub mod file;
 pub mod generate;
 mod nodes;
+mod os;
 mod tables;
 mod thin;
 
 pub use clock::Clock;
+pub use compact::{Granularity, compact};
 pub use event::{DecodeError, Event, Look, Stats, decode};
 pub use exit::CommandExit;
 pub use file::{FileError, Header, Reader, Source, Trailer, Writer, region_begins_later, several_regions};
 pub use generate::{GenerateError, Generator};
 pub use nodes::{Frames, GuestNode, MOST_NODES, MOST_VCPUS};
+pub use os::{OsError, Process};
 pub use tables::TableFormat;
 pub use thin::{Thin, Windows};

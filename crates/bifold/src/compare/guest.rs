@@ -66,7 +66,7 @@ pub struct GuestArgs {
     pub hugetlb: Option<u64>,
 
     /// Guest memory in MiB, or with a suffix: 512M, 2G [default: 2048]
-    #[arg(short, long, value_name = "SIZE", value_parser = memory)]
+    #[arg(short, long, value_name = "SIZE", value_parser = words::memory_mib)]
     pub memory: Option<u64>,
 
     /// Kernel image for the guest [default: Debian's, downloaded]
@@ -226,10 +226,4 @@ impl GuestArgs {
 fn hugetlb(text: &str) -> Result<u64, String> {
     let bounds = 2 * MIB..=(1 << 20) * MIB;
     words::size_within(text, MIB, bounds, "from 2 MiB to 1 TiB").map(|bytes| bytes / (2 * MIB) * 2)
-}
-
-/// MiB of memory. A number without a suffix counts MiB, as in QEMU's `-m`.
-fn memory(text: &str) -> Result<u64, String> {
-    let bounds = 64 * MIB..=(1 << 20) * MIB;
-    words::size_within(text, MIB, bounds, "from 64 MiB to 1 TiB").map(|bytes| bytes / MIB)
 }

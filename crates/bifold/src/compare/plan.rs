@@ -16,9 +16,9 @@ use bifold_attribute::{Metric, View};
 use bifold_model::{Config, Paging, Profile};
 use bifold_policy::replay_check::OnLine;
 use bifold_report::{Format, Show, shell_words};
-use bifold_trace::Windows;
 use bifold_trace::file::{FileError, Reader};
 use bifold_trace::generate::Generator;
+use bifold_trace::{Granularity, Windows};
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};
 
@@ -109,7 +109,9 @@ pub fn record(args: RecordArgs) -> anyhow::Result<Plan> {
         return Err(UsageError::value("--output -", "a recording needs a file").into());
     }
     distinct_files(None, Some(&args.output), &args.common, None)?;
-    plan(args.common, Source::OfRecord, Some(args.output))
+    let mut plan = plan(args.common, Source::OfRecord, Some(args.output))?;
+    plan.run.granularity = if args.compact { Granularity::Page } else { Granularity::Byte };
+    Ok(plan)
 }
 
 /// Refuses an output that is also an input, or another output.

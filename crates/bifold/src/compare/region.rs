@@ -141,28 +141,13 @@ fn parse_percent(text: &str) -> Result<f64, String> {
         .ok_or_else(|| "give percent from 0.1 to 100, as 5%".into())
 }
 
-/// Instructions with a decimal suffix.
-fn parse_instructions(text: &str) -> Option<u64> {
-    let (digits, factor) = match text.as_bytes().last()? {
-        b'k' | b'K' => (&text[..text.len() - 1], 1e3),
-        b'M' | b'm' => (&text[..text.len() - 1], 1e6),
-        b'G' | b'g' => (&text[..text.len() - 1], 1e9),
-        _ => (text, 1.0),
-    };
-    if !digits.bytes().all(|b| b.is_ascii_digit() || b == b'.') {
-        return None;
-    }
-    let n = (digits.parse::<f64>().ok()? * factor).round();
-    (1.0..=1e15).contains(&n).then_some(n as u64)
-}
-
 /// A number of instructions or seconds.
 pub(crate) fn parse_span(text: &str) -> Result<Span, String> {
     if let Some(seconds) = text.strip_suffix('s') {
         return words::seconds(seconds).map(Span::Seconds);
     }
-    let n =
-        parse_instructions(text).ok_or("not a number of instructions or seconds such as 500M, 2G or 1.5s")?;
+    let n = words::instructions(text)
+        .ok_or("not a number of instructions or seconds such as 500M, 2G or 1.5s")?;
     Ok(Span::Instructions(n))
 }
 
@@ -173,7 +158,7 @@ pub(crate) fn parse_windows(text: &str) -> Result<Windows, String> {
     }
     let (window, period) = text.split_once(':').ok_or("not WINDOW:PERIOD, as in 1M:100M")?;
     let number =
-        |t| parse_instructions(t).ok_or_else(|| format!("{t} is not a number of instructions such as 1M"));
+        |t| words::instructions(t).ok_or_else(|| format!("{t} is not a number of instructions such as 1M"));
     let (window, period) = (number(window)?, number(period)?);
     if window < 10_000 {
         return Err("a window has 10k instructions at least".into());

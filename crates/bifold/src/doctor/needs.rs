@@ -49,6 +49,8 @@ pub const VERBS: &[Verb] = &[
         ..verb("record", GUEST)
     },
     verb("diff", &[]),
+    verb("import", &[]),
+    verb("compact", &[]),
     Verb { parts: ROOT_HOST, ..verb("ci", GUEST) },
     Verb { parts: ROOT_HOST, ..verb("tune", GUEST) },
     verb("sweep new", &[]),

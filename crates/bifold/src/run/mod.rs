@@ -14,6 +14,7 @@ pub use args::{DEFAULT_PROFILE, ModelArgs, configs, profile_file, profile_help};
 
 use crate::console::{Progress, note, note_file};
 use crate::status::Status;
+use crate::usage::UsageError;
 use bifold_attribute::{Attribution, View};
 use bifold_guest::{GuestError, Written};
 use bifold_mmu::Format;
@@ -25,8 +26,8 @@ use bifold_policy::Timeline;
 use bifold_policy::replay_check::OnLine;
 use bifold_reclaim::{MemoryUse, Setting};
 use bifold_report::{Comparison, MemoryNeeds, Meta, Partial, Places, grouped};
-use bifold_trace::file::Writer;
-use bifold_trace::{CommandExit, Thin, Windows};
+use bifold_trace::file::{Header, Writer};
+use bifold_trace::{CommandExit, Granularity, Thin, Windows};
 use source::{EventSource, Feed, Length, Until};
 use std::fs::File;
 use std::io::IsTerminal as _;
@@ -61,6 +62,8 @@ pub struct Plan {
     pub on_line: Vec<OnLine>,
     /// File for a recording of the events.
     pub record: Option<PathBuf>,
+    /// Whether that recording is compact.
+    pub granularity: Granularity,
     /// What is shown of costs by place (`--where`); none without them.
     pub places: Option<Shown>,
     /// Windows of a sampled run.
@@ -167,6 +170,7 @@ impl Plan {
             time_scale: bifold_policy::timeline::TIME_SCALE,
             on_line: Vec::new(),
             record: None,
+            granularity: Granularity::Byte,
             places: None,
             sample,
             thin: None,
@@ -223,6 +227,10 @@ pub struct Carried {
 /// If there are no figures to show. Later errors are in [`Carried::failure`].
 pub fn carry_out(plan: &mut Plan, part: &str, stop: &AtomicBool) -> anyhow::Result<Carried> {
     let mut header = plan.source.header();
+    if header.granularity == Granularity::Page && plan.caches != CacheMode::Off {
+        let problem = "needs lines, and this recording is compact: its loads have pages. Add --caches off, or record without --compact";
+        return Err(UsageError::conflict("--caches", problem).into());
+    }
     header.source.sample = plan.sample.or(header.source.sample);
     let options = Options {
         seed: plan.seed,
@@ -244,7 +252,8 @@ pub fn carry_out(plan: &mut Plan, part: &str, stop: &AtomicBool) -> anyhow::Resu
             "{name} is for guests in 64-bit mode, and this one is in 32-bit mode: leave {name} out of --configs"
         );
     }
-    let writer = plan.record.as_deref().map(|p| Writer::create(p, &header)).transpose()?;
+    let recorded = Header { granularity: plan.granularity, ..header.clone() };
+    let writer = plan.record.as_deref().map(|p| Writer::create(p, &recorded)).transpose()?;
     let interval_s = options.interval_seconds;
     let places = plan.places.as_ref().map(|_| Attribution::new(&options.configs));
     let limited = |host: &Host| {

@@ -45,6 +45,7 @@ builtin! {
     "xeon-8269cy",
     "zen4",
     "epyc-zen5-guest",
+    "geometry-d",
     "geometry-g",
 }
 

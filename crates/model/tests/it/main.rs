@@ -5,6 +5,7 @@ mod agile;
 mod caches;
 mod charges;
 mod closed_forms;
+mod compact;
 mod direct;
 mod exits_flush;
 mod geometry;

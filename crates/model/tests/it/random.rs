@@ -10,7 +10,7 @@ use bifold_model::{Config, Model, Options, Outcome, Paging, Profile};
 use proptest::prelude::*;
 
 /// Built-in profiles.
-pub const PROFILES: usize = 13;
+pub const PROFILES: usize = 14;
 
 #[test]
 fn every_built_in_profile_is_drawn() {

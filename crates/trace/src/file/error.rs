@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! Errors of recordings, with the file and the place in the file.
 
-use super::VERSION_OF_TABLES;
+use super::VERSION_OF_PAGES;
 use crate::event::DecodeError;
 use crate::nodes::MOST_VCPUS;
 use std::io;
@@ -29,7 +29,7 @@ pub enum FileError {
     },
     /// The recording has another format version.
     #[error(
-        "recording {path} is of format version {found} (byte 8), this bifold reads up to {VERSION_OF_TABLES}: record it again"
+        "recording {path} is of format version {found} (byte 8), this bifold reads up to {VERSION_OF_PAGES}: record it again"
     )]
     Version {
         /// The file.

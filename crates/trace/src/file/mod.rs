@@ -19,7 +19,7 @@ pub use error::FileError;
 pub use reader::Reader;
 pub use writer::Writer;
 
-use crate::{Clock, GuestNode, TableFormat, Windows, event::Stats};
+use crate::{Clock, Granularity, GuestNode, TableFormat, Windows, event::Stats};
 use serde::{Deserialize, Serialize};
 use xxhash_rust::xxh3::xxh3_64_with_seed;
 
@@ -29,6 +29,8 @@ pub const MAGIC: [u8; 8] = *b"\x89BIFOLD\n";
 pub const VERSION: u32 = 1;
 /// The version of recordings of guests with other tables. The layout is the same; a reader that knows no other tables must refuse them.
 pub const VERSION_OF_TABLES: u32 = 2;
+/// The version of compact recordings, whatever the guest's tables. The layout is the same; a reader that knows none would take pages for bytes.
+pub const VERSION_OF_PAGES: u32 = 3;
 /// Words after which a block ends, together with the event that has the last of these words.
 const BLOCK_WORDS: usize = 1 << 16;
 /// Most words in a block that a reader accepts.
@@ -52,6 +54,9 @@ pub struct Header {
     /// The format of the guest's page tables: 4 levels in older recordings.
     #[serde(default, skip_serializing_if = "is_four_level")]
     pub guest_tables: TableFormat,
+    /// What the addresses of loads and fetches tell: bytes in older recordings. A writer of pages makes them of bytes.
+    #[serde(default, skip_serializing_if = "Granularity::is_byte")]
+    pub granularity: Granularity,
     /// Where the events come from.
     pub source: Source,
 }
@@ -62,7 +67,11 @@ fn is_four_level(tables: &TableFormat) -> bool {
 
 /// The version of a recording with this header.
 fn version(header: &Header) -> u32 {
-    if is_four_level(&header.guest_tables) { VERSION } else { VERSION_OF_TABLES }
+    match header.granularity {
+        Granularity::Page => VERSION_OF_PAGES,
+        Granularity::Byte if is_four_level(&header.guest_tables) => VERSION,
+        Granularity::Byte => VERSION_OF_TABLES,
+    }
 }
 
 /// Where events come from. People and reports read this, the model does not.
@@ -73,6 +82,9 @@ pub struct Source {
     pub bifold_version: String,
     /// Built-in generator, as given to `--generate`; `None` for a guest.
     pub generator: Option<String>,
+    /// The tool whose trace was imported; `None` for a guest.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub imported: Option<String>,
     /// The command that ran in the guest.
     pub command: Vec<String>,
     /// `exact` or `fast`.

@@ -3,7 +3,7 @@
 
 use super::{
     BLOCK_HEAD, END, EVENTS, FileError, Header, MAGIC, MAX_BLOCK_WORDS, MAX_JSON, StoredTrailer, Trailer,
-    VERSION, VERSION_OF_TABLES, checksum, version as version_of,
+    VERSION, VERSION_OF_PAGES, VERSION_OF_TABLES, checksum, version as version_of,
 };
 use crate::nodes::MOST_VCPUS;
 use crate::{codec, nodes};
@@ -145,7 +145,7 @@ impl Reader {
         let (version, length) = lengths.split_at(4);
         let version = u32::from_le_bytes(version.try_into().expect("4 bytes"));
         let length = u32::from_le_bytes(length.try_into().expect("4 bytes")) as usize;
-        if ![VERSION, VERSION_OF_TABLES].contains(&version) {
+        if ![VERSION, VERSION_OF_TABLES, VERSION_OF_PAGES].contains(&version) {
             return Err(FileError::Version { path: self.path.clone(), found: version });
         }
         if length > MAX_JSON {
@@ -163,7 +163,7 @@ impl Reader {
         self.header = serde_json::from_slice(&bytes[json..])
             .map_err(|_| self.corrupt(json as u64, "an unknown header"))?;
         if version_of(&self.header) != version {
-            return Err(self.corrupt(8, "a version that does not fit the guest's tables"));
+            return Err(self.corrupt(8, "a version that does not fit the header"));
         }
         let Header { guest_nodes, guest_frames, vcpus, .. } = &self.header;
         if *vcpus > MOST_VCPUS {

@@ -5,7 +5,8 @@ use super::{
     BLOCK_HEAD, BLOCK_WORDS, END, EVENTS, FileError, Header, MAGIC, MAX_JSON, StoredTrailer, Trailer,
     checksum, version,
 };
-use crate::{codec, event};
+use crate::compact::compact;
+use crate::{Granularity, codec, event};
 use std::fs::{self, File};
 use std::io::{self, Write};
 use std::path::{Path, PathBuf};
@@ -20,6 +21,10 @@ pub struct Writer {
     /// Name of the temporary file; `None` if the target is written in place or the file has been renamed.
     temporary: Option<PathBuf>,
     file: File,
+    /// Whether the recording is compact, and whether it is attributed.
+    compact: Option<bool>,
+    /// Events as a compact recording has them.
+    compacted: Vec<u64>,
     pending: Vec<u64>,
     plain: Vec<u8>,
     block: Vec<u8>,
@@ -57,6 +62,8 @@ impl Writer {
             target,
             temporary,
             file,
+            compact: (header.granularity == Granularity::Page).then_some(header.source.attributed),
+            compacted: Vec::new(),
             pending: Vec::new(),
             plain: Vec::new(),
             block: Vec::new(),
@@ -80,6 +87,19 @@ impl Writer {
 
     /// Appends whole events.
     pub fn write(&mut self, words: &[u64]) -> Result<(), FileError> {
+        let Some(attributed) = self.compact else { return self.append(words) };
+        let mut compacted = std::mem::take(&mut self.compacted);
+        compacted.clear();
+        let made = compact(words, attributed, &mut compacted);
+        let result = match made {
+            Ok(()) => self.append(&compacted),
+            Err(source) => Err(FileError::Events { path: self.target.clone(), source }),
+        };
+        self.compacted = compacted;
+        result
+    }
+
+    fn append(&mut self, words: &[u64]) -> Result<(), FileError> {
         let mut rest = words;
         while self.pending.len() + rest.len() >= BLOCK_WORDS {
             if self.pending.is_empty() {

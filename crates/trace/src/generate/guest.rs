@@ -50,6 +50,11 @@ impl Memory {
         take(&mut self.free, &mut self.next, self.frames)
     }
 
+    /// How many frames [`Memory::take`] can still give.
+    pub fn left(&self) -> u64 {
+        self.frames - self.next + self.free.len() as u64
+    }
+
     pub fn give_back(&mut self, gfn: u64) {
         self.free.push(gfn);
     }

@@ -11,7 +11,7 @@
 
 mod chase;
 mod fork;
-mod guest;
+pub(crate) mod guest;
 mod gups;
 mod random;
 mod uniform;

@@ -3,7 +3,8 @@
 
 use bifold_trace::event::{head, kind};
 use bifold_trace::{
-    Clock, Event, FileError, Header, MOST_VCPUS, Reader, Source, Stats, TableFormat, Trailer, Writer,
+    Clock, Event, FileError, Granularity, Header, MOST_VCPUS, Reader, Source, Stats, TableFormat, Trailer,
+    Writer,
 };
 use proptest::prelude::*;
 use std::fs;
@@ -163,6 +164,27 @@ fn the_format_of_the_guests_tables_is_kept_and_older_readers_refuse_all_but_4_le
         bytes[16 + json..24 + json].copy_from_slice(&sum.to_le_bytes());
         fs::write(&path, &bytes).unwrap();
         assert!(matches!(Reader::open(&path), Err(FileError::Corrupt { offset: 8, .. })));
+    }
+}
+
+#[test]
+fn a_compact_recording_has_the_pages_of_loads_and_older_readers_refuse_it() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("r");
+    for guest_tables in TableFormat::ALL {
+        let header = Header { guest_tables, granularity: Granularity::Page, ..header() };
+        let mut writer = Writer::create(&path, &header).unwrap();
+        writer.write(&[head(kind::LOAD_DEPENDENT, 0x1234), head(kind::STORE, 0x1234)]).unwrap();
+        assert!(writer.write(&[head(kind::PT_STORE, 8)]).is_err());
+        writer.write(&[head(kind::FETCH, 0x5678), head(kind::INSNS, 7)]).unwrap();
+        writer.finish(&trailer()).unwrap();
+        let mut reader = Reader::open(&path).unwrap();
+        assert_eq!(reader.header(), &header);
+        let mut words = Vec::new();
+        assert!(reader.next_block(&mut words).unwrap());
+        let expected = [(kind::LOAD, 0x1000), (kind::STORE, 0x1234), (kind::FETCH, 0x5000), (kind::INSNS, 7)];
+        assert_eq!(words, expected.map(|(kind, payload)| head(kind, payload)));
+        assert_eq!(fs::read(&path).unwrap()[8], 3);
     }
 }
 

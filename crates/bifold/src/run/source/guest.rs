@@ -6,8 +6,8 @@ use crate::console::note;
 use crate::run::pace;
 use bifold_guest::{Begin, CaptureProgress, GuestSpec, Region, Root, Timing, capture};
 use bifold_report::{Input, Partial, grouped};
-use bifold_trace::CommandExit;
 use bifold_trace::file::{Header, Source};
+use bifold_trace::{CommandExit, Granularity};
 use std::cell::Cell;
 use std::io::Write as _;
 use std::sync::Arc;
@@ -23,6 +23,7 @@ impl EventSource for Guest {
             vcpus: self.0.vcpus,
             guest_nodes: bifold_guest::guest_nodes(&self.0),
             guest_tables: self.0.tables,
+            granularity: Granularity::Byte,
             source: self.source(),
         }
     }

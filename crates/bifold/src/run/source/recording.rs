@@ -27,6 +27,7 @@ impl EventSource for Recording {
         Input::Recording {
             path: self.path.to_string_lossy().into_owned(),
             generator: self.reader.header().source.generator.clone(),
+            imported: self.reader.header().source.imported.clone(),
         }
     }
 
