@@ -18,7 +18,7 @@ pub fn csv(path: &Path) -> Vec<BTreeMap<String, String>> {
 fn a_table_has_the_counts_of_its_results() {
     let dir = tempfile::tempdir().unwrap();
     let of = |args: &str| bifold_in(dir.path(), args);
-    let compare = "compare -q --format json --configs native,nested-4k,shadow-2m --interval 0.001";
+    let compare = "compare -q --format json --configs native,nested-4k,shadow-2m --interval 0.001 --set cpu.frequency_hz=10000000";
     of(&format!("{compare} --generate t:3000 -o a.json")).quietly();
     of(&format!("{compare} --generate gups:60000 --seed 7 -o b.json")).quietly();
     of("export -q a.json b.json -o r.csv").quietly();

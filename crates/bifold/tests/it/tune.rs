@@ -85,7 +85,7 @@ fn a_guest_with_nodes_has_placements_where_the_profile_knows_their_cost() {
         return;
     }
     let dir = tempfile::tempdir().unwrap();
-    let nodes = "--vcpus 2 --guest-nodes 2 -m 512 --try placement --format json";
+    let nodes = "--vcpus 2 --guest-nodes 2 --try placement --format json";
     let with = format!("{nodes} --profile xeon-gold-6252 --now-placed one-node");
     let v: Value = serde_json::from_str(&tune(dir.path(), &with, HEAP).quietly()).unwrap();
     assert_eq!(v["now_placement"], "one-node", "{v}");
