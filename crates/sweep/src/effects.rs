@@ -7,7 +7,7 @@
 use crate::plan::{Plan, Task};
 use bifold_model::Config;
 use bifold_report::diff::Side;
-use bifold_report::{Page, PageBar, PageBars, PageTable, Spread, grouped, text_table};
+use bifold_report::{Page, PageBar, PageBars, PageTable, Spread, grouped, text_table_with_keys, wrapped};
 use std::collections::BTreeMap;
 
 /// Most bars of the page's picture.
@@ -159,26 +159,6 @@ pub fn tables(plan: &Plan, measured: &[Measured]) -> Vec<PageTable> {
         ]);
         row
     };
-    let effect = |e: Effect| {
-        let clear = match e.points.ci95 {
-            Some(half) if e.points.mean.abs() > half => "yes",
-            Some(_) => "no",
-            None => "-",
-        };
-        let program = e.program.unwrap_or_else(|| "(all programs)".into());
-        let values = format!("{} -> {}", e.from, e.to);
-        let mean = format!("{:+.3}", e.points.mean);
-        vec![
-            e.axis,
-            values,
-            program,
-            e.config.name(),
-            mean,
-            interval(&e.points),
-            clear.into(),
-            grouped(e.points.n as u64),
-        ]
-    };
     let combinations = PageTable {
         title: "overhead of each combination".into(),
         head: [
@@ -197,24 +177,44 @@ pub fn tables(plan: &Plan, measured: &[Measured]) -> Vec<PageTable> {
             "Means; intervals are Student's t at 95 %, and {repeats}. All runs that agree have an interval of 0."
         )],
     };
-    let differences = PageTable {
-        title: "what each value changes".into(),
-        head: ["axis", "values", "program", "config", "points", "95 %\ninterval", "differs", "n"].map(String::from).into(),
-        rows: effects(plan, measured).into_iter().map(effect).collect(),
-        notes: vec![
-            "The second value's overhead less the first's, in percentage points: negative is cheaper. n counts pairs of tasks \
-             that differ in this axis alone, and for all programs the programs. `differs`: 0 lies outside the paired t interval \
-             at 95 %."
-                .into(),
-        ],
+    let mut out = vec![combinations];
+    for e in effects(plan, measured) {
+        let title = format!("{}: {} -> {}", e.axis, e.from, e.to);
+        if out.last().is_none_or(|t| t.title != title) {
+            out.push(PageTable { title, head: DIFFERENCES.map(String::from).into(), ..PageTable::default() });
+        }
+        out.last_mut().expect("pushed above").rows.push(effect(e));
+    }
+    if out.len() > 1 {
+        out.last_mut().expect("there are tables").notes.push(NOTE.into());
+    }
+    out
+}
+
+/// Columns of differences.
+const DIFFERENCES: [&str; 6] = ["program", "config", "points", "95 %\ninterval", "differs", "n"];
+/// What differences are.
+const NOTE: &str = "The second value's overhead less the first's, in percentage points: negative is cheaper. n counts pairs of tasks that \
+     differ in this axis alone, and for all programs the programs. `differs`: 0 lies outside the paired t interval at 95 %.";
+
+fn effect(e: Effect) -> Vec<String> {
+    let clear = match e.points.ci95 {
+        Some(half) if e.points.mean.abs() > half => "yes",
+        Some(_) => "no",
+        None => "-",
     };
-    vec![combinations, differences]
+    let program = e.program.unwrap_or_else(|| "(all programs)".into());
+    let mean = format!("{:+.3}", e.points.mean);
+    vec![program, e.config.name(), mean, interval(&e.points), clear.into(), grouped(e.points.n as u64)]
 }
 
 /// The tables for a terminal.
 pub fn text(plan: &Plan, measured: &[Measured]) -> String {
-    let shown = tables(plan, measured).into_iter().filter(|t| !t.rows.is_empty());
-    shown.map(|t| format!("{}\n{}", t.title, text_table(t.head, t.rows))).collect::<Vec<_>>().join("\n")
+    let shown = tables(plan, measured).into_iter().map(|t| {
+        let notes = t.notes.iter().map(|note| wrapped(note, 0)).collect::<String>();
+        format!("{}\n{}{notes}", t.title, text_table_with_keys(2, t.head, t.rows))
+    });
+    shown.collect::<Vec<_>>().join("\n")
 }
 
 /// The largest differences as bars with their intervals; none without a difference.
@@ -233,7 +233,7 @@ fn bars(effects: &[Effect]) -> Option<PageBars> {
         }
     };
     (!shown.is_empty()).then(|| PageBars {
-        title: "what each value changes, the largest first".into(),
+        title: "What each value changes, the largest first".into(),
         unit: "percentage points of overhead".into(),
         bars: shown.iter().map(bar).collect(),
     })

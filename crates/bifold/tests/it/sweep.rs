@@ -91,7 +91,10 @@ fn every_combination_has_its_rows_and_a_report_compares_values() {
     assert!(csv(&dir.join("t.csv")).iter().all(|r| r["seconds"].parse::<f64>().unwrap() > 0.0));
 
     let report = at(dir, "report -q --report r.html runs").quietly();
-    assert!(report.contains("what each value changes") && report.contains("fast -> slow"), "{report}");
+    assert!(
+        report.contains("cpi: fast -> slow") && report.contains("profile: epyc-zen5-guest -> i5-7600"),
+        "{report}"
+    );
     let html = std::fs::read_to_string(dir.join("r.html")).unwrap();
     assert!(html.contains("overhead of each combination") && html.contains("18 of 18 tasks"));
 }
