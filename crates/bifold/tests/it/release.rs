@@ -65,7 +65,12 @@ fn refused(output: &Output, why: &str) {
 #[test]
 fn every_place_names_one_version() {
     let found = run(&root().join("tools/version"), &[]);
-    assert_eq!(stdout(&found).trim(), env!("CARGO_PKG_VERSION"), "{}", String::from_utf8_lossy(&found.stderr));
+    assert_eq!(
+        stdout(&found).trim(),
+        env!("CARGO_PKG_VERSION"),
+        "{}",
+        String::from_utf8_lossy(&found.stderr)
+    );
 }
 
 #[test]
@@ -118,5 +123,7 @@ fn each_linked_crate_has_its_licence_and_its_notices() {
     // Tests and procedural macros are not linked in.
     assert!(of("proptest").is_none() && of("serde_derive").is_none());
     let notices = stdout(&run(&tool, &["--notices"]));
-    assert!(notices.contains("Permission is hereby granted") && !notices.contains("GNU GENERAL PUBLIC LICENSE\n"));
+    assert!(
+        notices.contains("Permission is hereby granted") && !notices.contains("GNU GENERAL PUBLIC LICENSE\n")
+    );
 }
