@@ -12,8 +12,11 @@ fn compiler() -> String {
 }
 
 fn compile(output: &Path, sources: &[PathBuf], flags: &[&str]) -> std::io::Result<Output> {
+    // `__FILE__` has a path within the repository: a build in another folder gives the same bytes.
+    let here = env::var("CARGO_MANIFEST_DIR").expect("cargo sets it");
     Command::new(compiler())
         .args(["-O2", "-Wall", "-Wextra", "-std=gnu11"])
+        .arg(format!("-ffile-prefix-map={here}/../../="))
         .args(flags)
         .arg("-o")
         .arg(output)
