@@ -43,9 +43,9 @@ pub struct ImportArgs {
     #[arg(short, long, value_name = "FILE")]
     output: PathBuf,
 
-    /// The tool that made the trace [default: told by its first bytes]
+    /// The tool that made the trace [default: recognised by its first bytes]
     ///
-    /// Traces of ChampSim have nothing by which to tell them, so they need this option, unless the file's name has `champsim` in it.
+    /// Traces of ChampSim begin with nothing by which to recognise them. They need this option, unless the file's name has `champsim` in it.
     #[arg(long, value_name = "lackey|drmemtrace|champsim", hide_possible_values = true,
           value_parser = PossibleValuesParser::new(Kind::ALL.map(Kind::name)).map(kind))]
     from: Option<Kind>,

@@ -34,7 +34,7 @@ use std::path::{Path, PathBuf};
 
 /// Most bytes in a row without an access.
 pub const MOST_WITHOUT: usize = 1 << 24;
-/// First bytes by which a format is told.
+/// First bytes by which a format is recognised.
 const FIRST: usize = 4096;
 
 /// The tool that made a trace.
@@ -154,7 +154,7 @@ impl Importer {
     /// Opens a trace. `-` is standard input; a directory is a trace of DynamoRIO's.
     ///
     /// # Errors
-    /// If the trace cannot be read, or its kind cannot be told.
+    /// If the trace cannot be read, or its kind is not recognised.
     ///
     /// # Panics
     /// If the options have more frames than [`Process::MOST_FRAMES`].
@@ -178,7 +178,7 @@ impl Importer {
                     if first.is_empty() {
                         return Err(ImportError::Empty { path: path.into(), hint: ": the file is empty" });
                     }
-                    told(path, &first).ok_or_else(|| ImportError::Unknown { path: path.into() })?
+                    recognised(path, &first).ok_or_else(|| ImportError::Unknown { path: path.into() })?
                 }
             };
             match kind {
@@ -302,7 +302,7 @@ fn look(mut bytes: input::Bytes) -> io::Result<(Vec<u8>, input::Bytes)> {
 }
 
 /// The kind that first bytes are of. ChampSim's records have no mark, but the files have names.
-fn told(path: &Path, first: &[u8]) -> Option<Kind> {
+fn recognised(path: &Path, first: &[u8]) -> Option<Kind> {
     let name = path.file_name().unwrap_or_default().to_string_lossy().to_lowercase();
     match () {
         () if Drmemtrace::is(first) => Some(Kind::Drmemtrace),

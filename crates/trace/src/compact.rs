@@ -86,7 +86,7 @@ mod tests {
         ) {
             let mut words = Vec::new();
             for (k, payload, more) in events {
-                // Kind 7 is none; a table has a level from 1 to 5; a read of CR3 has no payload.
+                // There is no kind 7; a table has a level from 1 to 5; a read of CR3 has no payload.
                 let payload = match k {
                     kind::TABLE => payload << 4 | 1 + payload % 5,
                     kind::CR3_READ => 0,

@@ -31,7 +31,7 @@ const NO_PAGE: u64 = u64::MAX;
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum OsError {
-    /// The address is none of 4-level paging.
+    /// No address of 4-level paging.
     #[error("address {0:#x} is not canonical: 4-level paging has addresses of 48 bits")]
     NotCanonical(u64),
     /// The address is where the kernel maps its memory.
