@@ -30,11 +30,11 @@ fn a_compact_recording_gives_the_figures_of_the_whole_one() {
         assert!(read("compact").len() < read("whole").len(), "{generator}");
         for options in [
             "--caches off -i 0.001",
-            "--caches off --profile zen4 --set tlb.l2d.entries=512 --seed 7",
+            "--caches off --profile zen4 --set tlb.l2d.ways=0 --seed 7",
             "--caches off --profile phenom2-x3-720 --host-frames fresh",
             "--caches off --memory-use",
             "--caches off --placement smp",
-            "--caches off --sample=5k:50k",
+            "--caches off --sample=10k:100k",
             "--caches off --check dsp",
         ] {
             let [whole, compact] = ["whole", "compact"].map(|name| outcome(&format!("{options} {name}")));
