@@ -80,7 +80,7 @@ pub struct RecordArgs {
     #[arg(short, long, value_name = "FILE", help_heading = "Output")]
     pub output: PathBuf,
 
-    /// Write the pages of loads and fetches in place of their addresses, which takes less than half the space
+    /// Write the pages of loads and fetches in place of their addresses, which takes less space
     ///
     /// `bifold compare --caches off FILE` gives the same figures as from the whole recording, under every profile. Data caches
     /// need lines, so such a recording is refused without --caches off. `bifold compact` does the same to a recording.
