@@ -76,10 +76,9 @@ struct Remembering<W> {
 
 impl<W> Remembering<W> {
     fn note<T>(&self, result: io::Result<T>) -> io::Result<T> {
-        result.map_err(|e| {
+        result.inspect_err(|e| {
             let copy = e.raw_os_error().map_or(e.kind().into(), io::Error::from_raw_os_error);
             self.failed.lock().expect("no panic happens while it is held").get_or_insert(copy);
-            e
         })
     }
 }

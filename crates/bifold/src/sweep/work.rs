@@ -58,7 +58,7 @@ pub fn run(args: &RunArgs) -> anyhow::Result<Status> {
     };
     let ended = std::thread::scope(|scope| {
         let workers: Vec<_> = (0..args.jobs.get().min(chosen.len())).map(|_| scope.spawn(work)).collect();
-        workers.into_iter().map(|w| w.join().expect("a worker does not panic")).collect::<Result<(), _>>()
+        workers.into_iter().try_for_each(|w| w.join().expect("a worker does not panic"))
     });
     progress.end();
     ended?;
