@@ -88,7 +88,7 @@ mod tests {
             for (k, payload, more) in events {
                 // There is no kind 7; a table has a level from 1 to 5; a read of CR3 has no payload.
                 let payload = match k {
-                    kind::TABLE => payload << 4 | 1 + payload % 5,
+                    kind::TABLE => (payload << 4) | (1 + payload % 5),
                     kind::CR3_READ => 0,
                     _ => payload,
                 };

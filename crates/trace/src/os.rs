@@ -340,7 +340,7 @@ mod tests {
             let mut words = process.take(true).unwrap();
             let mut touched = std::collections::BTreeSet::new();
             for (top, middle, page, bytes, what) in accesses {
-                let va = top << 44 | middle << 30 | page << 12 | bytes % 4096;
+                let va = top << 44 | middle << 30 | page << 12 | (bytes % 4096);
                 match what {
                     0 => process.instruction(va, bytes).unwrap(),
                     1 => process.load(va, bytes).unwrap(),
