@@ -3,6 +3,7 @@
 
 use crate::{Comparison, Guest};
 use serde::Serialize;
+use std::path::Path;
 
 /// How a result was made.
 #[derive(Debug, Clone, Default, PartialEq, Serialize)]
@@ -106,10 +107,15 @@ pub(crate) fn program(input: &crate::Input, guest: Option<&Guest>) -> String {
         crate::Input::Recording { generator, .. } => generator.as_ref(),
         crate::Input::Guest => None,
     };
-    match (guest, generator) {
-        (Some(g), _) => crate::shell_words(&g.command),
-        (None, Some(name)) => format!("generator {name}"),
-        (None, None) => "a guest".into(),
+    match (guest, generator, input) {
+        (Some(g), ..) => crate::shell_words(&g.command),
+        (None, Some(name), _) => format!("generator {name}"),
+        // A trace does not say of which program it is: the recording's name has to.
+        (None, None, crate::Input::Recording { path, imported: Some(tool), .. }) => {
+            let name = Path::new(path).file_name().unwrap_or(path.as_ref());
+            format!("{tool} trace in {}", name.to_string_lossy())
+        }
+        (None, None, _) => "a guest".into(),
     }
 }
 
@@ -150,4 +156,19 @@ pub(super) fn warnings(a: &Made, b: &Made) -> Vec<String> {
         out.push("the interval lengths differ: cold exits and cold cycles are not comparable".into());
     }
     out
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn traces_of_two_programs_have_two_names() {
+        let of = |path: &str| {
+            let (path, imported) = (path.to_owned(), Some("lackey".to_owned()));
+            program(&crate::Input::Recording { path, generator: None, imported }, None)
+        };
+        assert_eq!(of("traces/ls.bifold"), "lackey trace in ls.bifold");
+        assert_ne!(of("ls.bifold"), of("sort.bifold"));
+    }
 }
