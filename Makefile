@@ -216,7 +216,7 @@ lab-reclaim-paging: workspace ## run a guest on a host that pages, beside balloo
 noise: build ## record a guest's noise, and simulate published and recorded noise: docs/results/noise.md, minutes
 	@tools/noise > docs/results/noise.md
 
-lab-sweep: build ## run 500 tasks over 4 workers and kill one every 10 s: docs/results/sweep.md, half an hour (HQ=HyperQueue's command)
+lab-sweep: build ## run 500 tasks over 4 workers and kill one every 10 s: docs/results/sweep.md, ten minutes (HQ=HyperQueue's command)
 	@tools/lab-sweep $(if $(HQ),--hq $(HQ)) -o docs/results/sweep.md
 
 lab-builds: workspace ## predict the two loads of the multi-core thesis: docs/results, an hour (BUILDS=options)

@@ -241,7 +241,7 @@ impl Folder {
     /// The task of a number.
     ///
     /// # Errors
-    /// If there is none.
+    /// If no task has the number.
     pub fn task(&self, number: usize) -> Result<&Task, FolderError> {
         let last = self.plan.tasks.len() - 1;
         self.plan.tasks.get(number).ok_or_else(|| FolderError::NoTask {

@@ -173,7 +173,12 @@ const MADE: [Declared; 20] = [
 
 const INTERVAL: [Declared; 2] = [
     ("interval", "", Kind::Count, "Number of the interval, from 0."),
-    ("start_cycles", "cycles", Kind::Count, "Start of the interval, in cycles of the ideal run."),
+    (
+        "start_cycles",
+        "cycles",
+        Kind::Count,
+        "Start of the interval, in cycles of the ideal run; in a timeline by the intervals' nominal length.",
+    ),
 ];
 
 const PLACE: [Declared; 11] = [
