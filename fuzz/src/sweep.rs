@@ -13,6 +13,8 @@ pub fn sweep_spec(data: &[u8]) {
     assert!(plan.tasks.iter().enumerate().all(|(i, t)| t.number == i && !t.words().is_empty()));
     let named = |name: &String| plan.axes.iter().any(|(axis, _)| axis == name);
     assert!(plan.repeats.iter().all(named));
+    let before = |t: &bifold_sweep::Task| plan.sources(t).iter().all(|source| source.number < t.number);
+    assert!(plan.tasks.iter().all(before));
 }
 
 /// The files of a sweep's folder: the first half is its plan, the second the result of task 0.
@@ -48,6 +50,8 @@ mod tests {
     const SPEC: &str = "options = ['--fast']\nrepeats = ['seed']\n[programs.a]\ngenerate = 't'\naxes = ['seed']\n\
          [programs.b]\nrun = ['true']\nenv = { A = '1' }\n[axes]\nseed = [1, 2]\n[axes.guest]\nsmall = ['-m', '1']\n";
 
+    const FLEET: &str = "[fingerprints]\nimages = ['a=x', 'y']\nkey = 'k'\nparts = 4\nmemory = '1GiB'\n";
+
     fn plan() -> Value {
         serde_json::to_value(Spec::plan_of(SPEC, Path::new("good"), Path::new("/")).unwrap()).unwrap()
     }
@@ -69,6 +73,7 @@ mod tests {
             sweep_folder(&data);
             sweep_tables(&data);
             changed_lines(SPEC, line, &value, sweep_spec);
+            changed_lines(FLEET, line, &value, sweep_spec);
             let mut document = plan();
             let mut all = leaves(&mut document);
             let i = at.index(all.len());

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! `bifold compare` as a process of its own, so that a failure of one program costs the others nothing.
+//! A verb of `bifold` as a process of its own, so that a failure of one task costs the others nothing.
 //!
 //! The environment is small and fixed: the kernel puts the environment on a program's stack, where its length moves counts.
 
@@ -24,18 +24,18 @@ const FIXED: [&str; 3] =
 /// How often a request to end is looked for.
 const LOOK: Timespec = Timespec { tv_sec: 0, tv_nsec: 50_000_000 };
 
-/// `bifold compare` in a folder, which writes its JSON to `result` and what else it says to `errors`.
+/// A verb of `bifold` in a folder, which writes its result to `result` and what else it says to `errors`.
 ///
 /// # Errors
 /// If this program's file is not known, or `errors` cannot be made.
-pub fn compare(folder: &Path, result: &Path, errors: &Path) -> anyhow::Result<Command> {
+pub fn bifold(folder: &Path, verb: &[&str], result: &Path, errors: &Path) -> anyhow::Result<Command> {
     let mut command = Command::new(std::env::current_exe().context("cannot find this program")?);
     command.current_dir(folder).stdin(Stdio::null()).env_clear();
     let kept = std::env::vars_os().filter(|(name, _)| {
         KEPT.iter().any(|kept| name == kept) || name.to_string_lossy().starts_with("BIFOLD_")
     });
     command.envs(kept);
-    command.args(["compare", "--quiet", "--format", "json", "--output"]).arg(result);
+    command.args(verb).args(["--quiet", "--output"]).arg(result);
     command.stdout(Stdio::null()).stderr(File::create(errors).context("cannot make a temporary file")?);
     bifold_guest::ends_with_its_parent(&mut command);
     Ok(command)
@@ -46,12 +46,12 @@ pub fn compare(folder: &Path, result: &Path, errors: &Path) -> anyhow::Result<Co
 /// # Errors
 /// If the process cannot be started or waited for.
 pub fn wait(command: &mut Command, stop: &AtomicBool) -> anyhow::Result<ExitStatus> {
-    let mut child = command.spawn().context("cannot run `bifold compare`")?;
+    let mut child = command.spawn().context("cannot run `bifold`")?;
     let pid = Pid::from_child(&child);
-    let end = pidfd_open(pid, PidfdFlags::empty()).context("cannot watch `bifold compare`")?;
+    let end = pidfd_open(pid, PidfdFlags::empty()).context("cannot watch `bifold`")?;
     let mut asked = false;
     loop {
-        if let Some(status) = child.try_wait().context("cannot wait for `bifold compare`")? {
+        if let Some(status) = child.try_wait().context("cannot wait for `bifold`")? {
             return Ok(status);
         }
         if stop.load(Ordering::Relaxed) && !std::mem::replace(&mut asked, true) {
@@ -60,7 +60,7 @@ pub fn wait(command: &mut Command, stop: &AtomicBool) -> anyhow::Result<ExitStat
         }
         match poll(&mut [PollFd::new(&end, PollFlags::IN)], Some(&LOOK)) {
             Ok(_) | Err(Errno::INTR) => {}
-            Err(e) => return Err(e).context("cannot wait for `bifold compare`"),
+            Err(e) => return Err(e).context("cannot wait for `bifold`"),
         }
     }
 }

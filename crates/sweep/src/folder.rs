@@ -3,7 +3,7 @@
 //!
 //! ```text
 //! sweep.json            the plan, written once
-//! results/0017.json     the result of task 17
+//! results/0017.json     the result of task 17; a directory, results/0017, for fingerprints
 //! failed/0017.txt       why task 17 failed at its last try
 //! locks/0017            locked by the worker that runs task 17
 //! ```
@@ -12,7 +12,7 @@
 //! killed. Locks only keep two workers from the same work: where a file system has none, tasks may run twice, and their
 //! results stay right.
 
-use crate::plan::{Plan, SCHEMA, Task};
+use crate::plan::{Plan, SCHEMA, Task, Verb};
 use bifold_report::diff::{MOST_BYTES, ReadError, Side};
 use bifold_trace::{CommandExit, bounded};
 use rustix::fs::{FlockOperation, flock};
@@ -33,6 +33,8 @@ const MOST_TEXT: u64 = 1 << 16;
 const LOOKS: u32 = 4;
 /// Beginning of the names of files that are being written.
 const UNFINISHED: &str = ".unfinished-";
+/// Beginning of the names of directories that `bifold share fingerprint` is writing.
+const UNFINISHED_DIRECTORY: &str = ".bifold-";
 
 /// Why a sweep's folder cannot be used.
 #[derive(Debug, thiserror::Error)]
@@ -255,8 +257,10 @@ impl Folder {
         self.path.join(part).join(format!("{task:04}{end}"))
     }
 
-    fn result(&self, task: usize) -> PathBuf {
-        self.file("results", task, ".json")
+    /// Where the result of a task is, when it is there: a file, or a directory of fingerprints.
+    pub fn result(&self, task: usize) -> PathBuf {
+        let is_directory = self.plan.tasks.get(task).is_some_and(|t| t.verb == Verb::Fingerprint);
+        self.file("results", task, if is_directory { "" } else { ".json" })
     }
 
     /// Claims a task; none if another worker runs it now.
@@ -304,17 +308,25 @@ impl Folder {
         Some(Failure { task, why: String::from_utf8_lossy(&bytes).trim().to_owned() })
     }
 
-    /// Keeps the result of a task: the document that `compare --format json` wrote.
+    /// Keeps the result of a task: the document that its verb wrote. A directory of fingerprints is in its place already,
+    /// and the document is empty.
     ///
     /// # Errors
-    /// If the document is no whole result of one run, or cannot be written.
+    /// If a document of `compare` is no whole result of one run, or a document cannot be written.
     pub fn keep(&self, task: usize, document: &[u8], seconds: f64) -> Result<(), FolderError> {
         let path = self.result(task);
-        judged(&path, document)?;
-        let host = rustix::system::uname().nodename().to_string_lossy().into_owned();
-        let head = Head { schema: RESULT.into(), sweep: self.identity.clone(), task, seconds, host };
-        let head = serde_json::to_vec(&head).expect("a head has text and numbers alone");
-        write(&path, &[&head, b"\n", document])?;
+        match self.plan.tasks.get(task).map(|t| t.verb).unwrap_or_default() {
+            Verb::Compare => {
+                judged(&path, document)?;
+                let host = rustix::system::uname().nodename().to_string_lossy().into_owned();
+                let head = Head { schema: RESULT.into(), sweep: self.identity.clone(), task, seconds, host };
+                let head = serde_json::to_vec(&head).expect("a head has text and numbers alone");
+                write(&path, &[&head, b"\n", document])?;
+            }
+            Verb::Fingerprint => {}
+            // `bifold share merge` reads the file, and tells by the document what was counted.
+            Verb::Count => write(&path, &[document])?,
+        }
         let _ = std::fs::remove_file(self.file("failed", task, ".txt"));
         Ok(())
     }
@@ -354,14 +366,19 @@ impl Folder {
         Ok(Some(Finished { seconds: head.seconds, host: head.host, bytes, side }))
     }
 
-    /// Removes what killed workers left unfinished longer ago than a day, and returns how many files remain of it.
+    /// Removes what killed workers left unfinished longer ago than a day, and returns how many files and directories remain.
     pub fn tidy(&self) -> usize {
         let day = std::time::Duration::from_secs(24 * 3600);
         let entries = std::fs::read_dir(self.path.join("results")).into_iter().flatten().flatten();
-        let unfinished = entries.filter(|e| e.file_name().to_string_lossy().starts_with(UNFINISHED));
+        let begins = |e: &std::fs::DirEntry, with: &str| e.file_name().to_string_lossy().starts_with(with);
+        let unfinished = entries.filter(|e| begins(e, UNFINISHED) || begins(e, UNFINISHED_DIRECTORY));
         let stays = |e: &std::fs::DirEntry| {
             let age = e.metadata().and_then(|m| m.modified()).ok().and_then(|t| t.elapsed().ok());
-            age.is_none_or(|age| age < day) || std::fs::remove_file(e.path()).is_err()
+            let removed = || match begins(e, UNFINISHED) {
+                true => std::fs::remove_file(e.path()),
+                false => std::fs::remove_dir_all(e.path()),
+            };
+            age.is_none_or(|age| age < day) || removed().is_err()
         };
         unfinished.filter(stays).count()
     }

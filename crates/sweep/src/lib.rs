@@ -6,15 +6,16 @@
 //! first, so a worker that is killed loses nothing, and nothing is counted twice. [`tables`] turns results into rows, and
 //! [`effects`] compares the values of an axis.
 //!
-//! The crate starts no program: the caller runs [`Task::args`] as `bifold compare` does.
+//! The crate starts no program: the caller runs [`Task::args`] with the task's [`Verb`].
 #![forbid(unsafe_code)]
 
 pub mod effects;
+mod fleet;
 mod folder;
 mod plan;
 mod spec;
 pub mod tables;
 
 pub use folder::{Claim, Failure, Finished, Folder, FolderError, State};
-pub use plan::{Plan, Task};
+pub use plan::{Plan, Task, Verb};
 pub use spec::{Spec, SpecError};

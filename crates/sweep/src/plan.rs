@@ -24,16 +24,47 @@ pub struct Plan {
     pub tasks: Vec<Task>,
 }
 
-/// A run of `bifold compare`.
+/// The verb of `bifold` that a task runs.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Verb {
+    /// `bifold compare`: its result is a document.
+    #[default]
+    Compare,
+    /// `bifold share fingerprint`: its result is a directory.
+    Fingerprint,
+    /// `bifold share count` over the directories of all `Fingerprint` tasks: its result is a document.
+    Count,
+}
+
+impl Verb {
+    /// The verb as on a command line.
+    pub fn words(self) -> &'static [&'static str] {
+        match self {
+            Verb::Compare => &["compare"],
+            Verb::Fingerprint => &["share", "fingerprint"],
+            Verb::Count => &["share", "count"],
+        }
+    }
+
+    fn is_default(&self) -> bool {
+        *self == Verb::default()
+    }
+}
+
+/// A run of a verb of `bifold`.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Task {
     /// Number, from 0.
     pub number: usize,
-    /// Name of the program.
+    /// What it runs.
+    #[serde(default, skip_serializing_if = "Verb::is_default")]
+    pub verb: Verb,
+    /// Name of the program, or of the guest whose pages get fingerprints.
     pub program: String,
     /// Axes with the task's values.
     pub settings: Vec<(String, String)>,
-    /// Options of `compare`, and a recording as the last of them.
+    /// Options of the verb, and a recording or image as the last of them.
     pub args: Vec<String>,
     /// The command that runs in a guest; empty for a recording or generator.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
@@ -65,6 +96,17 @@ impl Plan {
     ) -> Plan {
         let bifold = env!("CARGO_PKG_VERSION").into();
         Plan { schema: SCHEMA.into(), bifold, folder, axes, repeats, tasks }
+    }
+
+    /// The tasks whose results a task reads.
+    pub fn sources(&self, task: &Task) -> &[Task] {
+        let written = self.tasks.iter().take_while(|t| t.verb == Verb::Fingerprint).count();
+        if task.verb == Verb::Count { &self.tasks[..written] } else { &[] }
+    }
+
+    /// Whether the plan counts fingerprints, and has no results of `compare`.
+    pub fn is_of_fingerprints(&self) -> bool {
+        self.tasks.iter().any(|t| t.verb != Verb::Compare)
     }
 
     /// What tells this plan from every other: a hash of all of it, 16 hexadecimal digits.

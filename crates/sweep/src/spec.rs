@@ -1,13 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! The file that describes a sweep.
 
-use crate::plan::{Plan, Task};
+use crate::fleet::Fingerprints;
+use crate::plan::{Plan, Task, Verb};
 use serde::Deserialize;
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
 /// Most tasks of a sweep.
-const MOST_TASKS: usize = 100_000;
+pub(crate) const MOST_TASKS: usize = 100_000;
 /// Options of `compare` that a sweep gives itself, or that a task cannot have: its only output is its result.
 const OWN: [&str; 18] = [
     "--baseline",
@@ -72,7 +73,10 @@ pub struct Spec {
     /// Axes whose values repeat a measurement: means and intervals are over them.
     #[serde(default = "seed")]
     repeats: Vec<String>,
+    /// Fingerprints of guests' pages, in place of programs.
+    fingerprints: Option<Fingerprints>,
     /// The programs by name.
+    #[serde(default)]
     programs: BTreeMap<String, Program>,
     /// What is varied.
     #[serde(default)]
@@ -197,6 +201,17 @@ impl Spec {
         let bad = |field: String, problem: &str| {
             Err(SpecError::Value { path: path.into(), field, problem: problem.into() })
         };
+        if let Some(fingerprints) = &spec.fingerprints {
+            let alone = spec.programs.is_empty() && spec.axes.is_empty() && spec.options.is_empty();
+            if !alone {
+                return bad("fingerprints".into(), "goes with no program, axis or option: make two sweeps");
+            }
+            let tasks = match fingerprints.tasks(folder) {
+                Ok(tasks) => tasks,
+                Err((key, problem)) => return bad(format!("fingerprints.{key}"), &problem),
+            };
+            return Ok(Plan::new(folder.to_path_buf(), vec![], vec![], tasks));
+        }
         if spec.programs.is_empty() {
             return bad("programs".into(), "is empty: add [programs.NAME] with run, recording or generate");
         }
@@ -302,6 +317,7 @@ impl Spec {
         }
         Task {
             number,
+            verb: Verb::Compare,
             program: name.into(),
             settings: chosen.into_iter().map(|(axis, value)| (axis, value.name.clone())).collect(),
             args,
@@ -360,7 +376,7 @@ mod tests {
     fn what_describes_no_sweep_is_refused_with_what_to_change() {
         let one = "[programs.a]\nrun = ['true']\n";
         for (text, says) in [
-            ("".to_string(), "missing field `programs`"),
+            ("".to_string(), "programs is empty"),
             ("[programs]".into(), "is empty"),
             ("[programs.a]\nrun = []".into(), "programs.a.run is empty"),
             ("[programs.a]".into(), "needs one of run, recording and generate"),

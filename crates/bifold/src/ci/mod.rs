@@ -123,7 +123,8 @@ impl Job<'_> {
         let work = tempfile::tempdir().context("cannot make a temporary folder")?;
         let (result, errors) = (work.path().join("result.json"), work.path().join("errors"));
         let baseline = self.baselines.join(format!("{name}.json"));
-        let mut command = child::compare(self.folder, &result, &errors)?;
+        let mut command = child::bifold(self.folder, &["compare"], &result, &errors)?;
+        command.args(["--format", "json"]);
         command.args(self.spec.options(program));
         if self.save {
             command.arg("--save-baseline").arg(&baseline);

@@ -24,7 +24,8 @@ Examples:
 /// A description in TOML lists programs and axes; docs/guide/sweep.md has an example. `new` makes a folder with a task for
 /// each combination. A task is a `bifold compare`, and its result a file in the folder. Workers on several machines share the
 /// folder and need nothing else, or a scheduler gives them tasks by number. A worker that is killed loses its task's run
-/// alone: the task is run again, and none counts twice.
+/// alone: the task is run again, and none counts twice. A description of guests' images makes tasks of `share fingerprint`
+/// and `share count`, whose results `share merge` adds.
 #[derive(Debug, Args)]
 #[command(subcommand_required = true, arg_required_else_help = true, disable_help_subcommand = true,
           after_help = EXAMPLES, after_long_help = status::below(EXAMPLES))]

@@ -8,7 +8,7 @@ use crate::status::Status;
 use anyhow::bail;
 use bifold_report::diff::Made;
 use bifold_sweep::tables::{Row, Source, Table};
-use bifold_sweep::{Folder, Plan, Task};
+use bifold_sweep::{Plan, Task};
 use bifold_table::{Column, Kind, Value};
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -20,7 +20,7 @@ pub fn run(args: &MergeArgs) -> anyhow::Result<Status> {
         &named([("the sweep", Some(plan_file.as_path()))]),
         &named([("--output", Some(args.output.as_path()))]),
     )?;
-    let folder = Folder::open(&args.folder)?;
+    let folder = super::of_programs(&args.folder)?;
     let plan = folder.plan();
     let left = plan.tasks.iter().filter(|t| !folder.is_done(t.number)).count();
     if left > 0 && !args.partial {

@@ -15,10 +15,11 @@ use anyhow::Context as _;
 use args::{NewArgs, ReportArgs, StatusArgs, SweepVerb, TasksArgs};
 use bifold_report::{Format, grouped};
 use bifold_sweep::effects::{self, Measured};
-use bifold_sweep::{Folder, Plan, Spec, State, Task};
+use bifold_sweep::{Folder, Plan, Spec, State, Task, Verb};
 use clap::Parser as _;
 use serde_json::json;
 use std::fmt::Write as _;
+use std::path::Path;
 
 /// Most failures that the table of `status` shows.
 const SHOWN: usize = 10;
@@ -53,9 +54,16 @@ fn new(args: &NewArgs) -> anyhow::Result<Status> {
     Ok(Status::Done)
 }
 
-/// Checks that `compare` takes a task's options, before any of them runs.
+/// Checks that a task's verb takes its options, before any of them runs.
 fn understood(task: &Task) -> anyhow::Result<()> {
-    let words = ["bifold", "compare"].into_iter().chain(task.args.iter().map(String::as_str));
+    let verb = task.verb.words();
+    let given: &[&str] = match task.verb {
+        Verb::Compare => &[],
+        Verb::Fingerprint => &["--output", "directory"],
+        Verb::Count => &["directory"],
+    };
+    let words =
+        ["bifold"].iter().chain(verb).chain(given).copied().chain(task.args.iter().map(String::as_str));
     let command = task.command.iter().map(String::as_str);
     let command = ["--"].into_iter().filter(|_| !task.command.is_empty()).chain(command);
     match Cli::try_parse_from(words.chain(command)) {
@@ -63,7 +71,8 @@ fn understood(task: &Task) -> anyhow::Result<()> {
         Err(e) => {
             let text = e.to_string();
             let text = text.lines().next().unwrap_or_default().trim_start_matches("error: ").to_owned();
-            Err(UsageError::conflict("`compare`", format!("does not take the task's options: {text}"))
+            let verb = format!("`{}`", verb.join(" "));
+            Err(UsageError::conflict(&verb, format!("does not take the task's options: {text}"))
                 .failing()
                 .into())
         }
@@ -125,8 +134,18 @@ fn status(args: &StatusArgs) -> anyhow::Result<Status> {
     Ok(Status::Done)
 }
 
+/// Opens the folder of a sweep whose results are those of `compare`.
+fn of_programs(path: &Path) -> anyhow::Result<Folder> {
+    let folder = Folder::open(path)?;
+    if folder.plan().is_of_fingerprints() {
+        let at = path.display();
+        anyhow::bail!("{at} counts fingerprints: `bifold share merge {at}/results/*.json` adds the counts");
+    }
+    Ok(folder)
+}
+
 fn report(args: &ReportArgs) -> anyhow::Result<Status> {
-    let folder = Folder::open(&args.folder)?;
+    let folder = of_programs(&args.folder)?;
     let file = create(args.report.as_deref())?;
     let plan = folder.plan();
     let measured = measured(&folder, plan)?;

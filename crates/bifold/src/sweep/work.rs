@@ -6,11 +6,19 @@ use crate::child;
 use crate::console::{Progress, note, stop_on_signals};
 use crate::status::Status;
 use anyhow::Context as _;
-use bifold_sweep::{Folder, FolderError, Task};
+use bifold_sweep::{Folder, FolderError, State, Task, Verb};
 use bifold_trace::{CommandExit, bounded};
 use std::collections::BTreeSet;
+use std::path::PathBuf;
+use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
-use std::time::Instant;
+use std::time::{Duration, Instant};
+
+/// How often a worker looks whether others have written what a task of its own reads.
+const LOOK: Duration = Duration::from_millis(200);
+
+/// Threads that hold the lock only look into a set or add to it.
+const UNPOISONED: &str = "no thread panics with the lock";
 
 /// What a worker did with a task.
 enum Did {
@@ -20,6 +28,8 @@ enum Did {
     /// Another worker runs it.
     LeftToAnother,
     Failed,
+    /// What it reads has failed.
+    Blocked,
     Stopped,
 }
 
@@ -42,7 +52,8 @@ pub fn run(args: &RunArgs) -> anyhow::Result<Status> {
     let stop = stop_on_signals()?;
     // A scheduler that asks for a task wants its result, so the task runs even if another worker is at it: that one may have
     // lost its machine. Who asks for all tasks gets on with others.
-    let worker = Worker { folder: &folder, share: args.task.is_empty(), stop: &stop, quiet: args.quiet };
+    let (share, failed) = (args.task.is_empty(), Mutex::default());
+    let worker = Worker { folder: &folder, share, stop: &stop, quiet: args.quiet, failed };
     let (next, counts) = (AtomicUsize::new(0), Counts::default());
     let progress = Progress::start(!args.quiet && chosen.len() > 1, "sweep");
     let work = || -> anyhow::Result<()> {
@@ -63,24 +74,28 @@ pub fn run(args: &RunArgs) -> anyhow::Result<Status> {
     progress.end();
     ended?;
     folder.tidy();
-    let (done, failed, others) = (counts.of(0), counts.of(1), counts.of(2));
+    let (done, failed, others, blocked) = (counts.of(0), counts.of(1), counts.of(2), counts.of(3));
     if chosen.len() > 1 {
         let of_others = if others > 0 { format!(", {others} left to other workers") } else { String::new() };
+        let of_blocked = if blocked > 0 { format!(", {blocked} read what failed") } else { String::new() };
         note(
             !args.quiet,
-            format_args!("{done} of {} tasks have results, {failed} failed{of_others}", chosen.len()),
+            format_args!(
+                "{done} of {} tasks have results, {failed} failed{of_blocked}{of_others}",
+                chosen.len()
+            ),
         );
     }
     Ok(match () {
         () if stop.load(Ordering::Relaxed) => Status::OfCommand(CommandExit::Interrupted),
-        () if failed > 0 => Status::Failed,
+        () if failed + blocked > 0 => Status::Failed,
         () => Status::Done,
     })
 }
 
-/// How many tasks have results, failed, and were left to others.
+/// How many tasks have results, failed, were left to others, and cannot run as others failed.
 #[derive(Default)]
-struct Counts([AtomicUsize; 3]);
+struct Counts([AtomicUsize; 4]);
 
 impl Counts {
     fn add(&self, did: &Did) {
@@ -88,6 +103,7 @@ impl Counts {
             Did::Finished | Did::Nothing => 0,
             Did::Failed => 1,
             Did::LeftToAnother => 2,
+            Did::Blocked => 3,
             Did::Stopped => return,
         };
         self.0[at].fetch_add(1, Ordering::Relaxed);
@@ -98,7 +114,7 @@ impl Counts {
     }
 
     fn all(&self) -> usize {
-        (0..3).map(|at| self.of(at)).sum()
+        (0..4).map(|at| self.of(at)).sum()
     }
 }
 
@@ -108,6 +124,8 @@ struct Worker<'a> {
     share: bool,
     stop: &'a AtomicBool,
     quiet: bool,
+    /// Tasks that failed in this run.
+    failed: Mutex<BTreeSet<usize>>,
 }
 
 impl Worker<'_> {
@@ -116,6 +134,10 @@ impl Worker<'_> {
         let number = task.number;
         if self.folder.is_done(number) {
             return Ok(Did::Nothing);
+        }
+        match self.sources(task)? {
+            Did::Finished => {}
+            other => return Ok(other),
         }
         let claim = self.folder.claim(number)?;
         if claim.is_none() && self.share {
@@ -126,13 +148,17 @@ impl Worker<'_> {
             return Ok(Did::Nothing);
         }
         let begun = Instant::now();
-        let tried = self.compare(task);
+        let tried = self.result(task);
         if self.stop.load(Ordering::Relaxed) {
             return Ok(Did::Stopped);
         }
         let kept = tried
             .and_then(|document| Ok(self.folder.keep(number, &document, begun.elapsed().as_secs_f64())?));
         let Err(e) = kept else { return Ok(Did::Finished) };
+        // A worker whose lock was not seen may have finished it.
+        if self.folder.is_done(number) {
+            return Ok(Did::Nothing);
+        }
         if let Some(FolderError::Io { .. }) = e.downcast_ref() {
             return Err(e);
         }
@@ -142,20 +168,71 @@ impl Worker<'_> {
             format_args!("task {} failed: {}", task.words(), why.lines().next().unwrap_or_default()),
         );
         self.folder.fail(number, &why)?;
+        self.failed.lock().expect(UNPOISONED).insert(number);
         Ok(Did::Failed)
     }
 
-    /// The document of a task's `bifold compare`.
-    fn compare(&self, task: &Task) -> anyhow::Result<Vec<u8>> {
+    /// Sees to it that what a task reads is there. A worker that shares the work runs what no other worker runs, and waits
+    /// for the rest, which ends when the other worker is done, fails or dies.
+    fn sources(&self, task: &Task) -> anyhow::Result<Did> {
+        for source in self.folder.plan().sources(task) {
+            while !self.folder.is_done(source.number) {
+                if !self.share {
+                    anyhow::bail!(
+                        "task {} reads the result of task {}, which has none: run that one first",
+                        task.words(),
+                        source.words()
+                    );
+                }
+                if self.stop.load(Ordering::Relaxed) {
+                    return Ok(Did::Stopped);
+                }
+                if self.failed.lock().expect(UNPOISONED).contains(&source.number) {
+                    return Ok(Did::Blocked);
+                }
+                match self.folder.state(source.number) {
+                    State::Done => {}
+                    State::Running => std::thread::sleep(LOOK),
+                    State::Left | State::Failed => {
+                        if let Did::Stopped = self.one(source)? {
+                            return Ok(Did::Stopped);
+                        }
+                    }
+                }
+            }
+        }
+        Ok(Did::Finished)
+    }
+
+    /// The document of a task's verb. A directory of fingerprints gets its place, and no document.
+    fn result(&self, task: &Task) -> anyhow::Result<Vec<u8>> {
         let work = tempfile::tempdir().context("cannot make a temporary folder")?;
-        let (result, errors) = (work.path().join("result.json"), work.path().join("errors"));
-        let mut command = child::compare(&self.folder.plan().folder, &result, &errors)?;
+        let (document, errors) = (work.path().join("result.json"), work.path().join("errors"));
+        // The verb runs in another folder.
+        let place = |task: &Task| -> anyhow::Result<PathBuf> {
+            let path = self.folder.result(task.number);
+            std::path::absolute(&path).with_context(|| format!("cannot find {}", path.display()))
+        };
+        let result = match task.verb {
+            Verb::Fingerprint => place(task)?,
+            Verb::Compare | Verb::Count => document,
+        };
+        let mut command = child::bifold(&self.folder.plan().folder, task.verb.words(), &result, &errors)?;
+        if task.verb == Verb::Compare {
+            command.args(["--format", "json"]);
+        }
         command.args(&task.args);
+        for source in self.folder.plan().sources(task) {
+            command.arg(place(source)?);
+        }
         if !task.command.is_empty() {
             let env = task.env.iter().map(|(name, value)| (name, value));
             command.arg("--").args(child::in_fixed_environment(env, &task.command));
         }
         let status = child::wait(&mut command, self.stop)?;
+        if task.verb == Verb::Fingerprint && status.success() {
+            return Ok(vec![]);
+        }
         let document = bounded::read(&result, bifold_report::diff::MOST_BYTES);
         // A status other than 0 with a document is the command's own, which the document has.
         match document {
@@ -163,7 +240,10 @@ impl Worker<'_> {
             Ok(bytes) if !bytes.is_empty() && child::last_lines(&errors).is_none() => Ok(bytes),
             _ => anyhow::bail!(
                 "{}",
-                child::last_lines(&errors).unwrap_or_else(|| format!("`bifold compare` ended with {status}"))
+                child::last_lines(&errors).unwrap_or_else(|| format!(
+                    "`bifold {}` ended with {status}",
+                    task.verb.words().join(" ")
+                ))
             ),
         }
     }

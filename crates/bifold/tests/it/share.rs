@@ -25,7 +25,7 @@ fn write(dir: &Path, name: &str, contents: impl IntoIterator<Item = u32>) {
 
 /// Two guests of 4 MB and a bit. The second page of 2 MB of both is the same but for one page of 4 KB; the
 /// first of `a` has repeats inside, that of `b` is zeros.
-fn guests(dir: &Path) {
+pub fn guests(dir: &Path) {
     let common = |odd| (0..512).map(move |i| if i == 100 { odd } else { 1000 + i });
     write(dir, "a", (0..512).map(|i| 10 + i % 8).chain(common(7)).chain([0, 5, 5]));
     write(dir, "b", (0..512).map(|_| 0).chain(common(7_000_000)).chain([5, 10]));

@@ -230,3 +230,52 @@ fn a_full_disk_stops_a_worker_and_loses_no_result() {
     at(dir.path(), "run -q runs").quietly();
     merged(dir.path());
 }
+
+#[test]
+fn fingerprints_of_a_fleet_give_the_figures_of_the_images() {
+    let dir = tempfile::tempdir().unwrap();
+    let dir = dir.path();
+    crate::share::guests(dir);
+    let spec = "[fingerprints]\nimages = ['a', 'web=b']\nkey = 'key'\nparts = 5\n";
+    std::fs::write(dir.join("fleet.toml"), spec).unwrap();
+    assert_eq!(at(dir, "new -q fleet.toml runs").quietly(), "7\n");
+    assert!(at(dir, "tasks runs").quietly().ends_with(
+        "0001 web\n0002 count part=0\n0003 count part=1\n\
+        0004 count part=2\n0005 count part=3\n0006 count part=4\n"
+    ));
+    let early = at(dir, "run -q --task 4 runs");
+    assert_eq!(early.status, 1);
+    assert!(early.stderr.contains("reads the result of task 0000 a, which has none: run that one first"));
+    // Workers that make the key, and wait for each other's fingerprints.
+    let worker = || {
+        let mut c = command("sweep run --jobs 2 runs".split(' '));
+        c.current_dir(dir).stdout(Stdio::null()).stderr(Stdio::piped()).spawn().unwrap()
+    };
+    for worker in [worker(), worker()] {
+        let ran = worker.wait_with_output().unwrap();
+        assert!(ran.status.success(), "{}", String::from_utf8_lossy(&ran.stderr));
+    }
+    assert_eq!(status(dir)["done"], 7);
+    let results: String = (2..7).map(|n| format!(" runs/results/{n:04}.json")).collect();
+    let merged = bifold_in(dir, &format!("share merge --format csv{results}")).quietly();
+    assert_eq!(merged, bifold_in(dir, "share potential a web=b --format csv").quietly());
+    for verb in ["merge -o r.csv", "report"] {
+        let refused = at(dir, &format!("{verb} runs"));
+        assert!(
+            refused.stderr.contains("`bifold share merge runs/results/*.json` adds the counts"),
+            "{verb}"
+        );
+    }
+    // What cannot be read fails once, and the counts that need it do not run.
+    std::fs::write(dir.join("fleet.toml"), spec.replace("web=b", "web=missing")).unwrap();
+    at(dir, "new -q fleet.toml failing").quietly();
+    let failed = at(dir, "run --jobs 2 failing");
+    assert_eq!(failed.status, 1);
+    assert!(
+        failed.stderr.contains("1 of 7 tasks have results, 1 failed, 5 read what failed"),
+        "{}",
+        failed.stderr
+    );
+    std::fs::copy(dir.join("b"), dir.join("missing")).unwrap();
+    at(dir, "run -q --jobs 3 failing").quietly();
+}

@@ -27,11 +27,16 @@ impl Key {
     /// # Errors
     /// If the file holds no key, other users can read it, or it cannot be read or made.
     pub fn open_or_make(path: &Path) -> Result<(Key, bool), FingerprintError> {
-        match File::open(path) {
-            Ok(file) => Ok((Key::read(path, file)?, false)),
-            Err(e) if e.kind() == ErrorKind::NotFound => Ok((Key::make(path)?, true)),
-            Err(e) => Err(FingerprintError::io("open", path)(e)),
-        }
+        let open = || File::open(path);
+        let file = match open() {
+            Err(e) if e.kind() == ErrorKind::NotFound => match Key::make(path)? {
+                Some(key) => return Ok((key, true)),
+                // Another process has made a key meanwhile.
+                None => open(),
+            },
+            opened => opened,
+        };
+        Ok((Key::read(path, file.map_err(FingerprintError::io("open", path))?)?, false))
     }
 
     fn read(path: &Path, file: File) -> Result<Key, FingerprintError> {
@@ -53,7 +58,8 @@ impl Key {
         Ok(Key(Some(key)))
     }
 
-    fn make(path: &Path) -> Result<Key, FingerprintError> {
+    /// Makes a key in a file; none if the file exists.
+    fn make(path: &Path) -> Result<Option<Key>, FingerprintError> {
         let mut key = [0; 32];
         let random = Path::new("/dev/urandom");
         File::open(random)
@@ -72,10 +78,11 @@ impl Key {
             .prefix(".bifold-")
             .make_in(dir, |p| options.open(p))
             .and_then(|mut f| writeln!(f, "{text}").map(|()| f))
-            // If another process has made a key meanwhile, that key stays.
             .and_then(|f| f.persist_noclobber(path).map_err(|e| e.error));
-        made.map_err(fail)?;
-        Ok(Key(Some(key)))
+        match made {
+            Err(e) if e.kind() == ErrorKind::AlreadyExists => Ok(None),
+            made => made.map(|_| Some(Key(Some(key)))).map_err(fail),
+        }
     }
 
     /// An identifier that tells keys apart and does not reveal them.
