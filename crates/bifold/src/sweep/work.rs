@@ -52,8 +52,8 @@ pub fn run(args: &RunArgs) -> anyhow::Result<Status> {
     let stop = stop_on_signals()?;
     // A scheduler that asks for a task wants its result, so the task runs even if another worker is at it: that one may have
     // lost its machine. Who asks for all tasks gets on with others.
-    let (share, failed) = (args.task.is_empty(), Mutex::default());
-    let worker = Worker { folder: &folder, share, stop: &stop, quiet: args.quiet, failed };
+    let (share, asked, failed) = (args.task.is_empty(), &args.task, Mutex::default());
+    let worker = Worker { folder: &folder, share, asked, stop: &stop, quiet: args.quiet, failed };
     let (next, counts) = (AtomicUsize::new(0), Counts::default());
     let progress = Progress::start(!args.quiet && chosen.len() > 1, "sweep");
     let work = || -> anyhow::Result<()> {
@@ -122,6 +122,8 @@ struct Worker<'a> {
     folder: &'a Folder,
     /// Whether tasks of other workers are left to them.
     share: bool,
+    /// The tasks that it was asked for; none if all.
+    asked: &'a [usize],
     stop: &'a AtomicBool,
     quiet: bool,
     /// Tasks that failed in this run.
@@ -172,12 +174,12 @@ impl Worker<'_> {
         Ok(Did::Failed)
     }
 
-    /// Sees to it that what a task reads is there. A worker that shares the work runs what no other worker runs, and waits
-    /// for the rest, which ends when the other worker is done, fails or dies.
+    /// Sees to it that what a task reads is there. A worker runs what it may run and no other worker runs, and waits for the
+    /// rest, which ends when the other worker is done, fails or dies.
     fn sources(&self, task: &Task) -> anyhow::Result<Did> {
         for source in self.folder.plan().sources(task) {
             while !self.folder.is_done(source.number) {
-                if !self.share {
+                if !self.share && !self.asked.contains(&source.number) {
                     anyhow::bail!(
                         "task {} reads the result of task {}, which has none: run that one first",
                         task.words(),
