@@ -20,8 +20,11 @@ impl Comparison {
         let mut events = Vec::new();
         for (process, config) in o.configs.iter().enumerate() {
             let pid = process + 1;
-            let named = |what: &str, name: String| json!({ "ph": "M", "pid": pid, "name": what, "args": { "name": name } });
-            events.push(named("process_name", format!("{}: {}", config.config.name(), self.meta.what())));
+            let named =
+                |what: &str, args: Value| json!({ "ph": "M", "pid": pid, "name": what, "args": args });
+            let name = format!("{}: {}", config.config.name(), self.meta.what());
+            events.push(named("process_name", json!({ "name": name })));
+            events.push(named("process_sort_index", json!({ "sort_index": pid })));
             let mut counter = |name: &str, ts: f64, args: Value| {
                 events.push(json!({ "ph": "C", "pid": pid, "name": name, "ts": ts, "args": args }));
             };

@@ -430,7 +430,12 @@ fn a_trace_has_a_process_per_configuration_and_counters_per_interval() {
     let events = v["traceEvents"].as_array().unwrap();
     let (configs, intervals) = (c.outcome.configs.len(), c.outcome.interval_starts.len());
     let of = |phase: &str| events.iter().filter(|e| e["ph"] == phase).collect::<Vec<_>>();
-    assert_eq!((of("M").len(), of("C").len()), (configs, configs * intervals * 3));
+    assert_eq!((of("M").len(), of("C").len()), (configs * 2, configs * intervals * 3));
+    // Viewers sort by name else.
+    let order = of("M").into_iter().filter(|e| e["name"] == "process_sort_index");
+    assert!(
+        order.map(|e| &e["args"]["sort_index"]).eq((1..=configs).map(Value::from).collect::<Vec<_>>().iter())
+    );
     // Counters of the second configuration: their times are the intervals' starts, and walks and exits those of the interval.
     let second =
         of("C").into_iter().filter(|e| e["pid"] == 2 && e["name"] == "overhead, %").collect::<Vec<_>>();
