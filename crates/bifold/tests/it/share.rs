@@ -261,13 +261,24 @@ fn duckdb_counts_the_same() {
          count(*) FILTER (NOT zero) - count(DISTINCT fingerprint) FILTER (NOT zero) FROM {{rows}}\").fetchall()[0], sep=',')\n",
         dir.path().display()
     );
-    let out = std::process::Command::new(&python).args(["-c", &query]).output().unwrap();
-    assert!(out.status.success(), "{}", String::from_utf8_lossy(&out.stderr));
-    let theirs = String::from_utf8(out.stdout).unwrap();
+    let answer = |query: &str| {
+        let out = std::process::Command::new(&python).args(["-c", query]).output().unwrap();
+        assert!(out.status.success(), "{}", String::from_utf8_lossy(&out.stderr));
+        String::from_utf8(out.stdout).unwrap()
+    };
+    let theirs = answer(&query);
     let ours: String = csv
         .lines()
         .filter(|line| line.starts_with(','))
         .map(|line| line.split(',').skip(2).take(5).collect::<Vec<_>>().join(",") + "\n")
         .collect();
     assert_eq!(theirs, ours);
+    // The guide's own query: minimum, intra and inter of small pages.
+    let guide = include_str!("../../../../docs/guide/share.md");
+    let sql = guide.split_once("```sql\n").unwrap().1.split_once("```").unwrap().0;
+    let sql = sql.replace("fp/results/*", &format!("{}/fp-*", dir.path().display()));
+    let theirs =
+        answer(&format!("import duckdb\nprint(*duckdb.execute(\"\"\"{sql}\"\"\").fetchall()[0], sep=',')\n"));
+    let small = ours.lines().next().unwrap().splitn(3, ',').nth(2).unwrap();
+    assert_eq!(theirs.trim_end(), small);
 }
