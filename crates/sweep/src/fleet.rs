@@ -3,6 +3,7 @@
 
 use crate::plan::{Task, Verb};
 use crate::spec::MOST_TASKS;
+use bifold_share::image::{file_name, name_and_source};
 use serde::Deserialize;
 use std::collections::HashSet;
 use std::path::Path;
@@ -42,16 +43,18 @@ impl Fingerprints {
         if self.images.len() + self.parts as usize > MOST_TASKS {
             return Err(("images", format!("and parts make more than {MOST_TASKS} tasks: take fewer parts")));
         }
-        let names: Vec<&str> = self.images.iter().map(|image| name(image, folder)).collect();
+        let names: Vec<String> = self.images.iter().map(|image| name(image, folder)).collect();
         let mut seen = HashSet::new();
-        if let Some((name, image)) = names.iter().zip(&self.images).find(|(name, _)| !seen.insert(**name)) {
+        if let Some((name, image)) =
+            names.iter().zip(&self.images).find(|(name, _)| !seen.insert(name.as_str()))
+        {
             return Err(("images", format!("has two guests {name}: give them names, as in a={image}")));
         }
         let memory = self.memory.as_ref().map(|size| format!("--memory={size}"));
         let images = self.images.iter().zip(&names).map(|(image, name)| {
             let own = [format!("--key={}", self.key), format!("--parts={}", self.parts)];
             let args = own.into_iter().chain(memory.clone()).chain(["--".into(), image.clone()]).collect();
-            (Verb::Fingerprint, (*name).to_owned(), vec![], args)
+            (Verb::Fingerprint, name.clone(), vec![], args)
         });
         let parts = (0..self.parts).map(|part| {
             let args = [format!("--part={part}")].into_iter().chain(memory.clone()).collect();
@@ -72,12 +75,10 @@ impl Fingerprints {
     }
 }
 
-/// The guest's name in `[NAME=]IMAGE`, as `bifold share fingerprint` takes it.
-fn name<'a>(image: &'a str, folder: &Path) -> &'a str {
-    match image.split_once('=') {
-        Some((name, _)) if !name.is_empty() && !name.contains('/') && !folder.join(image).exists() => name,
-        _ => image.rsplit('/').next().unwrap_or(image),
-    }
+/// The guest's name in `[NAME=]IMAGE`, as `bifold share fingerprint` takes it in this folder.
+fn name(image: &str, folder: &Path) -> String {
+    let (name, source) = name_and_source(image.as_ref(), folder);
+    name.unwrap_or_else(|| file_name(source.as_ref()))
 }
 
 #[cfg(test)]
@@ -112,6 +113,7 @@ mod tests {
             ("images = ['a']\nkey = 'k'\nparts = 100000", "take fewer parts"),
             ("images = ['x/a', 'y/a']\nkey = 'k'", "has two guests a: give them names, as in a=y/a"),
             ("images = ['a']", "missing field `key`"),
+            ("images = ['a']\nkey = 'k'\n[axes]\nseed = [1]", "goes with no program"),
             ("images = ['a']\nkey = 'k'\n[programs.p]\nrun = ['true']", "goes with no program"),
         ] {
             let e = plan(&format!("[fingerprints]\n{text}")).unwrap_err();

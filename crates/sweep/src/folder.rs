@@ -374,9 +374,9 @@ impl Folder {
         let unfinished = entries.filter(|e| begins(e, UNFINISHED) || begins(e, UNFINISHED_DIRECTORY));
         let stays = |e: &std::fs::DirEntry| {
             let age = e.metadata().and_then(|m| m.modified()).ok().and_then(|t| t.elapsed().ok());
-            let removed = || match begins(e, UNFINISHED) {
-                true => std::fs::remove_file(e.path()),
-                false => std::fs::remove_dir_all(e.path()),
+            let removed = || match e.path().is_dir() {
+                true => std::fs::remove_dir_all(e.path()),
+                false => std::fs::remove_file(e.path()),
             };
             age.is_none_or(|age| age < day) || removed().is_err()
         };
@@ -424,4 +424,40 @@ fn write(path: &Path, parts: &[&[u8]]) -> Result<(), FolderError> {
     // A machine that crashes after the rename must not leave an empty result.
     file.as_file().sync_data().map_err(fail)?;
     file.persist(path).map(drop).map_err(|e| fail(e.error))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::Spec;
+    use std::time::{Duration, SystemTime};
+
+    #[test]
+    fn what_killed_workers_left_is_removed_after_a_day() {
+        let dir = tempfile::tempdir().unwrap();
+        let plan = Spec::plan_of("[programs.a]\ngenerate = 't'", Path::new("s"), dir.path()).unwrap();
+        let folder = Folder::create(&dir.path().join("runs"), plan).unwrap();
+        let results = dir.path().join("runs/results");
+        let old = SystemTime::now() - Duration::from_secs(25 * 3600);
+        for (name, is_old) in [("a", true), ("b", false)] {
+            let (file, directory) = (
+                results.join(format!("{UNFINISHED}{name}")),
+                results.join(format!("{UNFINISHED_DIRECTORY}{name}.tmp")),
+            );
+            std::fs::write(&file, "x").unwrap();
+            std::fs::create_dir(&directory).unwrap();
+            std::fs::write(directory.join("part"), "x").unwrap();
+            for path in [file, directory].iter().filter(|_| is_old) {
+                File::open(path).unwrap().set_modified(old).unwrap();
+            }
+        }
+        std::fs::write(results.join("0000.json"), "x").unwrap();
+        assert_eq!(folder.tidy(), 2);
+        let mut left: Vec<_> = std::fs::read_dir(&results)
+            .unwrap()
+            .map(|e| e.unwrap().file_name().into_string().unwrap())
+            .collect();
+        left.sort();
+        assert_eq!(left, [".bifold-b.tmp", ".unfinished-b", "0000.json"]);
+    }
 }

@@ -203,8 +203,11 @@ impl Spec {
         };
         if let Some(fingerprints) = &spec.fingerprints {
             let alone = spec.programs.is_empty() && spec.axes.is_empty() && spec.options.is_empty();
-            if !alone {
-                return bad("fingerprints".into(), "goes with no program, axis or option: make two sweeps");
+            if !alone || spec.repeats != seed() {
+                return bad(
+                    "fingerprints".into(),
+                    "goes with no program, axis, repeat or option: make two sweeps",
+                );
             }
             let tasks = match fingerprints.tasks(folder) {
                 Ok(tasks) => tasks,
@@ -213,7 +216,10 @@ impl Spec {
             return Ok(Plan::new(folder.to_path_buf(), vec![], vec![], tasks));
         }
         if spec.programs.is_empty() {
-            return bad("programs".into(), "is empty: add [programs.NAME] with run, recording or generate");
+            return bad(
+                "programs".into(),
+                "is empty: add [programs.NAME] with run, recording or generate, or [fingerprints]",
+            );
         }
         spec.check(&bad)?;
         let mut axes = Vec::new();

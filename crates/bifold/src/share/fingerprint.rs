@@ -2,7 +2,7 @@
 //! `bifold share fingerprint`, `count`, `merge` and `import`: count what guests of many machines could share.
 
 use super::counted::{CountShowArgs, show};
-use super::guests::{images, name_and_source, stopped, watched};
+use super::guests::{images, stopped, watched};
 use super::out::OutArgs;
 use crate::console::{note, note_file, stop_on_signals};
 use crate::status::Status;
@@ -10,6 +10,7 @@ use crate::usage::UsageError;
 use crate::words::{self, MIB};
 use anyhow::Context as _;
 use bifold_share::fingerprint::{self as prints, FingerprintError, Key, Part};
+use bifold_share::image::{file_name, name_and_source};
 use bifold_trace::bounded;
 use clap::Args;
 use std::ffi::OsString;
@@ -217,12 +218,10 @@ pub fn merge(args: &MergeArgs) -> anyhow::Result<Status> {
 
 /// `bifold share import`.
 pub fn import(args: &ImportArgs) -> anyhow::Result<Status> {
-    let (name, source) = name_and_source(&args.list);
+    let (name, source) = name_and_source(&args.list, Path::new(""));
     let path = Path::new(source);
     let file = File::open(path).with_context(|| format!("cannot open {}", path.display()))?;
-    let name = name.unwrap_or_else(|| {
-        path.file_name().map_or_else(|| source.to_string_lossy(), |n| n.to_string_lossy()).into_owned()
-    });
+    let name = name.unwrap_or_else(|| file_name(path));
     let (list, dir) = (BufReader::new(file), &args.into.output);
     let done = prints::import(&name, path, list, args.zero, args.into.parts, args.into.memory, dir)
         .map_err(refused)?;

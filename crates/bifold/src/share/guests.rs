@@ -4,12 +4,11 @@
 use crate::console::Progress;
 use crate::status::Status;
 use crate::usage::UsageError;
-use bifold_share::image::{Image, ImageError};
+use bifold_share::image::{Image, ImageError, name_and_source};
 use bifold_share::potential::Watch;
 use bifold_trace::CommandExit;
 use std::collections::HashSet;
 use std::ffi::{OsStr, OsString};
-use std::os::unix::ffi::OsStrExt as _;
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
@@ -21,7 +20,7 @@ pub fn images(words: &[OsString]) -> anyhow::Result<Vec<Image>> {
     let mut named = HashSet::new();
     let mut images = Vec::new();
     for word in words {
-        let (name, source) = name_and_source(word);
+        let (name, source) = name_and_source(word, Path::new(""));
         let image = open(source)?;
         let image = match name {
             Some(name) => image.named(name),
@@ -36,22 +35,6 @@ pub fn images(words: &[OsString]) -> anyhow::Result<Vec<Image>> {
         images.push(image);
     }
     Ok(images)
-}
-
-/// Splits `NAME=SOURCE`, unless a file has this name.
-pub fn name_and_source(word: &OsStr) -> (Option<String>, &OsStr) {
-    let bytes = word.as_bytes();
-    match bytes.iter().position(|b| *b == b'=') {
-        Some(at) if at > 0 && !Path::new(word).exists() => {
-            let name = String::from_utf8_lossy(&bytes[..at]);
-            // `./a=b/c` is a path without a name.
-            if name.contains('/') {
-                return (None, word);
-            }
-            (Some(name.into_owned()), OsStr::from_bytes(&bytes[at + 1..]))
-        }
-        _ => (None, word),
-    }
 }
 
 fn open(source: &OsStr) -> Result<Image, ImageError> {

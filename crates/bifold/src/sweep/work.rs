@@ -52,8 +52,8 @@ pub fn run(args: &RunArgs) -> anyhow::Result<Status> {
     let stop = stop_on_signals()?;
     // A scheduler that asks for a task wants its result, so the task runs even if another worker is at it: that one may have
     // lost its machine. Who asks for all tasks gets on with others.
-    let (share, asked, failed) = (args.task.is_empty(), &args.task, Mutex::default());
-    let worker = Worker { folder: &folder, share, asked, stop: &stop, quiet: args.quiet, failed };
+    let failed = Mutex::default();
+    let worker = Worker { folder: &folder, asked: &args.task, stop: &stop, quiet: args.quiet, failed };
     let (next, counts) = (AtomicUsize::new(0), Counts::default());
     let progress = Progress::start(!args.quiet && chosen.len() > 1, "sweep");
     let work = || -> anyhow::Result<()> {
@@ -120,9 +120,7 @@ impl Counts {
 
 struct Worker<'a> {
     folder: &'a Folder,
-    /// Whether tasks of other workers are left to them.
-    share: bool,
-    /// The tasks that it was asked for; none if all.
+    /// The tasks that it was asked for by number; none if all, of which those of other workers are left to them.
     asked: &'a [usize],
     stop: &'a AtomicBool,
     quiet: bool,
@@ -142,7 +140,7 @@ impl Worker<'_> {
             other => return Ok(other),
         }
         let claim = self.folder.claim(number)?;
-        if claim.is_none() && self.share {
+        if claim.is_none() && self.asked.is_empty() {
             return Ok(Did::LeftToAnother);
         }
         // Another worker may have finished it before the claim.
@@ -179,7 +177,7 @@ impl Worker<'_> {
     fn sources(&self, task: &Task) -> anyhow::Result<Did> {
         for source in self.folder.plan().sources(task) {
             while !self.folder.is_done(source.number) {
-                if !self.share && !self.asked.contains(&source.number) {
+                if !self.asked.is_empty() && !self.asked.contains(&source.number) {
                     anyhow::bail!(
                         "task {} reads the result of task {}, which has none: run that one first",
                         task.words(),

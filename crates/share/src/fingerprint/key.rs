@@ -106,3 +106,18 @@ impl Key {
         [half(0), half(8)]
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_key_that_another_process_made_meanwhile_stays() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("key");
+        let first = Key::make(&path).unwrap().unwrap();
+        assert!(Key::make(&path).unwrap().is_none());
+        assert_eq!(Key::open_or_make(&path).unwrap().0.id(), first.id());
+        assert_eq!(std::fs::read_dir(dir.path()).unwrap().count(), 1, "no temporary file is left");
+    }
+}

@@ -20,8 +20,10 @@ mod process;
 pub use error::ImageError;
 
 use map::Mapped;
+use std::ffi::OsStr;
 use std::fs::File;
 use std::ops::Range;
+use std::os::unix::ffi::OsStrExt as _;
 use std::path::Path;
 
 /// Bytes of a page.
@@ -42,6 +44,34 @@ impl Run {
     /// Number of 4 KB pages.
     pub fn pages(&self) -> u64 {
         (self.bytes.len() / PAGE) as u64
+    }
+}
+
+/// The name of a guest of which only the file is known.
+pub fn file_name(path: &Path) -> String {
+    path.file_name().map_or_else(|| path.to_string_lossy(), |n| n.to_string_lossy()).into_owned()
+}
+
+/// Splits a guest as a user names it, `NAME=SOURCE`, unless a file in `folder` has this name. An empty folder is the current
+/// one.
+///
+/// ```
+/// use bifold_share::image::name_and_source;
+/// let (name, source) = name_and_source("web=host1/web.core".as_ref(), "".as_ref());
+/// assert_eq!((name.as_deref(), source), (Some("web"), "host1/web.core".as_ref()));
+/// ```
+pub fn name_and_source<'a>(word: &'a OsStr, folder: &Path) -> (Option<String>, &'a OsStr) {
+    let bytes = word.as_bytes();
+    match bytes.iter().position(|b| *b == b'=') {
+        Some(at) if at > 0 && !folder.join(word).exists() => {
+            let name = String::from_utf8_lossy(&bytes[..at]);
+            // `./a=b/c` is a path without a name.
+            if name.contains('/') {
+                return (None, word);
+            }
+            (Some(name.into_owned()), OsStr::from_bytes(&bytes[at + 1..]))
+        }
+        _ => (None, word),
     }
 }
 
@@ -87,8 +117,7 @@ impl Image {
     /// If the file cannot be read or has another format. The error says what to do.
     pub fn open(path: impl AsRef<Path>) -> Result<Image, ImageError> {
         let path = path.as_ref();
-        let name = path.file_name().map_or_else(|| path.to_string_lossy(), |n| n.to_string_lossy());
-        Image::of_file(name, path, &File::open(path).map_err(|e| ImageError::open(path, e))?)
+        Image::of_file(file_name(path), path, &File::open(path).map_err(|e| ImageError::open(path, e))?)
     }
 
     /// Maps a file of any format and length. Its single run has all whole pages.
@@ -97,9 +126,8 @@ impl Image {
         let len = file::length(path, &file)?;
         let mapped = Mapped::new(path, &file, len)?;
         let whole = mapped.bytes().len() / PAGE * PAGE;
-        let name = path.file_name().map_or_else(|| path.to_string_lossy(), |n| n.to_string_lossy());
         Ok(Image {
-            name: name.into(),
+            name: file_name(path),
             memory: Memory::Mapped(mapped),
             runs: vec![Run { gfn: 0, bytes: 0..whole }],
         })
