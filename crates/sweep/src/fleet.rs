@@ -120,5 +120,7 @@ mod tests {
             let source = std::error::Error::source(&e).map_or(String::new(), |s| s.to_string());
             assert!(format!("{e}: {source}").contains(says), "{text:?}: {e}: {source}");
         }
+        let repeats = plan("repeats = ['x']\n[fingerprints]\nimages = ['a']\nkey = 'k'").unwrap_err();
+        assert!(repeats.to_string().contains("goes with no program, axis, repeat or option"), "{repeats}");
     }
 }
