@@ -354,20 +354,25 @@ impl AgilePaging {
         Entry { size, writable, ..entry }
     }
 
-    /// The nested tables lack an entry.
-    fn violation<M: Memory>(
+    /// The nested tables lack an entry. Each violation makes one, which the policy expects shadow tables to need too.
+    fn violation(&mut self, vm: &mut Vm<'_>, violation: Violation, (vcpu, gva, fetch): (usize, Gva, bool)) {
+        vm.host.note_unmapped(true);
+        self.made += 1;
+        violate(&mut self.nested, violation, vcpu, gva, fetch, vm);
+        self.tell_shadow(vm.host);
+    }
+
+    /// [`AgilePaging::violation`] in a walk: its exit is of the access.
+    fn violation_in_walk(
         &mut self,
-        cpu: &mut Walker<'_, M>,
+        vm: &mut Vm<'_>,
         violation: Violation,
         (vcpu, gva, fetch): (usize, Gva, bool),
     ) {
-        let Vm { host, counts } = &mut cpu.vm;
-        host.note_unmapped(true);
-        self.made += 1;
+        let Vm { host, counts } = vm;
         counts.tallied(vcpu, gva, |counts| {
-            violate(&mut self.nested, violation, vcpu, gva, fetch, &mut Vm { host, counts })
+            self.violation(&mut Vm { host, counts }, violation, (vcpu, gva, fetch));
         });
-        self.tell_shadow(host);
     }
 
     /// The guest's page fault came where the shadow tables end. True if the way goes on in nested mode: that took an exit.

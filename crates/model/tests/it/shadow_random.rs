@@ -108,3 +108,22 @@ proptest! {
         equal(&profile, &rules, ["shadow-4k", "shadow-2m", "shadow-1g"][size], machine, &ops)?;
     }
 }
+
+/// The policy of agile paging goes by what the violations of a protection fault have made as by all others: whatever number of
+/// walks comes before the interval's end, both decide alike.
+#[test]
+fn violations_of_a_protection_fault_count_for_the_policy() {
+    let mut profile = profile(0, 5);
+    profile.agile.cr3_cache = 1;
+    let machine = Machine { tables: Tables::Long(5), nested_depth: 4, cpus: 1, interval_seconds: 1e-6 };
+    // Text, whose tables nothing has used before.
+    let (place, page) = (13, 0);
+    for walks in 0..64 {
+        let mut ops = vec![Op::Fault { place, page }];
+        for _ in 0..walks {
+            ops.extend([Op::Access { kind: 0, place, page }, Op::Invlpg { place, page }]);
+        }
+        ops.extend([Op::Insns(u16::MAX), Op::Access { kind: 0, place, page }]);
+        equal(&profile, &profile, "agile-4k", machine, &ops).unwrap();
+    }
+}

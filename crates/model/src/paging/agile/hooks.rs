@@ -8,7 +8,6 @@ use crate::exit_log::Access;
 use crate::guest::GuestTables;
 use crate::host::HostMemory;
 use crate::memory::{Memory, References};
-use crate::paging::nested::violate;
 use crate::paging::{Cr4Write, PagingMode, Setup, Stored, Vm, Walker, walk_1d_steady};
 use crate::profile::ExitCosts;
 use crate::shadow::{Fixed, World};
@@ -35,7 +34,7 @@ impl PagingMode for AgilePaging {
             let end = self.walk_once(cpu, (miss.vcpu, miss.gva, write), guest, |at| miss.read(guest, at));
             let present = match end {
                 End::Violation(violation) => {
-                    self.violation(cpu, violation, (miss.vcpu, miss.gva, fetch));
+                    self.violation_in_walk(&mut cpu.vm, violation, (miss.vcpu, miss.gva, fetch));
                     self.after_exit(cpu, miss.vcpu);
                     continue;
                 }
@@ -150,7 +149,7 @@ impl PagingMode for AgilePaging {
         for _ in 0..MOST_WALKS {
             match self.walk_once(cpu, (vcpu, gva, false), guest, |at| guest.read(Gpa(at))) {
                 End::Violation(violation) => {
-                    self.violation(cpu, violation, (vcpu, gva, false));
+                    self.violation_in_walk(&mut cpu.vm, violation, (vcpu, gva, false));
                     self.after_exit(cpu, vcpu);
                 }
                 End::Nested => return,
@@ -174,9 +173,7 @@ impl PagingMode for AgilePaging {
                     let Some(violation) = self.nested.unmapped_table(guest, start, known, gva) else {
                         return;
                     };
-                    vm.host.note_unmapped(true);
-                    violate(&mut self.nested, violation, vcpu, gva, false, vm);
-                    self.tell_shadow(vm.host);
+                    self.violation(vm, violation, (vcpu, gva, false));
                 }
                 Part::Shadow(_) => {
                     if !self.switch_for_fault(vm, vcpu, gva, guest) {
