@@ -354,7 +354,7 @@ impl AgilePaging {
         Entry { size, writable, ..entry }
     }
 
-    /// The nested tables lack an entry. Each violation makes one, which the policy expects shadow tables to need too.
+    /// The nested tables lack an entry. The policy takes each violation for an entry that shadow tables would need too.
     fn violation(&mut self, vm: &mut Vm<'_>, violation: Violation, (vcpu, gva, fetch): (usize, Gva, bool)) {
         vm.host.note_unmapped(true);
         self.made += 1;

@@ -37,14 +37,14 @@ fn machines() -> impl Strategy<Value = Machine> {
     })
 }
 
-/// `rules`: the profile by which the reference goes.
+/// `rules`: the profile by which the reference goes. Returns what both have counted.
 fn equal(
     profile: &Profile,
     rules: &Profile,
     config: &str,
     machine: Machine,
     ops: &[Op],
-) -> Result<(), TestCaseError> {
+) -> Result<Sample, TestCaseError> {
     let Machine { tables, nested_depth, cpus, interval_seconds } = machine;
     let config = Config::from_name(config).unwrap();
     let mut guest = Guest::of(tables, cpus);
@@ -71,7 +71,7 @@ fn equal(
     prop_assert_eq!(exits(&got.total), exits(&exited), "{} {}", &profile.name, config.name());
     prop_assert_eq!(got.total.all_exits(), exited.all_exits() + slow.counts.violations);
     prop_assert_eq!(Counts::of(got), slow.counts, "{} {}", &profile.name, config.name());
-    Ok(())
+    Ok(got.total)
 }
 
 proptest! {
@@ -118,12 +118,15 @@ fn violations_of_a_protection_fault_count_for_the_policy() {
     let machine = Machine { tables: Tables::Long(5), nested_depth: 4, cpus: 1, interval_seconds: 1e-6 };
     // Text, whose tables nothing has used before.
     let (place, page) = (13, 0);
+    let mut shadowed = 0;
     for walks in 0..64 {
         let mut ops = vec![Op::Fault { place, page }];
         for _ in 0..walks {
             ops.extend([Op::Access { kind: 0, place, page }, Op::Invlpg { place, page }]);
         }
         ops.extend([Op::Insns(u16::MAX), Op::Access { kind: 0, place, page }]);
-        equal(&profile, &profile, "agile-4k", machine, &ops).unwrap();
+        let total = equal(&profile, &profile, "agile-4k", machine, &ops).unwrap();
+        shadowed += u32::from(total.shadow_pages_made > 0);
     }
+    assert!((1..64).contains(&shadowed), "the limit lies among these numbers of walks: {shadowed}");
 }
