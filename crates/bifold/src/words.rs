@@ -2,6 +2,7 @@
 //! Values that several verbs take: output formats, sizes, durations, paging modes. Each has one syntax.
 
 use bifold_host::Mode;
+use bifold_model::VmState;
 use bifold_report::Format;
 use bifold_trace::TableFormat;
 use clap::builder::{PossibleValuesParser, TypedValueParser};
@@ -17,6 +18,12 @@ pub fn formats(of: &'static [Format]) -> impl TypedValueParser<Value = Format> {
     PossibleValuesParser::new(of.iter().map(|f| f.name())).map(|name| {
         Format::ALL.into_iter().find(|f| f.name() == name).expect("the parser takes names of formats only")
     })
+}
+
+/// The states that a VM may begin in.
+pub fn vm_state(name: &str) -> Result<VmState, String> {
+    let names = || VmState::ALL.map(VmState::name).join(", ");
+    VmState::from_name(name).ok_or_else(|| format!("there is no such state: use {}", names()))
 }
 
 /// Formats of most verbs.

@@ -3,10 +3,11 @@
 //! (`tools/same-outcomes`): `cargo run --release -p bifold-model --example outcome -- t:2000000 geometry-g 0.01`.
 //! The last argument is the interval in seconds. Variables choose the rest: CACHES (`sampled` or `exact`), CONFIGS
 //! (names, with commas), VCPUS, SWITCH (any value: a VM that changes its mode after every second interval), LOG (any
-//! value: every exit, before the outcome), PLACED (any value: local and remote references), BACKED (any value).
+//! value: every exit, before the outcome), PLACED (any value: local and remote references), VM (the VM's state
+//! at the start: `long-lived`, or `started` without the variable).
 
 use bifold_model::{
-    CacheMode, Config, Model, Options, Paging, Placement, PlacementOptions, Profile, Switching,
+    CacheMode, Config, Model, Options, Paging, Placement, PlacementOptions, Profile, Switching, VmState,
 };
 use bifold_trace::{DecodeError, Generator, Reader};
 use std::env::var;
@@ -41,7 +42,10 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
             Ok("exact") => CacheMode::Exact,
             _ => CacheMode::Off,
         },
-        backed: var("BACKED").is_ok(),
+        vm: match var("VM") {
+            Ok(name) => VmState::from_name(&name).ok_or("VM has no such state")?,
+            Err(_) => VmState::Started,
+        },
         placed: var("PLACED").is_ok().then(|| PlacementOptions {
             placements: vec![Placement::GuestNuma, Placement::Interleaved],
             host_nodes: 2,

@@ -50,6 +50,7 @@ pub mod shadow;
 mod swaps;
 mod timeline;
 mod uses;
+mod vm_state;
 pub mod walk_2d;
 
 pub use cache::{CacheError, CacheFacts, CacheMode};
@@ -71,3 +72,4 @@ pub use profile::{
 pub use sample::{Counter, Sample};
 pub use swaps::Swaps;
 pub use uses::{UseError, UseOptions};
+pub use vm_state::VmState;

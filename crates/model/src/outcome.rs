@@ -6,7 +6,7 @@ use crate::ages::Reuse;
 use crate::cache::{CacheError, CacheFacts};
 use crate::host::Frames;
 use crate::placement::{Placed, PlacedFacts};
-use crate::{Config, Mean, Sample, SwitchedOutcome};
+use crate::{Config, Mean, Sample, SwitchedOutcome, VmState};
 use serde::{Deserialize, Serialize};
 
 /// Totals and timeline of every configuration over one run.
@@ -29,9 +29,9 @@ pub struct Outcome {
     /// How long the host has run.
     #[serde(default)]
     pub host_frames: Frames,
-    /// Whether the host had backed all of the guest's memory before the start, and the nested tables mapped it.
-    #[serde(default)]
-    pub backed: bool,
+    /// What the host held of the guest's memory at the start. Documents of Bifold 0.1 have `backed` in its place.
+    #[serde(default = "VmState::of_older", alias = "backed")]
+    pub vm: VmState,
     /// Levels of nested tables; 4 in older documents.
     #[serde(default = "four_levels", skip_serializing_if = "is_four_levels")]
     pub nested_levels: u8,

@@ -31,10 +31,10 @@
     const parts = data.bars.flatMap((b) => kinds.map(({ part, field, cell }, order) =>
       ({ config: b.config, part, order, percent: b[field], text: b.cells[cell] })));
     // The label stands behind the bar. A bar with a negative part is longer than the overhead.
-    const sums = data.bars.map((b) => ({ config: b.config, long_lived: b.long_lived,
-      end: Math.max(b.overhead, b.walk + b.vmm + Math.max(b.data, 0) + Math.max(b.frames, 0)), text: b.cells.all, later: b.cells["long-lived"] }));
+    const sums = data.bars.map((b) => ({ config: b.config,
+      end: Math.max(b.overhead, b.walk + b.vmm + Math.max(b.data, 0) + Math.max(b.frames, 0)), text: b.cells.all }));
     // Room for the label behind the longest bar.
-    const most = Math.max(...sums.map((s) => Math.max(s.end, s.long_lived))) * (bifold.narrow() ? 1.3 : 1.1);
+    const most = Math.max(...sums.map((s) => s.end)) * (bifold.narrow() ? 1.3 : 1.1);
     return {
       ...base(), height: rows,
       layer: [
@@ -54,17 +54,6 @@
             tooltip: [
               { field: "config", title: "configuration" }, { field: "part", title: "part" },
               { field: "text", title: "overhead, % of the ideal run" },
-            ],
-          },
-        },
-        {
-          data: { values: sums },
-          mark: { type: "tick", thickness: 2.5, size: 28, color: css("--ink") },
-          encoding: {
-            y: configY, x: { field: "long_lived", type: "quantitative" },
-            tooltip: [
-              { field: "config", title: "configuration" },
-              { field: "later", title: "overhead when long-lived, %" },
             ],
           },
         },

@@ -42,10 +42,12 @@ macro_rules! figures {
 }
 
 figures! {
+    seconds: "s" = "Predicted time of the run: the ideal run and its overhead, at the profile's clock.",
+    low_seconds: "s" = "Predicted time at the end of the band with the shorter time: of a core that hides nothing, one that hides all that it can, and the core as stated; less the error. Without data caches: at half the assumed cycles per instruction.",
+    high_seconds: "s" = "Predicted time at the other end of the band, and the error more.",
     overhead_percent: "%" = "Cycles of walks, of the hypervisor and of data kept out of the caches, against the ideal run's; what the core hides is left out.",
     walk_percent: "%" = "The part of the overhead in page walks.",
     vmm_percent: "%" = "The part of the overhead in exits and the hypervisor's work for them.",
-    long_lived_percent: "%" = "Overhead in a VM whose memory the host has backed before: without first touches.",
     half_cpi_percent: "%" = "Overhead if the ideal run took half the assumed cycles per instruction.",
     double_cpi_percent: "%" = "Overhead if the ideal run took double the assumed cycles per instruction.",
     extra_cycles_per_1000: "cycles" = "Cycles beyond the ideal run's per 1000 instructions; no CPI is assumed in it.",
@@ -62,21 +64,19 @@ figures! {
 impl Figures {
     /// The figures of one of `outcome`'s configurations.
     pub fn of(outcome: &Outcome, config: &ConfigOutcome) -> Figures {
-        Figures::of_total(&config.total, outcome.base_cpi, outcome.caches.as_ref(), error_cycles(config))
+        let core = Core::of(outcome);
+        Figures::of_total(&config.total, &core, error_cycles(config))
     }
 
-    /// The figures of a configuration's total, where the ideal run takes `base_cpi` cycles per
-    /// instruction beside its waits for data; `caches` if data caches were simulated. The extra cycles are exact but for
-    /// `error_cycles`.
-    pub fn of_total(
-        total: &Sample,
-        base_cpi: f64,
-        caches: Option<&CacheFacts>,
-        error_cycles: f64,
-    ) -> Figures {
+    /// The figures of a configuration's total on a core. The extra cycles are exact but for `error_cycles`.
+    pub fn of_total(total: &Sample, core: &Core<'_>, error_cycles: f64) -> Figures {
+        let Core { frequency_hz, base_cpi, caches } = *core;
         let t = total;
         let extra = t.extra_cycles();
-        let long_lived = extra.saturating_sub(t.first_touch_cycles);
+        let seconds = |cycles: f64| cycles / frequency_hz.max(1) as f64;
+        let ends = times(t, core);
+        let shortest = ends.into_iter().fold(f64::INFINITY, f64::min) - error_cycles;
+        let longest = ends.into_iter().fold(0.0, f64::max) + error_cycles;
         let at = |cycles: f64, cpi_factor: f64| {
             let ideal = t.ideal_cycles(base_cpi * cpi_factor);
             if ideal == 0.0 { 0.0 } else { 100.0 * cycles / ideal }
@@ -94,10 +94,12 @@ impl Figures {
             None => (percent(extra, 2.0), percent(extra, 0.5)),
         };
         Figures {
+            seconds: seconds(ends[0]),
+            low_seconds: seconds(shortest.max(0.0)),
+            high_seconds: seconds(longest),
             overhead_percent: percent(extra, 1.0),
             walk_percent: percent(walks, 1.0),
             vmm_percent: percent(t.vmm_cycles, 1.0),
-            long_lived_percent: percent(long_lived, 1.0),
             half_cpi_percent: percent(extra, 0.5),
             double_cpi_percent: percent(extra, 2.0),
             extra_cycles_per_1000: per_1000(extra, t),
@@ -111,6 +113,43 @@ impl Figures {
             high_percent: high + error,
         }
     }
+}
+
+/// The core that a run's figures are of.
+#[derive(Debug, Clone, Copy)]
+pub struct Core<'a> {
+    /// The clock, Hz.
+    pub frequency_hz: u64,
+    /// Cycles per instruction of the ideal run, waits for data left out.
+    pub base_cpi: f64,
+    /// What the core hides of waits; none where no data caches were simulated.
+    pub caches: Option<&'a CacheFacts>,
+}
+
+impl Core<'_> {
+    /// The core of a run.
+    pub fn of(outcome: &Outcome) -> Core<'_> {
+        Core {
+            frequency_hz: outcome.frequency_hz,
+            base_cpi: outcome.base_cpi,
+            caches: outcome.caches.as_ref(),
+        }
+    }
+}
+
+/// Cycles of the whole run: as stated, and at both ends of the band: a core that hides nothing and one that hides all that its
+/// overlaps allow; without data caches, double and half the assumed cycles per instruction.
+pub(crate) fn times(t: &Sample, core: &Core<'_>) -> [f64; 3] {
+    let cpi = core.base_cpi;
+    let stated = t.ideal_cycles(cpi) + t.extra_cycles() as f64;
+    let [nothing, all] = match core.caches {
+        Some(f) => [(1.0, 1.0), (f.data_overlap, f.walk_overlap)].map(|(data, walk)| {
+            let (extra, ideal) = at_overlaps(t, cpi, data, walk);
+            extra + ideal
+        }),
+        None => [2.0, 0.5].map(|factor| t.ideal_cycles(cpi * factor) + t.extra_cycles() as f64),
+    };
+    [stated, nothing, all]
 }
 
 /// Half the width of the 95 % interval around the configuration's extra cycles.
@@ -153,6 +192,10 @@ mod tests {
 
     const CACHES: CacheFacts = CacheFacts { simulated_classes: 8, data_overlap: 4.0, walk_overlap: 2.0 };
 
+    fn core(base_cpi: f64, caches: Option<&CacheFacts>) -> Core<'_> {
+        Core { frequency_hz: 1000, base_cpi, caches }
+    }
+
     #[test]
     fn the_band_spans_a_core_that_hides_nothing_and_one_that_hides_all() {
         let total = Sample {
@@ -168,14 +211,16 @@ mod tests {
             vmm_cycles: 100,
             ..Sample::default()
         };
-        let f = Figures::of_total(&total, 1.0, Some(&CACHES), 0.0);
+        let f = Figures::of_total(&total, &core(1.0, Some(&CACHES)), 0.0);
         // Nothing hidden: 700 of 2000. All: 100 + 300 of 1250. As stated: 100 + 400 of 1700.
         assert_eq!(f.overhead_percent, 100.0 * 500.0 / 1700.0);
         assert_eq!((f.low_percent, f.high_percent), (f.overhead_percent, 35.0));
-        let wide = Figures::of_total(&total, 1.0, Some(&CACHES), 680.0);
+        // 2200, 2700 and 1650 cycles at 1 kHz.
+        assert_eq!((f.seconds, f.low_seconds, f.high_seconds), (2.2, 1.65, 2.7));
+        let wide = Figures::of_total(&total, &core(1.0, Some(&CACHES)), 680.0);
         assert_eq!((wide.low_percent, wide.high_percent), (0.0, 75.0));
         let overlap = CacheFacts { walk_overlap: 1.0, ..CACHES };
-        let f = Figures::of_total(&total, 1.0, Some(&overlap), 0.0);
+        let f = Figures::of_total(&total, &core(1.0, Some(&overlap)), 0.0);
         assert_eq!((f.low_percent, f.high_percent), (f.overhead_percent, 56.0));
         assert_eq!(f.data_percent, 0.0);
     }
@@ -184,7 +229,7 @@ mod tests {
         #[test]
         fn the_parts_sum_to_the_overhead(values in proptest::collection::vec(0u64..1 << 40, Sample::COUNTERS.len())) {
             let total = Sample::from_values(values.try_into().unwrap());
-            let f = Figures::of_total(&total, 0.7, Some(&CACHES), 0.0);
+            let f = Figures::of_total(&total, &core(0.7, Some(&CACHES)), 0.0);
             let parts = f.walk_percent + f.data_percent + f.frames_percent + f.vmm_percent;
             prop_assert!((parts - f.overhead_percent).abs() <= 1e-9 * (1.0 + f.overhead_percent), "{f:?}");
         }
@@ -202,14 +247,14 @@ mod tests {
             ideal_hidden_cycles: 100,
             ..Sample::default()
         };
-        let f = Figures::of_total(&total, 0.8, Some(&CACHES), 0.0);
+        let f = Figures::of_total(&total, &core(0.8, Some(&CACHES)), 0.0);
         assert_eq!((f.overhead_percent, f.data_percent, f.frames_percent), (40.0, 25.0, 15.0));
     }
 
     #[test]
     fn without_data_caches_the_band_is_that_of_double_and_half_the_cpi() {
         let total = Sample { instructions: 1000, walk_cycles: 100, ..Sample::default() };
-        let f = Figures::of_total(&total, 1.0, None, 0.0);
+        let f = Figures::of_total(&total, &core(1.0, None), 0.0);
         assert_eq!((f.low_percent, f.overhead_percent, f.high_percent), (5.0, 10.0, 20.0));
     }
 }

@@ -44,7 +44,6 @@ struct Bar {
     data: f64,
     frames: f64,
     overhead: f64,
-    long_lived: f64,
     /// Misses per 1000 instructions by page size.
     misses: [f64; 3],
     /// The table's cells by the names of their columns, so that a chart and the table show the same numbers.
@@ -167,7 +166,6 @@ fn columns(c: &Comparison) -> Vec<Column> {
         column("hypervisor", |f| f.vmm_percent),
     ];
     let behind = [
-        column("long-lived", |f| f.long_lived_percent),
         column("from", |f| f.low_percent),
         column("to", |f| f.high_percent),
         column("extra cycles", |f| f.extra_cycles_per_1000),
@@ -224,7 +222,6 @@ fn data(c: &Comparison) -> Charts {
                     data: if o.caches.is_some() { f.data_percent } else { 0.0 },
                     frames: f.frames_percent,
                     overhead: f.overhead_percent,
-                    long_lived: f.long_lived_percent,
                     cells: names.iter().copied().zip(row.cells).collect(),
                     misses: [t.tlb_misses_4k, t.tlb_misses_2m, t.tlb_misses_1g].map(|n| per_1000(n, t)),
                 }

@@ -22,7 +22,7 @@ struct Document<'a> {
     #[serde(flatten)]
     head: Head<'a>,
     verdict: String,
-    conclusions: crate::Conclusions,
+    conclusion: crate::Conclusion,
     checks: Value,
     outcome: Value,
     /// The evaluation, or null.
@@ -113,7 +113,7 @@ pub(crate) fn document(c: &Comparison) -> Result<impl Serialize + '_, RenderErro
         schema: SCHEMA,
         head: Head::of(c),
         verdict: verdict::verdict(c),
-        conclusions: c.conclusions(),
+        conclusion: c.conclusion(),
         checks: json!({ "made": made, "failed": failed }),
         outcome: outcome(c)?,
         policies: evaluation.and_then(|e| e.ok()),

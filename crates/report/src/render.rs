@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! Every output of a comparison, by the module that makes it.
 
-use crate::{Comparison, Conclusions, Format, RenderError, Show, html, json, rows, table, verdict, warnings};
+use crate::{Comparison, Conclusion, Format, RenderError, Show, html, json, rows, table, verdict, warnings};
 
 impl Comparison {
     /// The comparison in the given format.
@@ -25,8 +25,8 @@ impl Comparison {
     }
 
     /// The cheaper paging mode, the exit costs for which it stays cheaper, and what to change.
-    pub fn conclusions(&self) -> Conclusions {
-        verdict::conclusions(self)
+    pub fn conclusion(&self) -> Conclusion {
+        verdict::conclusion(self)
     }
 
     /// The comparison as one HTML file that needs no network.

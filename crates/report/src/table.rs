@@ -77,9 +77,7 @@ pub(crate) fn head(c: &Comparison) -> String {
             o.seed
         ),
     ));
-    lines.extend(
-        o.backed.then(|| ("memory", "backed by the host from the start, as in a long-lived VM".into())),
-    );
+    lines.push(("VM", format!("{}: {}", o.vm.name(), o.vm.words())));
     lines.extend((o.nested_levels != 4).then(|| ("nested", format!("tables of {} levels", o.nested_levels))));
     lines.extend(caches::line(c).map(|text| ("caches", text)));
     let mut run = format!(
@@ -110,10 +108,6 @@ fn costs(c: &Comparison) -> String {
         ("walks\n%", |f| f.walk_percent),
         ("VMM\n%", |f| f.vmm_percent),
     ];
-    // A VM whose memory is backed from the start is a long-lived one.
-    if !c.outcome.backed {
-        columns.push(("long-\nlived %", |f| f.long_lived_percent));
-    }
     columns.push(("TLB miss\n/1000", |f| f.tlb_misses_per_1000));
     columns.push(("refs\n/walk", |f| f.refs_per_walk));
     let rows = &c.outcome.configs;

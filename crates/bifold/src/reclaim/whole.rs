@@ -6,7 +6,7 @@ use crate::console::{Named, named};
 use crate::run::{self, DEFAULT_PROFILE, ModelArgs, Notes, profile_file, profile_help};
 use crate::usage::UsageError;
 use crate::words;
-use bifold_model::CacheMode;
+use bifold_model::{CacheMode, VmState};
 use clap::Args;
 use std::path::PathBuf;
 
@@ -51,7 +51,9 @@ pub fn size(text: &str) -> Result<u64, String> {
 
 impl RunArgs {
     fn model(&self) -> ModelArgs {
-        ModelArgs::of_profile(self.profile.clone(), self.set.clone())
+        // A host that takes memory back has given what the guest touches, and no more.
+        let vm = VmState::Started;
+        ModelArgs { vm, ..ModelArgs::of_profile(self.profile.clone(), self.set.clone()) }
     }
 
     /// The files that are read.

@@ -5,7 +5,7 @@ use crate::usage::{UsageError, to_blame};
 use crate::words;
 use bifold_mmu::Format;
 use bifold_mmu::format::{X86_64_4_LEVEL, X86_64_5_LEVEL};
-use bifold_model::{CacheMode, Config, Frames, Profile, ProfileError};
+use bifold_model::{CacheMode, Config, Frames, Profile, ProfileError, VmState};
 use clap::{Args, ValueEnum};
 use std::path::Path;
 
@@ -87,13 +87,14 @@ pub struct ModelArgs {
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u8).range(4..=5))]
     pub nested_levels: Option<u8>,
 
-    /// Begin with all of the guest's memory backed by the host, as in a VM that has run for long
+    /// State of the VM when the program begins: long-lived (the default) or started
     ///
-    /// The host has given every page, and the nested tables map it, so no first touch costs an exit. Shadow tables still
-    /// grow with the guest's. Without this option the VM has just started; the column `long-lived` then is an estimate, the
-    /// run less its first touches.
-    #[arg(long)]
-    pub backed: bool,
+    /// `long-lived`: the host has backed all of the guest's memory, and the nested tables map that memory. Shadow tables still grow
+    /// with the guest's. `started`: the host has backed nothing, so the first touch of each host page costs an exit and the
+    /// host's work, as in the first minutes of a VM, in serverless and in CI guests.
+    #[arg(long, value_parser = words::vm_state, default_value = VmState::default().name(), hide_default_value = true,
+          value_name = "long-lived|started")]
+    pub vm: VmState,
 }
 
 /// How long the host has run.
@@ -154,7 +155,7 @@ impl ModelArgs {
             seed: DEFAULT_SEED,
             host_frames: HostFrames::default(),
             nested_levels: None,
-            backed: false,
+            vm: VmState::default(),
         }
     }
 
@@ -202,7 +203,7 @@ impl ModelArgs {
             (self.seed != DEFAULT_SEED, "--seed"),
             (self.host_frames != HostFrames::default(), "--host-frames"),
             (self.nested_levels.is_some(), "--nested-levels"),
-            (self.backed, "--backed"),
+            (self.vm != VmState::default(), "--vm"),
         ]
         .into_iter()
         .find_map(|(given, name)| given.then_some(name))

@@ -20,7 +20,7 @@ use bifold_guest::{GuestError, Written};
 use bifold_mmu::Format;
 use bifold_model::{
     CacheMode, Config, Frames, Looked, MOST_REGIONS, Model, Options, Outcome, PlacementOptions, Profile,
-    Swaps, UseOptions, format_of,
+    Swaps, UseOptions, VmState, format_of,
 };
 use bifold_policy::Timeline;
 use bifold_policy::replay_check::OnLine;
@@ -48,8 +48,8 @@ pub struct Plan {
     pub seed: u64,
     /// How long the host has run.
     pub host_frames: Frames,
-    /// The host has backed the guest's memory before the start.
-    pub backed: bool,
+    /// What the host holds of the guest's memory at the start.
+    pub vm: VmState,
     /// The format of nested tables.
     pub nested_format: &'static Format,
     /// Length of an interval in seconds; none for the default.
@@ -163,7 +163,7 @@ impl Plan {
             configs: configs(&model.configs)?,
             seed: model.seed,
             host_frames: model.host_frames.into(),
-            backed: model.backed,
+            vm: model.vm,
             nested_format: model.nested_format(),
             interval_seconds: model.interval,
             caches: model.caches.into(),
@@ -235,7 +235,7 @@ pub fn carry_out(plan: &mut Plan, part: &str, stop: &AtomicBool) -> anyhow::Resu
     let options = Options {
         seed: plan.seed,
         host_frames: plan.host_frames,
-        backed: plan.backed,
+        vm: plan.vm,
         interval_seconds: plan.interval_seconds.unwrap_or(Options::default().interval_seconds),
         configs: plan.configs.clone(),
         guest_frames: header.guest_frames,

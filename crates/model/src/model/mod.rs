@@ -29,7 +29,7 @@ use crate::pcid::Spaces;
 use crate::placement::{PlacementOptions, Places};
 use crate::regime::Regime;
 use crate::timeline::{Cut, Kept, Shared, Timeline, counts};
-use crate::{Config, ConfigOutcome, Exit, Outcome, Profile, Sample};
+use crate::{Config, ConfigOutcome, Exit, Outcome, Profile, Sample, VmState};
 use bifold_mmu::format::{PAE, X86_32, X86_64_4_LEVEL, X86_64_5_LEVEL};
 use bifold_mmu::{Filter, Format, Gpa, Side, Tlb};
 use bifold_trace::{TableFormat, Windows};
@@ -52,9 +52,8 @@ pub struct Options {
     pub seed: u64,
     /// How long the host has run, which decides how the host's frames lie.
     pub host_frames: Frames,
-    /// The host has backed all of the guest's memory before the start, and the nested tables map it, as in a VM that has run
-    /// for long.
-    pub backed: bool,
+    /// What the host holds of the guest's memory at the start.
+    pub vm: VmState,
     /// Length of an interval in seconds of the profile's clock.
     pub interval_seconds: f64,
     /// Configurations to cost.
@@ -81,7 +80,7 @@ impl Default for Options {
         Options {
             seed: 1,
             host_frames: Frames::default(),
-            backed: false,
+            vm: VmState::Started,
             interval_seconds: 0.01,
             configs: Config::ALL.to_vec(),
             guest_frames: 1 << 18,
@@ -245,7 +244,7 @@ impl Model {
                 })
                 .collect(),
             current: 0,
-            resident: if options.backed { vec![(0, options.guest_frames)] } else { Vec::new() },
+            resident: if options.vm == VmState::LongLived { vec![(0, options.guest_frames)] } else { Vec::new() },
             switched: Vec::new(),
             sampled: None,
             before_region: None,
@@ -303,7 +302,7 @@ impl Model {
             if self.observers.swaps.is_some() {
                 regime.note_swapped_in();
             }
-            if self.options.backed {
+            if self.options.vm == VmState::LongLived {
                 regime.map_all();
             }
         }
@@ -421,7 +420,7 @@ impl Model {
             placed: places.as_ref().map(|p| p.facts(&self.profile)),
             seed: self.options.seed,
             host_frames: self.options.host_frames,
-            backed: self.options.backed,
+            vm: self.options.vm,
             nested_levels: self.options.nested_format.depth(),
             config_hash: self.profile.hash(),
             input_hash: format!("{:016x}", self.hash.digest()),

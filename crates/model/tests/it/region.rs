@@ -2,7 +2,7 @@
 //! A region that begins within a program.
 
 use crate::stream::{FRAMES, Stream};
-use bifold_model::{CacheMode, Charge, Config, Model, Options, Outcome, Paging, PlacementOptions, Profile};
+use bifold_model::{CacheMode, Charge, Config, Model, Options, Outcome, Paging, PlacementOptions, Profile, VmState};
 use bifold_trace::event::gap;
 use bifold_trace::{Event, Generator};
 
@@ -133,20 +133,20 @@ fn a_region_s_counts_are_the_whole_program_s_less_those_before_it() {
 
 #[test]
 fn in_a_vm_whose_memory_is_backed_no_first_touch_exits() {
-    let run = |backed| {
+    let run = |vm| {
         let g = Generator::parse("fork-storm:6").unwrap();
         let options = Options {
             guest_frames: g.guest_frames(),
             configs: Config::ALL.to_vec(),
-            backed,
+            vm,
             ..Options::default()
         };
         let mut model = Model::new(&Profile::load("i5-7600", &[]).unwrap(), options);
         g.run(&mut |w| model.consume(w)).unwrap();
         model.finish()
     };
-    let (fresh, backed) = (run(false), run(true));
-    assert!(backed.backed);
+    let (fresh, backed) = (run(VmState::Started), run(VmState::LongLived));
+    assert_eq!(backed.vm, VmState::LongLived);
     for (f, b) in fresh.configs.iter().zip(&backed.configs) {
         assert_eq!((b.total.first_touch_cycles, b.total.exits_violation), (0, 0), "{:?}", b.config);
         assert_eq!((b.total.frames_backed, b.total.huge_frames_backed), (0, 0), "{:?}", b.config);

@@ -5,7 +5,7 @@ use super::{Baseline, Host, LEAST_SHARE, Place, PlaceNames, Places, is_judged};
 use crate::diff::{MOST, ReadError, Side, form_error};
 use crate::{Comparison, RenderError, json};
 use bifold_attribute::View;
-use bifold_model::{CacheFacts, Costs, Frames};
+use bifold_model::{CacheFacts, Costs, Frames, VmState};
 use serde::Deserialize;
 
 #[derive(Deserialize)]
@@ -20,8 +20,8 @@ struct Outcome {
     caches: Option<CacheFacts>,
     #[serde(default)]
     host_frames: Frames,
-    #[serde(default)]
-    backed: bool,
+    #[serde(default = "VmState::of_older", alias = "backed")]
+    vm: VmState,
     nested_levels: Option<u8>,
 }
 
@@ -62,7 +62,7 @@ impl Baseline {
         let host = Host {
             caches: outcome.caches,
             frames: outcome.host_frames,
-            backed: outcome.backed,
+            vm: outcome.vm,
             nested_levels: outcome.nested_levels.unwrap_or(4),
         };
         let places = places.map(|w| {

@@ -6,7 +6,7 @@
 //! Bifold lacked counts as 0, and the diff says so.
 
 use super::{Kind, Made, Side, Total, made};
-use crate::{Figures, Guest, Input, Partial};
+use crate::{Core, Figures, Guest, Input, Partial};
 use bifold_mmu::PageSize;
 use bifold_model::{CacheError, CacheFacts, Config, Paging, Sample};
 use serde::Deserialize;
@@ -343,7 +343,8 @@ impl Reading<'_> {
                 return self.bad(field(), "has other instructions than the first configuration");
             }
             let error = c.cache_error.map_or(0.0, |e| e.half_width_extra_cycles);
-            let figures = Figures::of_total(&sample, o.base_cpi, o.caches.as_ref(), error);
+            let core = Core { frequency_hz: o.frequency_hz, base_cpi: o.base_cpi, caches: o.caches.as_ref() };
+            let figures = Figures::of_total(&sample, &core, error);
             totals.push(Total { config, sample, figures });
         }
         if totals.is_empty() {

@@ -16,11 +16,10 @@ const MOST_EXITS: usize = 12;
 
 /// Figures of the table with their names. Only JSON has the overheads at half and double CPI, which are
 /// twice and half the overhead.
-const FIGURES: [(&str, &str); 8] = [
+const FIGURES: [(&str, &str); 7] = [
     ("overhead_percent", "overhead %"),
     ("walk_percent", "walks %"),
     ("vmm_percent", "VMM %"),
-    ("long_lived_percent", "long-lived %"),
     ("extra_cycles_per_1000", "extra cycles /1000 instr."),
     ("tlb_misses_per_1000", "TLB misses /1000 instr."),
     ("refs_per_walk", "refs /walk"),

@@ -11,11 +11,10 @@ use bifold_model::Sample;
 
 /// Columns by the names of their figures. Only JSON has the overheads at half and double CPI, which are
 /// twice and half the overhead.
-const COLUMNS: [(&str, &str); 8] = [
+const COLUMNS: [(&str, &str); 7] = [
     ("overhead_percent", "overhead\n%"),
     ("walk_percent", "walks\n%"),
     ("vmm_percent", "VMM\n%"),
-    ("long_lived_percent", "long-\nlived %"),
     ("extra_cycles_per_1000", "extra cycles\n/1000 instr."),
     ("tlb_misses_per_1000", "TLB misses\n/1000 ins."),
     ("refs_per_walk", "refs\n/walk"),

@@ -22,16 +22,7 @@ use serde::{Serialize, Serializer};
 /// The most that a profile allows for one exit, cycles.
 const MOST_CYCLES: f64 = 1e9;
 
-/// The conclusions of a comparison, for the VM as it ran and for a long-lived VM.
-#[derive(Debug, Clone, PartialEq, Serialize)]
-pub struct Conclusions {
-    /// For the VM as it ran: the host backs memory at first touches.
-    pub run: Conclusion,
-    /// For a VM whose memory the host has backed before.
-    pub long_lived: Conclusion,
-}
-
-/// The conclusions for one kind of VM.
+/// The conclusions of a comparison.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct Conclusion {
     /// The modes that can be advised against each other, for each host page size with several of them modelled.
@@ -98,7 +89,7 @@ pub struct Change {
     pub to_percent: f64,
 }
 
-/// Counts and costs of one configuration in one kind of VM.
+/// Counts and costs of one configuration.
 #[derive(Debug, Clone, Copy)]
 struct Row {
     config: Config,
@@ -114,50 +105,40 @@ struct Row {
     exits: f64,
 }
 
-pub(crate) fn conclusions(c: &Comparison) -> Conclusions {
-    Conclusions {
-        run: conclusion(c, &rows(c, false), false),
-        long_lived: conclusion(c, &rows(c, true), true),
-    }
+pub(crate) fn conclusion(c: &Comparison) -> Conclusion {
+    conclude(c, &rows(c))
+}
+
+fn conclude(c: &Comparison, rows: &[Row]) -> Conclusion {
+    let page = |host_page: PageSize| {
+        let of_page: Vec<&Row> = rows.iter().filter(|r| r.config.host_page == host_page).collect();
+        (of_page.len() > 1).then(|| page_conclusion(c, &of_page))
+    };
+    let pages = [PageSize::Size4K, PageSize::Size2M, PageSize::Size1G].into_iter().filter_map(page);
+    Conclusion { pages: pages.collect(), changes: changes(c, rows), ranked: rank::ranked(c, rows) }
 }
 
 /// The configurations that can be advised, in the order of [`Config::ALL`].
-fn rows(c: &Comparison, long_lived: bool) -> Vec<Row> {
+fn rows(c: &Comparison) -> Vec<Row> {
     let row = |o: &ConfigOutcome| {
         let total = &o.total;
-        let spared = if long_lived { total.first_touch_cycles } else { 0 };
-        let counts = if long_lived { total.since(&total.first_touches()) } else { *total };
-        let extra = total.extra_cycles().saturating_sub(spared) as f64;
+        let extra = total.extra_cycles() as f64;
         let at = |data_overlap, walk_overlap| {
-            let (extra, ideal) = at_overlaps(total, c.outcome.base_cpi, data_overlap, walk_overlap);
-            ((extra - spared as f64).max(0.0), ideal)
+            at_overlaps(total, c.outcome.base_cpi, data_overlap, walk_overlap)
         };
         Row {
             config: o.config,
-            counts,
+            counts: *total,
             extra,
             ends: match &c.outcome.caches {
                 Some(caches) => [at(1.0, 1.0), at(caches.data_overlap, caches.walk_overlap)],
                 None => [(extra, c.outcome.ideal_cycles()); 2],
             },
             error: error_cycles(o),
-            exits: total.vmm_cycles.saturating_sub(spared) as f64,
+            exits: total.vmm_cycles as f64,
         }
     };
     c.outcome.configs.iter().filter(|o| o.config.mode.is_offered()).map(row).collect()
-}
-
-fn conclusion(c: &Comparison, rows: &[Row], long_lived: bool) -> Conclusion {
-    let page = |host_page: PageSize| {
-        let of_page: Vec<&Row> = rows.iter().filter(|r| r.config.host_page == host_page).collect();
-        (of_page.len() > 1).then(|| page_conclusion(c, &of_page))
-    };
-    let pages = [PageSize::Size4K, PageSize::Size2M, PageSize::Size1G].into_iter().filter_map(page);
-    Conclusion {
-        pages: pages.collect(),
-        changes: changes(c, rows),
-        ranked: rank::ranked(c, rows, long_lived),
-    }
 }
 
 fn percent(c: &Comparison, cycles: f64) -> f64 {

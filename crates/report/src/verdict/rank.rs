@@ -3,7 +3,7 @@
 
 use super::{Row, one_step, pays, percent};
 use crate::Comparison;
-use bifold_model::Sample;
+use bifold_model::{Sample, VmState};
 use serde::Serialize;
 
 /// The most changes in a ranking.
@@ -30,7 +30,7 @@ pub struct RankedChange {
 
 /// The changes from the first configuration that pay, the cheapest result first. A change of both mode and page size is
 /// left out if one of the two alone gains as much.
-pub(super) fn ranked(c: &Comparison, rows: &[Row], long_lived: bool) -> Vec<RankedChange> {
+pub(super) fn ranked(c: &Comparison, rows: &[Row]) -> Vec<RankedChange> {
     let ideal = c.outcome.ideal_cycles();
     let Some((first, others)) = rows.split_first() else { return Vec::new() };
     let single = |to: &Row| one_step(first, to);
@@ -41,7 +41,8 @@ pub(super) fn ranked(c: &Comparison, rows: &[Row], long_lived: bool) -> Vec<Rank
     let mut all: Vec<&Row> = others.iter().filter(worth).collect();
     all.sort_by(|a, b| a.extra.total_cmp(&b.extra));
     // A region counts its own first touches only, and the VM has more memory.
-    let bytes = |r: &Row| (!long_lived && c.outcome.before_region.is_none()).then(|| backed_bytes(&r.counts));
+    let counted = c.outcome.vm != VmState::LongLived && c.outcome.before_region.is_none();
+    let bytes = |r: &Row| counted.then(|| backed_bytes(&r.counts));
     let change = |to: &Row| RankedChange {
         from: first.config.name(),
         to: to.config.name(),

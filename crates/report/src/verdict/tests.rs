@@ -3,7 +3,7 @@
 
 use super::*;
 use crate::{Input, Meta};
-use bifold_model::{ConfigOutcome, Outcome, Profile};
+use bifold_model::{ConfigOutcome, Outcome, Profile, VmState};
 use proptest::prelude::*;
 
 const NESTED: Winner = Winner::Mode(Paging::Nested);
@@ -45,7 +45,7 @@ fn run(rows: &[(&str, u64, Sample)], hardware: Profile) -> Comparison {
             base_cpi: 1.0,
             seed: 1,
             host_frames: Default::default(),
-            backed: false,
+            vm: VmState::Started,
             nested_levels: 4,
             config_hash: String::new(),
             input_hash: String::new(),
@@ -90,7 +90,7 @@ fn the_exit_cost_that_flips_the_winner_is_told_with_its_value() {
     // 1000 violations of 2600 against 1000 hidden faults of 2800 and 1,100,000 cycles more in walks.
     let rows = [("nested-4k", 500_000, violations(1000)), ("shadow-4k", 1_600_000, hidden_faults(1000))];
     let c = run(&rows, profile(&[]));
-    let p = &c.conclusions().run.pages[0];
+    let p = &c.conclusion().pages[0];
     assert_eq!(p.percents, [(Paging::Nested, 31.0), (Paging::Shadow, 44.0)]);
     assert_eq!(p.winner, NESTED);
     // Both pay for exits alike: no factor on all makes up for the walks, and one on either cost alone does.
@@ -117,7 +117,7 @@ fn a_change_of_all_costs_together_may_come_first() {
         Sample { exits_hidden_fault: 100, exits_guest_fault: 100, exits_unsync: 100, ..Sample::default() };
     let set = ["hidden_fault", "guest_fault", "unsync"].map(|n| format!("exit.{n}.cycles=3000"));
     let c = run(&[("nested-4k", 1_000_000, Sample::default()), ("shadow-4k", 0, exits)], profile(&set));
-    let p = &c.conclusions().run.pages[0];
+    let p = &c.conclusion().pages[0];
     let f = p.flip.as_ref().unwrap();
     assert_eq!((f.key.as_deref(), f.winner, p.winner), (None, NESTED, SHADOW));
     assert!((f.factor - 1.0 / 0.9).abs() < 1e-9 && p.holds_to == Some(f.factor));
@@ -135,16 +135,16 @@ fn a_verdict_that_depends_on_the_band_says_so() {
         &[("nested-4k", 2_000_000, Sample::default()), ("shadow-4k", 0, hidden_faults(700))],
         profile(&[]),
     );
-    assert_eq!(c.conclusions().run.pages[0].possible, [Winner::Equal]);
+    assert_eq!(c.conclusion().pages[0].possible, [Winner::Equal]);
     c.outcome.caches =
         Some(bifold_model::CacheFacts { simulated_classes: 64, data_overlap: 4.0, walk_overlap: 2.0 });
-    let p = &c.conclusions().run.pages[0];
+    let p = &c.conclusion().pages[0];
     assert_eq!((p.winner, &p.possible[..]), (Winner::Equal, &[NESTED, Winner::Equal][..]));
     assert!(words::verdict(&c).contains("nested paging is cheaper or costs the same"));
     // The error of a sample has either sign.
     let error = bifold_model::CacheError { half_width_cycles: 500_000.0, half_width_extra_cycles: 500_000.0 };
     c.outcome.configs[0].cache_error = Some(error);
-    assert_eq!(c.conclusions().run.pages[0].possible, [NESTED, SHADOW, Winner::Equal]);
+    assert_eq!(c.conclusion().pages[0].possible, [NESTED, SHADOW, Winner::Equal]);
     assert!(words::verdict(&c).contains("either mode may be cheaper within the band"));
 }
 
@@ -156,7 +156,7 @@ fn a_winner_by_walks_alone_cannot_be_flipped_and_one_by_exits_can() {
     // 280,000 cycles of exits against 400,000 cycles of walks: equal at 1.43 times the costs.
     let rows = [("nested-4k", 400_000, Sample::default()), ("shadow-4k", 0, hidden_faults(100))];
     let c = run(&rows, profile(&[]));
-    let p = &c.conclusions().run.pages[0];
+    let p = &c.conclusion().pages[0];
     assert_eq!((p.winner, p.holds_from), (SHADOW, None));
     assert!((p.holds_to.unwrap() - 400.0 / 280.0).abs() < 1e-9);
     let text = words::verdict(&c);
@@ -167,37 +167,12 @@ fn a_winner_by_walks_alone_cannot_be_flipped_and_one_by_exits_can() {
 }
 
 #[test]
-fn a_long_lived_vm_is_told_of_where_it_differs() {
-    let rows = [
-        ("nested-4k", 500_000, violations(1000)),
-        ("nested-2m", 400_000, violations(2)),
-        ("shadow-4k", 300_000, hidden_faults(500)),
-        ("shadow-2m", 300_000, hidden_faults(500)),
-    ];
-    let c = run(&rows, profile(&[]));
-    let all = c.conclusions();
-    let winners = |c: &Conclusion| c.pages.iter().map(|p| p.winner).collect::<Vec<_>>();
-    assert_eq!(winners(&all.run), [SHADOW, NESTED]);
-    assert_eq!(winners(&all.long_lived), [NESTED, NESTED]);
-    // A cost that a long-lived VM does not pay cannot flip anything there.
-    let flip = all.long_lived.pages[0].flip.as_ref().unwrap();
-    assert_eq!(flip.key.as_deref(), Some("exit.hidden_fault.cycles"));
-    let text = words::verdict(&c);
-    assert!(
-        text.contains("In a long-lived VM on 4 KB host pages, nested paging is cheaper: overhead 5.00 %"),
-        "{text}"
-    );
-    let steps: Vec<(&str, &str)> = all.run.changes.iter().map(|c| (&*c.from, &*c.to)).collect();
-    assert_eq!(steps, [("nested-4k", "nested-2m")]);
-}
-
-#[test]
 fn what_to_change_is_one_step_after_the_other_or_nothing() {
     let steps = |walks: [u64; 4]| {
         let names = ["nested-4k", "nested-2m", "shadow-4k", "shadow-2m"];
         let rows: Vec<_> = names.iter().zip(walks).map(|(n, w)| (*n, w, Sample::default())).collect();
         let c = run(&rows, profile(&[]));
-        let changes = c.conclusions().run.changes;
+        let changes = c.conclusion().changes;
         changes.iter().map(|c| format!("{} {}", c.from, c.to)).collect::<Vec<_>>()
     };
     assert!(steps([100_000, 200_000, 300_000, 400_000]).is_empty());
@@ -211,7 +186,7 @@ fn what_to_change_is_one_step_after_the_other_or_nothing() {
 /// The names and the gains of the ranked changes of these walk cycles.
 fn ranked(rows: &[(&str, u64)]) -> Vec<(String, String)> {
     let rows: Vec<_> = rows.iter().map(|(name, walks)| (*name, *walks, Sample::default())).collect();
-    let ranked = run(&rows, profile(&[])).conclusions().run.ranked;
+    let ranked = run(&rows, profile(&[])).conclusion().ranked;
     ranked.into_iter().map(|r| (r.to, format!("{:.1}", r.gain_points))).collect()
 }
 
@@ -253,7 +228,8 @@ fn a_change_is_told_with_its_cost_in_memory_and_the_settings_that_the_run_cannot
                  the host backs 18.00 MiB of guest memory in place of 10.00 MiB.";
     let how = "How to change, check and undo: docs/guide/what-to-do-now.md";
     assert_eq!(change(&c), [first, how]);
-    let old = &c.conclusions().long_lived.ranked[0];
+    let old = Comparison { outcome: Outcome { vm: VmState::LongLived, ..c.outcome.clone() }, ..c.clone() };
+    let old = &old.conclusion().ranked[0];
     assert_eq!((old.from_backed_bytes, old.to_backed_bytes), (None, None), "all memory is backed");
     let guest = |thp: &str, kpti| crate::Guest {
         region: None,
@@ -290,7 +266,7 @@ fn a_third_mode_can_win_lose_and_flip_the_verdict() {
             ("offset", offset, Sample::default()),
         ];
         let c = run(&rows, profile(&[]));
-        let mut modes = super::rows(&c, false);
+        let mut modes = super::rows(&c);
         let offset = Row { config: Config::from_name("offset").unwrap(), extra: offset as f64, ..modes[0] };
         modes.push(Row {
             counts: Sample::default(),
@@ -298,7 +274,7 @@ fn a_third_mode_can_win_lose_and_flip_the_verdict() {
             ends: [(offset.extra, IDEAL as f64); 2],
             ..offset
         });
-        conclusion(&c, &modes, false).pages.remove(0)
+        conclude(&c, &modes).pages.remove(0)
     };
     let p = page(1_000_000, 500_000, 1_600_000);
     assert_eq!(p.percents, [(Paging::Nested, 31.0), (Paging::Shadow, 44.0), (Paging::Offset, 10.0)]);
@@ -373,7 +349,7 @@ proptest! {
     ) {
         let rows = [("nested-4k", walks.0, nested), ("shadow-4k", walks.1, shadow)];
         let c = run(&rows, profile(&[]));
-        let p = c.conclusions().run.pages[0].clone();
+        let p = c.conclusion().pages[0].clone();
         let wins = |(n, s): (f64, f64)| match p.winner {
             NESTED => n <= s,
             SHADOW => s <= n,
@@ -429,7 +405,7 @@ proptest! {
     ) {
         let rows = [("nested-4k", walks.0, nested), ("shadow-4k", walks.1, shadow)];
         let c = run(&rows, profile(&[]));
-        let p = c.conclusions().run.pages[0].clone();
+        let p = c.conclusion().pages[0].clone();
         let wins = |(n, s): (f64, f64)| match p.winner {
             NESTED => n <= s,
             SHADOW => s <= n,

@@ -2,7 +2,7 @@
 //! Verdict texts: the conclusions of a comparison as sentences, each under a label.
 
 use super::race::equal;
-use super::{Conclusion, Conclusions, Flip, PageConclusion, RankedChange, Winner, conclusions, rows};
+use super::{Conclusion, Flip, PageConclusion, RankedChange, Winner, conclusion, rows};
 use crate::text::{grouped, number, page_words};
 use crate::{Comparison, Figures, Input};
 use bifold_mmu::PageSize;
@@ -32,34 +32,28 @@ pub(crate) fn sentences(c: &Comparison) -> Vec<(&'static str, String)> {
     if c.began_cold() {
         return vec![("verdict", "None, because the region began in a cold VM.".into())];
     }
-    let (all, old) = (conclusions(c), rows(c, true));
+    let (all, known) = (conclusion(c), rows(c));
     let mut cheaper: Vec<String> = costs(c).into_iter().collect();
     if let Some(native) = c.outcome.configs.iter().find(|o| o.config.mode == Paging::Native) {
         let percent = Figures::of(&c.outcome, native).overhead_percent;
         cheaper.push(format!("Without a hypervisor, the overhead is {} %.", number(percent)));
     }
     let mut out = vec![("verdict", cheaper.join(" "))];
-    out.extend(long_lived(&all.run, &all.long_lived).map(|text| ("", text)));
-    if !all.run.pages.is_empty() {
-        out.push(("holds", robustness(&all.run.pages)));
+    if !all.pages.is_empty() {
+        out.push(("holds", robustness(&all.pages)));
     }
-    if old.len() > 1 {
+    if known.len() > 1 {
         let labels = ["change"].into_iter().chain(std::iter::repeat(""));
-        out.extend(labels.zip(what_to_change(c, &all, &old[0].config.name())));
+        out.extend(labels.zip(what_to_change(c, &all, &known[0].config.name())));
     }
     out
 }
 
 /// What to change, starting from the configuration `first`, a line each.
-fn what_to_change(c: &Comparison, all: &Conclusions, first: &str) -> Vec<String> {
-    let mut lines = ranking(&all.run, first);
-    // The order may differ once the host has backed all memory.
-    let names = |c: &Conclusion| c.ranked.iter().map(|s| s.to.clone()).collect::<Vec<_>>();
-    if names(&all.run) != names(&all.long_lived) {
-        lines.push(long_lived_ranking(&all.long_lived, first));
-    }
+fn what_to_change(c: &Comparison, all: &Conclusion, first: &str) -> Vec<String> {
+    let mut lines = ranking(all, first);
     lines.extend(guest_settings(c));
-    if !(all.run.ranked.is_empty() && all.long_lived.ranked.is_empty()) {
+    if !all.ranked.is_empty() {
         lines.push(format!("How to change, check and undo: {HOW_TO_CHANGE}"));
     }
     lines
@@ -75,7 +69,7 @@ fn is_cheaper(winner: Winner) -> String {
 
 /// The overhead of each mode on each page size, and the cheaper mode.
 fn costs(c: &Comparison) -> Option<String> {
-    let conclusion = conclusions(c).run;
+    let conclusion = conclusion(c);
     let on = |page| format!("On {} host pages,", page_words(page));
     let overhead = |o: &ConfigOutcome| number(Figures::of(&c.outcome, o).overhead_percent);
     let mut parts = Vec::new();
@@ -156,16 +150,6 @@ fn and(words: impl Iterator<Item = impl ToString>) -> String {
         [one] => one.clone(),
         [first @ .., last] => format!("{} and {last}", first.join(", ")),
     }
-}
-
-/// The cheaper mode in a long-lived VM, on page sizes where the mode differs.
-fn long_lived(run: &Conclusion, old: &Conclusion) -> Option<String> {
-    let other = run.pages.iter().zip(&old.pages).filter(|(r, o)| r.winner != o.winner);
-    let one = |o: &PageConclusion| {
-        format!("In a long-lived VM on {} host pages, {}.", page_words(o.host_page), modes(o))
-    };
-    let parts: Vec<String> = other.map(|(_, o)| one(o)).collect();
-    (!parts.is_empty()).then(|| parts.join(" "))
 }
 
 /// The exit costs for which the winners stay cheaper, and the change of exit costs that changes a winner first. A factor holds for
@@ -256,18 +240,6 @@ fn ranking(c: &Conclusion, first: &str) -> Vec<String> {
     match c.ranked.is_empty() {
         true => vec![format!("Keep {first}, as no configuration is cheaper.")],
         false => c.ranked.iter().enumerate().map(one).collect(),
-    }
-}
-
-/// The changes in a long-lived VM, in one sentence.
-fn long_lived_ranking(c: &Conclusion, first: &str) -> String {
-    let one = |s: &RankedChange| format!("{} by {} points", s.to, number(s.gain_points));
-    match &c.ranked[..] {
-        [] => format!("In a long-lived VM, keep {first}, as no configuration is cheaper."),
-        all => {
-            let gains: Vec<String> = all.iter().map(one).collect();
-            format!("In a long-lived VM, overhead falls with {}.", gains.join(", with "))
-        }
     }
 }
 

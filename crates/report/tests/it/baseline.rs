@@ -74,7 +74,7 @@ fn a_baseline_of_another_program_profile_guest_or_version_is_refused() {
         ("Bifold", |c| c.meta.bifold = "9".into()),
         ("vCPUs", |c| c.meta.guest.as_mut().unwrap().vcpus = 2),
         ("THP", |c| c.meta.guest.as_mut().unwrap().thp = Some("always".into())),
-        ("--backed", |c| c.outcome.backed = true),
+        ("--vm", |c| c.outcome.vm = bifold_model::VmState::LongLived),
         ("--nested-levels", |c| c.outcome.nested_levels = 5),
         ("this run is not whole", |c| c.meta.partial = Some(bifold_report::Partial::Interrupted)),
     ];

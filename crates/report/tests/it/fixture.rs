@@ -144,7 +144,7 @@ pub fn comparison() -> Comparison {
             base_cpi: 1.0,
             seed: 1,
             host_frames: Default::default(),
-            backed: false,
+            vm: bifold_model::VmState::Started,
             nested_levels: 4,
             config_hash: "0123456789abcdef".into(),
             input_hash: "fedcba9876543210".into(),

@@ -114,11 +114,13 @@ fn of_many_regions_the_first_and_the_worst_have_a_row() {
 }
 
 #[test]
-fn table_of_a_vm_whose_memory_is_backed_has_no_estimate_of_one() {
+fn a_table_says_in_which_state_the_vm_began() {
     let mut c = comparison();
-    c.outcome.backed = true;
-    let table = c.render(Format::Table).unwrap();
-    assert!(table.contains("memory   backed by the host") && !table.contains("lived %"), "{table}");
+    for vm in bifold_model::VmState::ALL {
+        c.outcome.vm = vm;
+        let table = c.render(Format::Table).unwrap();
+        assert!(table.contains(&format!("VM       {}: {}", vm.name(), vm.words())), "{table}");
+    }
 }
 
 #[test]
