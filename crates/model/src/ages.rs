@@ -55,12 +55,17 @@ pub fn bounds(bucket: u8) -> (u32, u32) {
 /// Counts of one interval in the making.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Ages {
-    /// The interval, counted from 0.
+    /// The interval, counted from 0 or 1.
     pub now: u32,
     cells: BTreeMap<(u8, u8), (u32, u32)>,
 }
 
 impl Ages {
+    /// Counts of intervals from 1 on.
+    pub fn from_1() -> Ages {
+        Ages { now: 1, ..Ages::default() }
+    }
+
     fn cell(&mut self, last: u32, made: u32) -> &mut (u32, u32) {
         let key = (bucket(self.now.saturating_sub(last)), bucket(self.now.saturating_sub(made)));
         self.cells.entry(key).or_default()

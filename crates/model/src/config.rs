@@ -31,59 +31,83 @@ pub enum Paging {
     Pvm,
 }
 
-/// A paging mode and the page size with which the host backs guest memory.
+/// A paging mode and the page sizes with which hypervisors back memory.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
 pub struct Config {
     /// The paging mode.
     pub mode: Paging,
-    /// Host page size; for modes without [sizes](Paging::has_sizes) it has no meaning and is 4 KB.
+    /// Size of the pages with which the guest's hypervisor backs the guest's memory; for modes without
+    /// [sizes](Paging::has_sizes) the size has no meaning and is 4 KB.
     pub host_page: PageSize,
+    /// Size of the pages with which an outer hypervisor backs the memory of the guest's, where that size is another.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub outer_page: Option<PageSize>,
 }
 
 impl Config {
     /// The configurations that a comparison shows, in its order.
     pub const ALL: [Config; 5] = [
-        Config { mode: Paging::Native, host_page: PageSize::Size4K },
-        Config { mode: Paging::Nested, host_page: PageSize::Size4K },
-        Config { mode: Paging::Nested, host_page: PageSize::Size2M },
-        Config { mode: Paging::Shadow, host_page: PageSize::Size4K },
-        Config { mode: Paging::Shadow, host_page: PageSize::Size2M },
+        Config::new(Paging::Native, PageSize::Size4K),
+        Config::new(Paging::Nested, PageSize::Size4K),
+        Config::new(Paging::Nested, PageSize::Size2M),
+        Config::new(Paging::Shadow, PageSize::Size4K),
+        Config::new(Paging::Shadow, PageSize::Size2M),
     ];
 
     /// The configurations that are modelled if they are named, in the order of outputs.
-    pub const KNOWN: [Config; 17] = [
+    pub const KNOWN: [Config; 23] = [
         Config::ALL[0],
         Config::ALL[1],
         Config::ALL[2],
-        Config { mode: Paging::Nested, host_page: PageSize::Size1G },
+        Config::new(Paging::Nested, PageSize::Size1G),
         Config::ALL[3],
         Config::ALL[4],
-        Config { mode: Paging::Shadow, host_page: PageSize::Size1G },
-        Config { mode: Paging::Agile, host_page: PageSize::Size4K },
-        Config { mode: Paging::Agile, host_page: PageSize::Size2M },
-        Config { mode: Paging::Direct, host_page: PageSize::Size4K },
-        Config { mode: Paging::Offset, host_page: PageSize::Size4K },
-        Config { mode: Paging::ShadowOnNested, host_page: PageSize::Size4K },
-        Config { mode: Paging::ShadowOnNested, host_page: PageSize::Size2M },
-        Config { mode: Paging::NestedOnNested, host_page: PageSize::Size4K },
-        Config { mode: Paging::NestedOnNested, host_page: PageSize::Size2M },
-        Config { mode: Paging::Pvm, host_page: PageSize::Size4K },
-        Config { mode: Paging::Pvm, host_page: PageSize::Size2M },
+        Config::new(Paging::Shadow, PageSize::Size1G),
+        Config::new(Paging::Agile, PageSize::Size4K),
+        Config::new(Paging::Agile, PageSize::Size2M),
+        Config::new(Paging::Direct, PageSize::Size4K),
+        Config::new(Paging::Offset, PageSize::Size4K),
+        Config::new(Paging::ShadowOnNested, PageSize::Size4K),
+        Config::new(Paging::ShadowOnNested, PageSize::Size4K).over(PageSize::Size2M),
+        Config::new(Paging::ShadowOnNested, PageSize::Size2M).over(PageSize::Size4K),
+        Config::new(Paging::ShadowOnNested, PageSize::Size2M),
+        Config::new(Paging::NestedOnNested, PageSize::Size4K),
+        Config::new(Paging::NestedOnNested, PageSize::Size4K).over(PageSize::Size2M),
+        Config::new(Paging::NestedOnNested, PageSize::Size2M).over(PageSize::Size4K),
+        Config::new(Paging::NestedOnNested, PageSize::Size2M),
+        Config::new(Paging::Pvm, PageSize::Size4K),
+        Config::new(Paging::Pvm, PageSize::Size4K).over(PageSize::Size2M),
+        Config::new(Paging::Pvm, PageSize::Size2M).over(PageSize::Size4K),
+        Config::new(Paging::Pvm, PageSize::Size2M),
     ];
+
+    /// A mode with pages of one size, also below the guest's hypervisor.
+    pub const fn new(mode: Paging, host_page: PageSize) -> Config {
+        Config { mode, host_page, outer_page: None }
+    }
+
+    /// The configuration with pages of another size below the guest's hypervisor.
+    const fn over(self, outer: PageSize) -> Config {
+        Config { outer_page: Some(outer), ..self }
+    }
+
+    /// Size of the pages with which an outer hypervisor backs the memory of the guest's.
+    pub fn outer_page(self) -> PageSize {
+        self.outer_page.unwrap_or(self.host_page)
+    }
 
     /// The name used on the command line and in every output: `native`,
     /// `nested-4k`, `nested-2m`, `nested-1g`, `shadow-4k`, `shadow-2m`, `shadow-1g`,
-    /// `agile-4k`, `agile-2m`, `direct`, `offset`, and those of guests within guests, as `pvm-4k`.
+    /// `agile-4k`, `agile-2m`, `direct`, `offset`, and those of guests within guests: `pvm-4k`, or `pvm-4k-2m` where the guest's
+    /// hypervisor has pages of 4 KB and the outer one of 2 MB.
     pub fn name(self) -> String {
-        let size = match self.host_page {
-            PageSize::Size4K => "4k",
-            PageSize::Size2M => "2m",
-            PageSize::Size1G => "1g",
+        let size = |page| match page {
+            PageSize::Size4K => "-4k",
+            PageSize::Size2M => "-2m",
+            PageSize::Size1G => "-1g",
         };
-        match self.mode.has_sizes() {
-            true => format!("{}-{size}", self.mode.name()),
-            false => self.mode.name().into(),
-        }
+        let inner = if self.mode.has_sizes() { size(self.host_page) } else { "" };
+        format!("{}{inner}{}", self.mode.name(), self.outer_page.map_or("", size))
     }
 
     /// The configuration of that [`name`](Config::name).

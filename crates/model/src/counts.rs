@@ -5,7 +5,7 @@
 use crate::Sample;
 use crate::exit_log::{Access, ExitLog};
 use crate::memory::Refs;
-use bifold_mmu::{Format, Gva, PageSize};
+use bifold_mmu::{Format, Gva};
 
 /// The counts of one configuration.
 #[derive(Debug, Default)]
@@ -41,14 +41,6 @@ impl Counts {
         result
     }
 
-    /// Counts a host page of `size`, newly backed.
-    pub fn backed(&mut self, size: PageSize) {
-        match size {
-            PageSize::Size4K => self.now.frames_backed += 1,
-            PageSize::Size2M => self.now.huge_frames_backed += 1,
-            PageSize::Size1G => self.now.huge_frames_backed += 512,
-        }
-    }
 }
 
 /// The exits that user accesses cause of themselves, as opposed to those of an access that a

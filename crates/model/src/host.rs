@@ -7,14 +7,15 @@
 //! alone can tell (`cache/frames.rs`). The host backs a frame when the guest first touches the frame. A read gets the
 //! shared zero page, mapped read-only, and a later write gets a page of its own (Linux
 //! `do_anonymous_page`, and KVM's `hva_to_pfn`, which maps a read fault writable only if the page
-//! already is writable). Large host pages have no zero page.
+//! already is writable). Large host pages have no zero page. A VM that begins as a snapshot gets the snapshot's pages in
+//! the same way ([`VmState`]).
 //!
 //! The host may take pages back: [`HostMemory::take_back`]. Where it takes a part of a large page, the rest stays as
 //! smaller pages, for good: a host that collapses them again (`khugepaged`) is not modelled.
 
 mod extents;
 
-use crate::KvmVersion;
+use crate::{KvmVersion, VmState};
 use crate::page::Page;
 use bifold_mmu::{Gpa, Hpa, PageSize};
 use extents::Extents;
@@ -28,12 +29,34 @@ pub enum Backing {
     Absent,
     /// The host has written the page to swap.
     Swapped,
-    /// The shared zero page backs the frame, read-only.
+    /// The page is in a snapshot, and the guest has not touched it since.
+    Snapshot,
+    /// The shared zero page backs the frame, or a page of a snapshot's file, read-only.
     Zero,
     /// A page of its own backs the frame, read-only, since a read brought it back from swap.
     ReadOnly,
     /// A page of its own backs the frame.
     Own,
+}
+
+/// A page that the host gave the guest, and where its content comes from.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Given {
+    /// The page's size.
+    pub size: PageSize,
+    /// Where its content comes from.
+    pub from: Origin,
+}
+
+/// Where the content of a page comes from.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Origin {
+    /// The host cleared the page, copied a page that it had, or brought the page back from swap.
+    Own,
+    /// A snapshot's file, which the host maps.
+    File,
+    /// A snapshot, from which a process of the host copied the page (`userfaultfd`).
+    Uffd,
 }
 
 /// How the host takes pages back.
@@ -124,6 +147,8 @@ pub struct HostMemory {
     epoch: u64,
     /// Guest frames that came back from swap since [`HostMemory::came_back`]; `None` if no caller asks.
     came_back: Option<Vec<u64>>,
+    /// Where the content of the snapshot's pages comes from, if the memory began as a snapshot.
+    snapshot: Origin,
     /// Guest frames that the host has unmapped since [`HostMemory::take_unmapped`]; `None` while no tables are kept.
     unmapped: Option<Vec<Range<u64>>>,
 }
@@ -143,6 +168,7 @@ impl HostMemory {
             swapped_in: 0,
             epoch: 0,
             came_back: None,
+            snapshot: Origin::Own,
             unmapped: None,
         }
     }
@@ -157,6 +183,17 @@ impl HostMemory {
     /// The same memory under this version of Linux.
     pub fn of_version(mut self, kvm: KvmVersion) -> Self {
         self.pages.swaps_in_read_only = kvm.swaps_in_read_only();
+        self
+    }
+
+    /// The same memory as a VM in this state begins with, before the host [holds](Self::hold) any.
+    pub fn of_state(mut self, vm: VmState) -> Self {
+        self.snapshot = match vm {
+            VmState::LongLived | VmState::Started => return self,
+            VmState::Restored => Origin::File,
+            VmState::RestoredUffd => Origin::Uffd,
+        };
+        self.pages.restore(vm == VmState::RestoredUffd);
         self
     }
 
@@ -225,9 +262,9 @@ impl HostMemory {
         self.pages.backing(gpa.0)
     }
 
-    /// Backs the page behind `gpa` for a read or a write of `vcpu`, and returns the page's size; none if a page of its own
+    /// Backs the page behind `gpa` for a read or a write of `vcpu`, and returns the page; none if a page of its own
     /// was there already.
-    pub fn touch(&mut self, gpa: Gpa, write: bool, vcpu: usize) -> Option<PageSize> {
+    pub fn touch(&mut self, gpa: Gpa, write: bool, vcpu: usize) -> Option<Given> {
         let backed = self.pages.touch(gpa.0, write, vcpu, self.looks + 1)?;
         self.epoch += 1;
         if backed.was == Backing::ReadOnly {
@@ -243,14 +280,16 @@ impl HostMemory {
             let first = gpa.frame() & !(frames - 1);
             unmapped.push(first..first + frames);
         }
-        Some(backed.size)
+        let from = if backed.was == Backing::Snapshot { self.snapshot } else { Origin::Own };
+        Some(Given { size: backed.size, from })
     }
 
     /// A device of the host's reads or writes the page behind `gpa`: its process touches a page that is in swap, or
     /// read-only, and uses every other. True if the page came back from swap. The guest's tables do not map it by that.
     pub fn transfer(&mut self, gpa: Gpa, write: bool) -> bool {
         let was = self.backing(gpa);
-        if was == Backing::Swapped || (write && was == Backing::ReadOnly) {
+        let missing = matches!(was, Backing::Swapped | Backing::Snapshot);
+        if missing || (write && was == Backing::ReadOnly) {
             self.touch(gpa, write, 0);
             self.came_back.iter_mut().for_each(Vec::clear); // it is for no access of the guest's
         } else {

@@ -33,7 +33,7 @@ pub(crate) const fn base(level: u8) -> u64 {
 pub(crate) const fn table_of(level: u8, gpa: Gpa) -> u64 {
     base(level) + (gpa.0 >> (12 + 9 * level) << 12)
 }
-/// Software-available bits of a leaf entry: the interval of its last use.
+/// Software-available bits of a leaf entry: the interval of its last use, from 1 on; 0 of an entry that no walk has used.
 const EPOCH_SHIFT: u32 = 52;
 const EPOCH_MASK: u64 = 0x7ff << EPOCH_SHIFT;
 
@@ -59,9 +59,11 @@ pub struct Nested {
     epoch: u64,
     /// Entries used for the first time in this interval that were there before it.
     ages: Ages,
+    /// By level: entries that [`Nested::map_all`] made and that a walk used since.
+    pub first_used: [u64; 3],
     /// See [`Nested::young`].
     young: u64,
-    /// By level, per leaf entry: the intervals of its last use and of its making.
+    /// By level, per leaf entry: the intervals of its last use and of its making, from 1 on; 0 of what was mapped from the start.
     used_made: [Vec<[u32; 2]>; 3],
     /// Two bits per leaf entry for a page of the largest size, [`READY`] and [`READY_WRITE`].
     ready: Vec<u64>,
@@ -103,7 +105,8 @@ impl Nested {
             page: host.page_size(),
             split: false,
             epoch: 1 << EPOCH_SHIFT,
-            ages: Ages::default(),
+            ages: Ages::from_1(),
+            first_used: [0; 3],
             young: 0,
             used_made,
             ready,
@@ -230,6 +233,7 @@ impl Nested {
             let level = usize::from(step.level) - 1;
             self.levels[level][i] = now;
             if old & EPOCH_MASK != self.epoch {
+                self.first_used[level] += u64::from(old & EPOCH_MASK == 0);
                 let [used, made] = &mut self.used_made[level][i];
                 self.ages.used(*used, *made);
                 *used = self.ages.now;

@@ -15,8 +15,8 @@ use crate::memory::{Memory, References};
 use crate::page::{Made, Page};
 use crate::paging::{Cr4Write, PagingMode, Setup, Stored, Tables, Vm, Walker, each_mode, usual_mode};
 use crate::profile::ExitCosts;
-use crate::{Config, Paging, Profile, Sample};
-use bifold_mmu::{Entry, Gpa, Gva, Hpa, WalkCache};
+use crate::{Config, Paging, Profile, Sample, VmState};
+use bifold_mmu::{Entry, Gpa, Gva, Hpa, PageSize, WalkCache};
 use std::ops::Range;
 
 /// One configuration: tables, walk caches per vCPU, counts.
@@ -41,12 +41,27 @@ pub struct Regime {
     clean: Vec<Option<u64>>,
     /// Tables of another mode, kept while the VM is in this one.
     kept: Option<Tables>,
+    /// The state of the VM at the start.
+    vm: VmState,
+    before: Before,
+}
+
+/// What there was when the counts were last set to 0.
+#[derive(Debug, Clone, Copy, Default)]
+struct Before {
+    frames: u64,
+    huge_frames: u64,
+    /// [`PagingMode::most_tables`].
+    tables: u64,
+    /// [`PagingMode::first_used`].
+    first_used: [u64; 3],
 }
 
 impl Regime {
     /// Empty tables and caches for `config`.
     pub fn new(config: Config, profile: &Profile, setup: &Setup<'_>, frames: u64, seed: u64) -> Self {
         let (tag, specs, nested_tlb) = profile.cache_specs();
+        let setup = &setup.of(config);
         let host = setup.host(config.host_page, frames, seed);
         Regime {
             config,
@@ -61,12 +76,14 @@ impl Regime {
             loaded: vec![None; setup.vcpus],
             clean: vec![None; setup.vcpus],
             kept: None,
+            vm: setup.vm,
+            before: Before::default(),
         }
     }
 
     /// Begins again with empty tables over `host`, before the guest has run.
     pub fn start_over(&mut self, host: HostMemory, setup: &Setup<'_>) {
-        self.tables = Tables::new(self.config.mode, &host, setup);
+        self.tables = Tables::new(self.config.mode, &host, &setup.of(self.config));
         self.host = host;
     }
 
@@ -172,8 +189,45 @@ impl Regime {
         passed + counts.outer_fills + counts.outer_stores + counts.outer_flushes
     }
 
+    /// Adds what follows from counts and tables together: what an outer host that has backed nothing before backs for the
+    /// guest's hypervisor, and the first uses of pages that were mapped from the start.
+    pub fn add_derived(&self, counts: &mut Sample) {
+        let outer = self.outer_backed(counts);
+        (counts.outer_frames_backed, counts.outer_huge_frames_backed) = match self.config.outer_page() {
+            PageSize::Size4K => (outer, 0),
+            _ => (0, outer),
+        };
+        let used = each_mode!(&self.tables, t => t.first_used());
+        // Tables that a switch dropped are counted no more.
+        let used = |size: usize| used[size].saturating_sub(self.before.first_used[size]);
+        counts.frames_first_used = used(0);
+        counts.huge_frames_first_used = used(1) + 512 * used(2);
+    }
+
+    /// Pages that an outer host that has just started has backed since the counts were 0. The guest's hypervisor, which has
+    /// just started too, takes pages from its free memory in the order of their addresses, for its guest and for its tables.
+    fn outer_backed(&self, counts: &Sample) -> u64 {
+        if self.vm != VmState::Started || !self.config.mode.has_outer() {
+            return 0;
+        }
+        let backed = |small: u64, large: u64| match self.config.outer_page() {
+            PageSize::Size4K => small + 512 * large,
+            _ => small.div_ceil(512) + large,
+        };
+        let Before { frames, huge_frames, tables, .. } = self.before;
+        let most_tables = each_mode!(&self.tables, t => t.most_tables());
+        backed(frames + counts.frames_backed + most_tables, huge_frames + counts.huge_frames_backed)
+            - backed(frames + tables, huge_frames)
+    }
+
     /// Sets the counts to 0. Tables and caches stay.
     pub fn reset_counts(&mut self) {
+        self.before = Before {
+            frames: self.before.frames + self.counts.now.frames_backed,
+            huge_frames: self.before.huge_frames + self.counts.now.huge_frames_backed,
+            tables: each_mode!(&self.tables, t => t.most_tables()),
+            first_used: each_mode!(&self.tables, t => t.first_used()),
+        };
         let mut log = self.counts.log.take();
         log.iter_mut().for_each(|log| log.restart());
         self.counts = Counts { log, ..Counts::default() };
@@ -184,6 +238,17 @@ impl Regime {
     /// The hypervisor's tables map what the host holds, as far as they can without the guest's tables.
     pub fn map_all(&mut self) {
         each_mode!(&mut self.tables, t => t.map_all(&mut self.host));
+    }
+
+    /// A VM in shadow mode keeps nested tables that map what the host holds.
+    pub fn keep_mapped(&mut self, setup: &Setup<'_>) {
+        if self.config.mode != Paging::Shadow {
+            return;
+        }
+        let mut kept = Tables::new(Paging::Nested, &self.host, setup);
+        each_mode!(&mut kept, t => t.map_all(&mut self.host));
+        self.kept = Some(kept);
+        self.host.note_unmapped(true);
     }
 
     /// The host takes back the pages behind these guest frames: entries that map them go, those of kept tables too, and with
@@ -525,6 +590,8 @@ mod tests {
             frames: Default::default(),
             profile,
             placed: false,
+            vm: VmState::Started,
+            outer_page: PageSize::Size4K,
         }
     }
 

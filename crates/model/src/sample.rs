@@ -4,6 +4,8 @@
 //! Every counter is defined once, here, with its unit and meaning; tables, JSON,
 //! CSV and reports take name, unit and text from [`Sample::COUNTERS`].
 
+use crate::host::{Given, Origin};
+use bifold_mmu::PageSize;
 use serde::{Deserialize, Serialize};
 
 /// Name, unit and meaning of one counter of a [`Sample`].
@@ -88,8 +90,8 @@ counters! {
     shadow_pages_made: "pages" = "Shadow pages created.",
     shadow_pages_zapped: "pages" = "Shadow pages zapped.",
     mode_switches: "1" = "Switches of the paging mode.",
-    frames_backed: "pages" = "4 KB host pages newly backed for the guest.",
-    huge_frames_backed: "pages" = "2 MB host pages newly backed for the guest; a 1 GB page counts as 512.",
+    frames_backed: "pages" = "4 KB host pages newly backed for the guest, those from a snapshot left out.",
+    huge_frames_backed: "pages" = "2 MB host pages newly backed for the guest, those from a snapshot left out; a 1 GB page counts as 512.",
     cold_exits: "1" = "Further exits that a cold start of this mode at the interval's beginning would bring within it.",
     cold_cycles: "cycles" = "Cycles of those further exits, and of making shadow pages again.",
     walk_hidden_cycles: "cycles" = "The part of walk_cycles that the core hides behind independent work.",
@@ -108,6 +110,13 @@ counters! {
     outer_fills: "1" = "Exits to the outer hypervisor for an entry that is missing in its composed tables, though present in the inner hypervisor's.",
     outer_stores: "1" = "Exits to the outer hypervisor for stores of the inner one to its nested tables.",
     outer_flushes: "1" = "Exits to the outer hypervisor for the inner one's flushes of single addresses and of nested translations (INVLPGA, INVVPID, INVEPT).",
+    outer_frames_backed: "pages" = "4 KB pages newly backed by the outer host, where the guest's hypervisor runs in a virtual machine that has just started: each is an exit more to the outer hypervisor, which outer_exits does not have.",
+    outer_huge_frames_backed: "pages" = "The same of 2 MB.",
+    frames_from_file: "pages" = "4 KB pages of a snapshot's file that the host mapped or copied at the guest's first touch.",
+    frames_from_uffd: "pages" = "4 KB pages of a snapshot that a process of the host copied at the guest's first touch (userfaultfd).",
+    huge_frames_from_uffd: "pages" = "The same of 2 MB; a 1 GB page counts as 512.",
+    frames_first_used: "pages" = "4 KB pages of a long-lived VM's nested tables that the guest used for the first time: in a VM that has just started, each would have been a violation and a page to back.",
+    huge_frames_first_used: "pages" = "The same of 2 MB; a 1 GB page counts as 512.",
 }
 
 impl Sample {
@@ -137,6 +146,24 @@ impl Sample {
         self.exits().map(|(_, n)| n).sum()
     }
 
+    /// Counts a page that the host gave the guest.
+    pub fn add_given(&mut self, given: Given) {
+        let (small, large) = match given.from {
+            Origin::Own => (&mut self.frames_backed, &mut self.huge_frames_backed),
+            // Files have no large pages.
+            Origin::File => {
+                self.frames_from_file += 1;
+                return;
+            }
+            Origin::Uffd => (&mut self.frames_from_uffd, &mut self.huge_frames_from_uffd),
+        };
+        match given.size {
+            PageSize::Size4K => *small += 1,
+            PageSize::Size2M => *large += 1,
+            PageSize::Size1G => *large += 512,
+        }
+    }
+
     /// The counts of first touches alone: what a long-lived VM, whose memory the host has backed
     /// before, does not pay. Only nested tables of such a VM are full; shadow tables live and die with
     /// processes.
@@ -144,6 +171,11 @@ impl Sample {
         Sample {
             frames_backed: self.frames_backed,
             huge_frames_backed: self.huge_frames_backed,
+            outer_frames_backed: self.outer_frames_backed,
+            outer_huge_frames_backed: self.outer_huge_frames_backed,
+            frames_from_file: self.frames_from_file,
+            frames_from_uffd: self.frames_from_uffd,
+            huge_frames_from_uffd: self.huge_frames_from_uffd,
             exits_violation: self.exits_violation,
             // Those follow from violations of the inner hypervisor's guest.
             outer_fills: self.outer_fills,

@@ -87,6 +87,7 @@ pub(crate) fn counts(index: usize, regime: &Regime, shared: Shared<'_>) -> Sampl
         caches.add_to(index, &mut s);
     }
     s.outer_exits = regime.outer_exits(&s, profile);
+    regime.add_derived(&mut s);
     s.vmm_cycles = profile.exit.cycles(&s);
     let first = s.first_touches();
     let outer_exits = regime.outer_exits(&first, profile);

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! The state of the VM at the beginning of the stream: what the host holds of its memory.
 
+use bifold_mmu::PageSize;
 use serde::{Deserialize, Serialize};
 
 /// What the host holds of the guest's memory when the stream begins.
@@ -11,25 +12,40 @@ pub enum VmState {
     /// Shadow tables are empty, because they come and go with the guest's own.
     #[default]
     LongLived,
-    /// The host has backed nothing: a VM in its first minutes.
+    /// The host has backed nothing: a VM in its first minutes. So has an outer host.
     Started,
+    /// The memory is that of a snapshot, whose file the host maps for the VM (`MAP_PRIVATE`): a read maps the file's page, a write
+    /// copies that page. An outer host has backed all memory.
+    Restored,
+    /// The memory is that of a snapshot, which a process of the host copies into the VM at each fault (`userfaultfd`). An outer
+    /// host has backed all memory.
+    RestoredUffd,
 }
 
 impl VmState {
     /// Every state, in the order of help.
-    pub const ALL: [VmState; 2] = [VmState::LongLived, VmState::Started];
+    pub const ALL: [VmState; 4] =
+        [VmState::LongLived, VmState::Started, VmState::Restored, VmState::RestoredUffd];
 
     /// The name on the command line and in outputs: `long-lived`.
     pub fn name(self) -> &'static str {
         match self {
             VmState::LongLived => "long-lived",
             VmState::Started => "started",
+            VmState::Restored => "restored",
+            VmState::RestoredUffd => "restored-uffd",
         }
     }
 
     /// The state of that [`name`](VmState::name).
     pub fn from_name(name: &str) -> Option<VmState> {
         VmState::ALL.into_iter().find(|state| state.name() == name)
+    }
+
+    /// Whether the host has pages of this size for memory in this state. A private mapping of a file has pages of 4 KB: Firecracker
+    /// restores memory in huge pages by userfaultfd alone (`docs/hugepages.md` of Firecracker 1.7).
+    pub fn has_pages(self, size: PageSize) -> bool {
+        self != VmState::Restored || size == PageSize::Size4K
     }
 
     /// The state of documents of Bifold 0.1 without the field.
@@ -42,6 +58,8 @@ impl VmState {
         match self {
             VmState::LongLived => "the host has backed the guest's memory, and nested tables map it",
             VmState::Started => "the host backs memory at its first touch",
+            VmState::Restored => "memory comes from a snapshot's file at its first touch",
+            VmState::RestoredUffd => "memory comes from a snapshot by userfaultfd at its first touch",
         }
     }
 }

@@ -343,7 +343,7 @@ fn of_timeline(timeline: &Timeline) -> Vec<Row> {
     let mut rows = Vec::new();
     for pages in &timeline.pages {
         for (mode, run) in pages.modes.iter() {
-            let config = Config { mode, host_page: pages.host_page };
+            let config = Config::new(mode, pages.host_page);
             for (i, sample) in run.samples.iter().enumerate() {
                 let mut row = first(&made, false, 0, config);
                 let start = (i as u64).saturating_mul(about.interval_cycles);

@@ -91,7 +91,7 @@ fn capture(lab: &Lab, settings: &Settings, profile: &Profile, phase: &str, steps
         ..crate::guest(lab.vendor())
     };
     let page = PageSize::Size4K;
-    let configs = Mode::BOTH.map(|mode| Config { mode: mode.into(), host_page: page }).to_vec();
+    let configs = Mode::BOTH.map(|mode| Config::new(mode.into(), page)).to_vec();
     let options = Options {
         interval_seconds: INTERVAL_S,
         configs,

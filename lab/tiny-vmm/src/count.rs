@@ -145,7 +145,7 @@ pub fn count(
     trace: &Trace,
     mut tell: impl FnMut(&Fact) -> Result<()>,
 ) -> Result<bool> {
-    let config = Config { mode: host_mode(trace.vendor)?, host_page: backing.size() };
+    let config = Config::new(host_mode(trace.vendor)?, backing.size());
     let kernel = host_kernel()?;
     let place = Config::ALL.iter().skip(1).position(|&c| c == config).context("a mode with exits")?;
     // The rules of this kernel's version and of this vendor, unless the user sets others.

@@ -206,7 +206,7 @@ pub fn probe_roots(trace: &Trace) -> Result<()> {
 
 /// Checks every case, with memory of kind `backing`. After [`probe_roots`].
 pub fn check(backing: HostPages, trace: &Trace, mut tell: impl FnMut(&Fact) -> Result<()>) -> Result<bool> {
-    let config = Config { mode: host_mode(trace.vendor)?, host_page: backing.size() };
+    let config = Config::new(host_mode(trace.vendor)?, backing.size());
     let kernel = host_kernel()?;
     // Shadow tables are the processor's own kind.
     let format = if config.mode == Paging::Nested { trace.vendor.nested_format } else { &FORMAT };
@@ -319,7 +319,7 @@ mod tests {
             (Paging::Shadow, PageSize::Size2M, [4, 3]),
         ];
         for (mode, host_page, [small, large]) in forms {
-            let walks = walks(&guest, Config { mode, host_page }).unwrap();
+            let walks = walks(&guest, Config::new(mode, host_page)).unwrap();
             for (p, w) in guest.phases.iter().zip(walks).filter(|(p, _)| p.name.contains(',')) {
                 let want = if p.name.contains("4k") { small } else { large };
                 let data = w.iter().find(|w| w.access.va >> 63 == 0).unwrap();

@@ -5,7 +5,7 @@ use crate::usage::{UsageError, to_blame};
 use crate::words;
 use bifold_mmu::Format;
 use bifold_mmu::format::{X86_64_4_LEVEL, X86_64_5_LEVEL};
-use bifold_model::{CacheMode, Config, Frames, Profile, ProfileError, VmState};
+use bifold_model::{CacheMode, Config, Cost, Frames, Paging, Profile, ProfileError, VmState};
 use clap::{Args, ValueEnum};
 use std::path::Path;
 
@@ -37,7 +37,8 @@ pub struct ModelArgs {
     /// direct, in which the guest's tables hold the machine's addresses and are changed by hypercalls;
     /// offset, in which the guest's memory is a contiguous region of the host's, found by base and limit; and
     /// guests within guests, whose hypervisor runs in a virtual machine under nested paging: shadow-on-nested,
-    /// nested-on-nested and pvm, each with -4k or -2m.
+    /// nested-on-nested and pvm, each with -4k or -2m, or with -4k-2m or -2m-4k where the pages below the guest's hypervisor
+    /// have another size than the guest's.
     #[arg(long, value_name = "LIST", value_delimiter = ',')]
     pub configs: Vec<String>,
 
@@ -87,13 +88,16 @@ pub struct ModelArgs {
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u8).range(4..=5))]
     pub nested_levels: Option<u8>,
 
-    /// State of the VM when the program begins: long-lived (the default) or started
+    /// State of the VM when the program begins: long-lived (the default), started, restored or restored-uffd
     ///
     /// `long-lived`: the host has backed all of the guest's memory, and the nested tables map that memory. Shadow tables still grow
     /// with the guest's. `started`: the host has backed nothing, so the first touch of each host page costs an exit and the
-    /// host's work, as in the first minutes of a VM, in serverless and in CI guests.
+    /// host's work, as in the first minutes of a VM, in serverless and in CI guests. `restored`: the VM resumed from a
+    /// snapshot's file, from which memory comes at its first touch; only with 4 KB host pages. `restored-uffd`: a
+    /// process of the host copies each page of the snapshot (userfaultfd). The profile needs the costs of such faults
+    /// (exit.file_frame; exit.uffd_frame and exit.uffd_huge). docs/guide/vm-states.md says what each state counts.
     #[arg(long, value_parser = words::vm_state, default_value = VmState::default().name(), hide_default_value = true,
-          value_name = "long-lived|started")]
+          value_name = "STATE")]
     pub vm: VmState,
 }
 
@@ -185,6 +189,44 @@ impl ModelArgs {
             other => return Err(other.into()),
         };
         Err(UsageError::value(argument, problem.trim_end()).failing().into())
+    }
+
+    /// The configurations of `--configs`, for host pages that the VM's state has, and costs that the profile has.
+    ///
+    /// # Errors
+    /// A usage error that names both sides.
+    pub fn configs(&self, profile: &Profile) -> Result<Vec<Config>, UsageError> {
+        let vm = format!("--vm {}", self.vm.name());
+        let mut configs = configs(&self.configs)?;
+        let has = |c: &Config| c.mode == Paging::Native || self.vm.has_pages(c.host_page);
+        match configs.iter().find(|c| !has(c)) {
+            Some(_) if self.configs.is_empty() => configs.retain(has),
+            Some(c) => {
+                let problem = format!(
+                    "has 4 KB host pages only, as a file is mapped by these, and {} has larger ones: leave {0} out of --configs, or \
+                     give --vm restored-uffd",
+                    c.name()
+                );
+                return Err(UsageError::conflict(vm, problem));
+            }
+            None => {}
+        }
+        let exit = &profile.exit;
+        let needs: &[(&str, &Cost)] = match self.vm {
+            VmState::LongLived | VmState::Started => &[],
+            VmState::Restored => &[("file_frame", &exit.file_frame)],
+            VmState::RestoredUffd => &[("uffd_frame", &exit.uffd_frame), ("uffd_huge", &exit.uffd_huge)],
+        };
+        match needs.iter().find(|(_, cost)| cost.is_none()) {
+            None => Ok(configs),
+            Some((key, _)) => {
+                let problem = format!(
+                    "needs the cost of a snapshot's page, and profile {} has no exit.{key}: give --set exit.{key}.cycles=N",
+                    profile.name
+                );
+                Err(UsageError::conflict(vm, problem))
+            }
+        }
     }
 
     /// The format of nested tables.

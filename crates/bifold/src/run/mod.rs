@@ -158,9 +158,9 @@ impl Plan {
     ) -> anyhow::Result<Plan> {
         let sample = source.header().source.sample;
         Ok(Plan {
+            configs: model.configs(&profile)?,
             source,
             profile,
-            configs: configs(&model.configs)?,
             seed: model.seed,
             host_frames: model.host_frames.into(),
             vm: model.vm,

@@ -9,11 +9,13 @@ use std::ops::Range;
 /// States of a page. A touch raises a state to the one that it needs.
 const ABSENT: u8 = 0;
 const SWAPPED: u8 = 1;
-const ZERO: u8 = 2;
-const READ_ONLY: u8 = 3;
-const OWN: u8 = 4;
+const SNAPSHOT: u8 = 2;
+/// Of no page of its own, read-only: the zero page, or a page of the snapshot's file.
+const ZERO: u8 = 3;
+const READ_ONLY: u8 = 4;
+const OWN: u8 = 5;
 /// The page is split: its pieces have states of their own.
-const SPLIT: u8 = 5;
+const SPLIT: u8 = 6;
 
 /// Pages of one size in a row.
 #[derive(Debug, Clone)]
@@ -26,6 +28,8 @@ pub(super) struct Extents {
     used: Option<Vec<u32>>,
     /// Whether what a read brings back from swap is [`READ_ONLY`].
     pub swaps_in_read_only: bool,
+    /// Whether a read of a page of the snapshot brings a copy.
+    copies: bool,
     /// The pieces of pages that are split, by number.
     pieces: HashMap<usize, Extents>,
 }
@@ -58,8 +62,15 @@ impl Extents {
             first: None,
             used: None,
             swaps_in_read_only: false,
+            copies: false,
             pieces: HashMap::new(),
         }
+    }
+
+    /// Every page is that of a snapshot. `copies`: a read brings a copy, as a write does.
+    pub fn restore(&mut self, copies: bool) {
+        self.state.fill(SNAPSHOT);
+        self.copies = copies;
     }
 
     /// Number of pages, split ones counted once.
@@ -112,6 +123,7 @@ impl Extents {
         match self.state.get(n) {
             Some(&ABSENT) => Backing::Absent,
             Some(&SWAPPED) => Backing::Swapped,
+            Some(&SNAPSHOT) => Backing::Snapshot,
             Some(&ZERO) => Backing::Zero,
             Some(&READ_ONLY) => Backing::ReadOnly,
             Some(&SPLIT) => match self.pieces.get(&n) {
@@ -130,13 +142,15 @@ impl Extents {
         if *state == SPLIT {
             return self.pieces.get_mut(&n)?.touch(at - ((n as u64) << self.size.shift()), write, vcpu, look);
         }
-        let want = if write || self.size != PageSize::Size4K { OWN } else { ZERO };
+        let copied = *state == SNAPSHOT && self.copies;
+        let want = if write || copied || self.size != PageSize::Size4K { OWN } else { ZERO };
         if *state >= want {
             return None;
         }
         let was = match *state {
             ABSENT => Backing::Absent,
             SWAPPED => Backing::Swapped,
+            SNAPSHOT => Backing::Snapshot,
             ZERO => Backing::Zero,
             _ => Backing::ReadOnly,
         };
@@ -201,8 +215,8 @@ impl Extents {
                 }
                 // Swap has them already, or they never were.
                 (ABSENT, _) | (SWAPPED, Taking::Swap) => continue,
-                // On no list of the reclaimer's: the zero page has no `struct folio` in the LRU.
-                (ZERO, Taking::Swap) => continue,
+                // On no list of the reclaimer's: the zero page has no `struct folio` in the LRU. Pages of a snapshot are in its file.
+                (SNAPSHOT | ZERO, Taking::Swap) => continue,
                 (READ_ONLY | OWN, Taking::Swap) => SWAPPED,
                 _ => ABSENT,
             };

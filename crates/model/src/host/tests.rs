@@ -6,6 +6,32 @@
 use super::*;
 use std::collections::HashSet;
 
+/// A page that the host cleared.
+fn cleared(size: PageSize) -> Given {
+    Given { size, from: Origin::Own }
+}
+
+#[test]
+fn a_snapshots_pages_come_at_their_first_touch_and_a_files_once_more_for_a_write() {
+    let memory = |page, vm| HostMemory::new(page, 2048, Frames::Aged, 1).of_state(vm);
+    let at = Gpa(0x3000);
+    let given = |from| Some(Given { size: PageSize::Size4K, from });
+    let mut file = memory(PageSize::Size4K, VmState::Restored);
+    assert_eq!(file.backing(at), Backing::Snapshot);
+    assert_eq!((file.touch(at, false, 0), file.backing(at)), (given(Origin::File), Backing::Zero));
+    assert_eq!((file.touch(at, true, 0), file.backing(at)), (given(Origin::Own), Backing::Own));
+    assert_eq!(file.touch(Gpa(0x5000), true, 0), given(Origin::File), "a copy at once");
+    assert_eq!(file.touch(Gpa(0x5000), true, 0), None);
+    let mut uffd = memory(PageSize::Size4K, VmState::RestoredUffd);
+    assert_eq!((uffd.touch(at, false, 0), uffd.backing(at)), (given(Origin::Uffd), Backing::Own));
+    let mut huge = memory(PageSize::Size2M, VmState::RestoredUffd);
+    assert_eq!(huge.touch(at, false, 0), Some(Given { size: PageSize::Size2M, from: Origin::Uffd }));
+    assert_eq!(huge.touch(Gpa(0x1f_f000), true, 0), None);
+    // A balloon's page is no page of the snapshot any more.
+    uffd.take_back(3..4, Taking::Discard);
+    assert_eq!(uffd.touch(at, true, 0), given(Origin::Own));
+}
+
 #[test]
 fn no_two_guest_pages_share_a_host_frame() {
     for page in [PageSize::Size4K, PageSize::Size2M] {
@@ -37,10 +63,10 @@ fn an_aged_host_has_blocks_of_each_order_in_their_shares() {
 #[test]
 fn a_read_then_a_write_of_a_cold_frame_are_two_touches() {
     let mut host = HostMemory::new(PageSize::Size4K, 16, Frames::Aged, 1);
-    assert_eq!(host.touch(Gpa(0x3000), false, 0), Some(PageSize::Size4K));
+    assert_eq!(host.touch(Gpa(0x3000), false, 0), Some(cleared(PageSize::Size4K)));
     assert_eq!(host.touch(Gpa(0x3fff), false, 0), None);
     assert_eq!(host.backing(Gpa(0x3000)), Backing::Zero);
-    assert_eq!(host.touch(Gpa(0x3000), true, 0), Some(PageSize::Size4K));
+    assert_eq!(host.touch(Gpa(0x3000), true, 0), Some(cleared(PageSize::Size4K)));
     assert_eq!(host.backing(Gpa(0x3000)), Backing::Own);
     assert_eq!(host.touch(Gpa(0x3000), true, 0), None);
 }
@@ -61,7 +87,7 @@ fn frames_held_are_pages_of_their_own_and_none_beyond_the_memory() {
 #[test]
 fn a_2_mb_page_has_no_zero_page() {
     let mut host = HostMemory::new(PageSize::Size2M, 1024, Frames::Aged, 1);
-    assert_eq!(host.touch(Gpa(0x3000), false, 0), Some(PageSize::Size2M));
+    assert_eq!(host.touch(Gpa(0x3000), false, 0), Some(cleared(PageSize::Size2M)));
     assert_eq!(host.backing(Gpa(0x1f_ffff)), Backing::Own);
     assert_eq!(host.touch(Gpa(0x5000), true, 0), None);
 }
@@ -86,7 +112,7 @@ fn a_large_page_taken_in_part_stays_in_pieces_and_is_unmapped_whole() {
         [(own, small), (absent, small), (absent, small), (own, small), (own, large), (absent, large)]
     );
     assert_eq!(host.take_back(512..515, Taking::Discard), [514..515], "a piece that is there");
-    assert_eq!(host.touch(Gpa::from_frame(512), false, 0), Some(small));
+    assert_eq!(host.touch(Gpa::from_frame(512), false, 0), Some(cleared(small)));
     assert_eq!(host.backing(Gpa::from_frame(512)), Backing::Zero);
     assert_eq!(
         host.take_back(0..2048, Taking::Discard),
@@ -99,7 +125,7 @@ fn a_large_page_taken_in_part_stays_in_pieces_and_is_unmapped_whole() {
     );
     assert_eq!(at(&host, &[0, 1024]), [(absent, small), (absent, large)], "a table of 4 KB entries stays");
     assert!(host.take_back(1536..1537, Taking::Discard).is_empty(), "no page, no split");
-    assert_eq!(host.touch(Gpa::from_frame(1600), false, 0), Some(large));
+    assert_eq!(host.touch(Gpa::from_frame(1600), false, 0), Some(cleared(large)));
 }
 
 #[test]
@@ -124,10 +150,10 @@ fn swap_takes_pages_of_the_guests_own_in_pieces_and_gives_them_back_for_a_read()
         at(&host, &[0, 511, 512])[1..],
         [(Backing::Swapped, PageSize::Size4K), (Backing::Absent, PageSize::Size2M)]
     );
-    assert_eq!(host.touch(Gpa(0x3000), false, 0), Some(PageSize::Size4K));
+    assert_eq!(host.touch(Gpa(0x3000), false, 0), Some(cleared(PageSize::Size4K)));
     assert_eq!((host.backing(Gpa(0x3000)), host.swapped_in()), (Backing::Own, 1));
     assert!(host.take_back(5..6, Taking::Discard).is_empty(), "nothing maps what is in swap");
-    assert_eq!(host.touch(Gpa(0x5000), false, 0), Some(PageSize::Size4K));
+    assert_eq!(host.touch(Gpa(0x5000), false, 0), Some(cleared(PageSize::Size4K)));
     assert_eq!((host.backing(Gpa(0x5000)), host.swapped_in()), (Backing::Zero, 1), "the content is dropped");
     assert!(host.take_back(5..6, Taking::Swap).is_empty(), "the zero page is on no list");
 }

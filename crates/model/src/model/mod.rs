@@ -31,7 +31,7 @@ use crate::regime::Regime;
 use crate::timeline::{Cut, Kept, Shared, Timeline, counts};
 use crate::{Config, ConfigOutcome, Exit, Outcome, Profile, Sample, VmState};
 use bifold_mmu::format::{PAE, X86_32, X86_64_4_LEVEL, X86_64_5_LEVEL};
-use bifold_mmu::{Filter, Format, Gpa, Side, Tlb};
+use bifold_mmu::{Filter, Format, Gpa, PageSize, Side, Tlb};
 use bifold_trace::{TableFormat, Windows};
 use groups::{Group, Kind, places};
 use observe::Observers;
@@ -143,6 +143,8 @@ fn setup<'a>(guest: &'a GuestTables, profile: &'a Profile, options: &Options, pl
         frames: options.host_frames,
         profile,
         placed,
+        vm: options.vm,
+        outer_page: PageSize::Size4K,
     }
 }
 
@@ -290,7 +292,9 @@ impl Model {
     fn hold_resident(&mut self) {
         let resident = std::mem::take(&mut self.resident);
         let begun = self.vcpus.iter().any(|v| v.started || v.time > 0) || self.common != Sample::default();
-        if resident.is_empty() || begun {
+        // What the host holds of a snapshot is in its file.
+        let restored = matches!(self.options.vm, VmState::Restored | VmState::RestoredUffd);
+        if resident.is_empty() || begun || restored {
             return;
         }
         let placed = self.observers.places.is_some();
@@ -305,6 +309,9 @@ impl Model {
             if self.options.vm == VmState::LongLived {
                 regime.map_all();
             }
+        }
+        if self.options.vm == VmState::LongLived {
+            self.keep_mapped();
         }
     }
 

@@ -102,7 +102,7 @@ impl Model {
     /// Adds a VM that switches, before the first event.
     pub fn add_switching(&mut self, switching: Switching, decide: Decide) {
         let regime = self.regimes.len();
-        let config = crate::Config { mode: switching.start, host_page: switching.host_page };
+        let config = crate::Config::new(switching.start, switching.host_page);
         let Options { guest_frames, seed, .. } = self.options;
         let setup = setup(&self.guest, &self.profile, &self.options, false);
         self.regimes.push(Regime::new(config, &self.profile, &setup, guest_frames, seed));
@@ -120,6 +120,14 @@ impl Model {
             intervals: Vec::new(),
             awaited: None,
         });
+    }
+
+    /// Switching VMs that begin in shadow mode have the nested tables of a time in nested mode, if they keep them.
+    pub(super) fn keep_mapped(&mut self) {
+        let setup = setup(&self.guest, &self.profile, &self.options, false);
+        for s in self.switched.iter().filter(|s| s.switching.keep_nested) {
+            self.regimes[s.regime].keep_mapped(&setup);
+        }
     }
 
     /// The interval of every switching VM ends, and those that are to switch do.

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! What the host does to nested tables: maps frames after violations, unmaps them, and looks which ones were used.
 
-use super::{Nested, Violation, base};
-use crate::host::{Backing, HostMemory};
-use bifold_mmu::{Gpa, PageSize};
+use super::{EPOCH_MASK, Nested, Violation, base};
+use crate::host::{Backing, Given, HostMemory};
+use bifold_mmu::{Gpa, PageSize, Step};
 use std::ops::Range;
 
 impl Nested {
@@ -64,13 +64,13 @@ impl Nested {
         (1..=above).map(links).sum()
     }
 
-    /// Handles a violation of `vcpu`: backs the frame and maps it by an entry of the host's page. Returns that page's size if
-    /// the host had to back it.
+    /// Handles a violation of `vcpu`: backs the frame and maps it by an entry of the host's page. Returns that page if
+    /// the host had to give it.
     /// The tables made lie where that vCPU's thread gets memory (Linux 6.1 `tdp_mmu_alloc_sp` takes a
     /// page of `vcpu->arch.mmu_shadow_page_cache`, which the thread filled by `__get_free_page`).
     /// Where the host has to replace the zero page, its MMU notifier makes the fault stale
     /// (Linux 6.1 `is_page_fault_stale`): nothing is mapped, the access faults again.
-    pub fn resolve(&mut self, host: &mut HostMemory, v: Violation, vcpu: usize) -> Option<PageSize> {
+    pub fn resolve(&mut self, host: &mut HostMemory, v: Violation, vcpu: usize) -> Option<Given> {
         // Also where the host replaces the zero page and the entry stays as it is.
         self.set_ready((v.gpa.0 >> self.page.shift()) as usize, 0);
         let stale = host.backing(v.gpa) == Backing::Zero;
@@ -99,11 +99,15 @@ impl Nested {
         backed
     }
 
-    /// Maps every frame of the guest's memory, for writes, as if the first vCPU had touched each.
+    /// Maps every frame of the guest's memory, for writes, as if the first vCPU had touched each. No walk has used the entries.
     pub fn map_all(&mut self, host: &mut HostMemory) {
         let step = 1usize << (self.page.shift() - 12);
         for gfn in (0..host.frames()).step_by(step) {
-            self.resolve(host, Violation { gpa: Gpa::from_frame(gfn), write: true }, 0);
+            let gpa = Gpa::from_frame(gfn);
+            self.resolve(host, Violation { gpa, write: true }, 0);
+            let Step { level, entry, .. } = self.leaf(gpa);
+            self.set(level, gpa, entry & !EPOCH_MASK);
+            self.used_made[usize::from(level) - 1][(gpa.0 >> (12 + 9 * (level - 1))) as usize] = [0; 2];
         }
     }
 

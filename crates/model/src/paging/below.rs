@@ -1,9 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! What lies below a hypervisor: the machine, or an outer hypervisor in whose virtual machine the hypervisor runs.
 //!
-//! A hypervisor in a virtual machine keeps its tables in memory that the outer hypervisor's nested tables map. The outer one has
-//! backed and mapped all of that memory before, as that of a virtual machine that has run for some time is, so no walk ends in
-//! those tables. They are not stored then: where each of their entries lies follows from the address that it maps.
+//! A hypervisor in a virtual machine keeps its tables in memory that the outer hypervisor's nested tables map. No walk of the guest
+//! ends in those tables: the outer one has backed and mapped that memory before, or it did so when the inner hypervisor cleared
+//! the page that it gave the guest or made a table of ([`Regime::add_derived`](crate::regime::Regime::add_derived) counts that).
+//! The outer tables are not stored: where each of their entries lies follows from the address that it maps.
 
 use super::{Setup, Walker, walk_1d, walk_1d_steady};
 use crate::access::Steady;
@@ -21,8 +22,8 @@ pub trait Below: Debug {
     /// True if the addresses of the hypervisor's tables and pages are translated below.
     const TRANSLATES: bool;
 
-    /// What lies below a hypervisor whose guest's memory has pages of this size on every level.
-    fn new(setup: &Setup<'_>, page: PageSize) -> Self;
+    /// What lies below a hypervisor.
+    fn new(setup: &Setup<'_>) -> Self;
 
     /// The hardware's walk of the hypervisor's tables: [`walk_1d`], with what it takes to translate their addresses.
     fn walk<M: Memory>(
@@ -59,7 +60,7 @@ impl Below for Machine {
     const EXITS: bool = false;
     const TRANSLATES: bool = false;
 
-    fn new(_: &Setup<'_>, _: PageSize) -> Self {
+    fn new(_: &Setup<'_>) -> Self {
         Machine
     }
 
@@ -158,8 +159,8 @@ impl<const EXITS: bool> Below for Outer<EXITS> {
     const EXITS: bool = EXITS;
     const TRANSLATES: bool = true;
 
-    fn new(setup: &Setup<'_>, page: PageSize) -> Self {
-        Outer { format: setup.nested, page }
+    fn new(setup: &Setup<'_>) -> Self {
+        Outer { format: setup.nested, page: setup.outer_page }
     }
 
     fn walk<M: Memory>(

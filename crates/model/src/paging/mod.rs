@@ -22,7 +22,7 @@ use crate::host::{Frames, HostMemory};
 use crate::memory::{Memory, References};
 use crate::page::Page;
 use crate::profile::{ExitCosts, Virtualization};
-use crate::{KvmVersion, Paging, Profile};
+use crate::{Config, KvmVersion, Paging, Profile, VmState};
 use bifold_mmu::{Dimension, Entry, Format, Gpa, Gva, Hpa, PageSize, Start, Walk, WalkCache, walk};
 use std::convert::Infallible;
 use std::ops::Range;
@@ -86,7 +86,7 @@ impl<M: Memory> Walker<'_, M> {
 }
 
 /// Facts that a mode needs for its empty tables.
-#[derive(Debug)]
+#[derive(Debug, Clone, Copy)]
 pub struct Setup<'a> {
     /// The guest's own tables.
     pub guest: &'a GuestTables,
@@ -104,12 +104,21 @@ pub struct Setup<'a> {
     pub profile: &'a Profile,
     /// Whether the host's memory remembers for which vCPU each page was backed and each table made.
     pub placed: bool,
+    /// What the host holds of the guest's memory at the start.
+    pub vm: VmState,
+    /// Size of the pages with which an outer hypervisor backs the memory of the guest's.
+    pub outer_page: PageSize,
 }
 
 impl Setup<'_> {
+    /// The facts for this configuration.
+    pub fn of(self, config: Config) -> Self {
+        Setup { outer_page: config.outer_page(), ..self }
+    }
+
     /// The host's memory behind a guest of `frames` 4 KB frames, none of it backed yet.
     pub fn host(&self, page: PageSize, frames: u64, seed: u64) -> HostMemory {
-        let host = HostMemory::new(page, frames, self.frames, seed).of_version(self.kvm);
+        let host = HostMemory::new(page, frames, self.frames, seed).of_version(self.kvm).of_state(self.vm);
         if self.placed { host.remember_first() } else { host }
     }
 }
@@ -307,6 +316,16 @@ pub trait PagingMode: Sized {
     /// Number of tables that have to be freed if all are dropped.
     fn tables(&self) -> u64 {
         0
+    }
+
+    /// The most tables that there were at once, for modes whose hypervisor runs in a virtual machine: pages of its memory.
+    fn most_tables(&self) -> u64 {
+        0
+    }
+
+    /// Pages that [`PagingMode::map_all`] mapped and that a walk used since, by size.
+    fn first_used(&self) -> [u64; 3] {
+        [0; 3]
     }
 
     /// True if the tables may be kept while the VM is in another mode.

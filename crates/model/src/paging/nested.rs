@@ -32,8 +32,8 @@ pub(super) fn violate(
         let present = nested.peek(gpa.frame()) & 1 != 0;
         Access { gva, gpa: Some(gpa), write, fetch, present }
     });
-    if let Some(size) = nested.resolve(host, violation, vcpu) {
-        counts.backed(size);
+    if let Some(given) = nested.resolve(host, violation, vcpu) {
+        counts.now.add_given(given);
     }
 }
 
@@ -198,6 +198,10 @@ impl PagingMode for NestedPaging {
 
     fn tables(&self) -> u64 {
         self.0.tables()
+    }
+
+    fn first_used(&self) -> [u64; 3] {
+        self.0.first_used
     }
 
     fn can_be_kept(&self) -> bool {

@@ -10,13 +10,14 @@
 //! outer hypervisor fills the composed entry. If not, the exit is passed on to the inner hypervisor, which maps the page: its
 //! stores to tables that are shadowed exit, and so does its entry into the guest. Then the access exits once more, to be filled.
 //!
-//! The outer hypervisor has backed all memory of the inner one before (see [`below`](super::below)).
+//! The outer hypervisor has backed the memory of the inner one when the guest comes to it (see [`below`](super::below)).
 
 mod inner;
 
 use super::{Cr4Write, PagingMode, Setup, Vm, Walker};
 use crate::Sample;
 use crate::access::{AccessKind, Flush, Miss, Steady};
+use crate::counts::Counts;
 use crate::exit_log::Access;
 use crate::guest::GuestTables;
 use crate::host::{Backing, HostMemory};
@@ -183,7 +184,7 @@ impl NestedOnNested {
         let Vm { host, counts } = vm;
         let stale = host.backing(gpa) == Backing::Zero;
         let backed = host.touch(gpa, write, vcpu);
-        backed.iter().for_each(|size| counts.backed(*size));
+        backed.iter().for_each(|given| counts.now.add_given(*given));
         if stale && backed.is_some() {
             // The notifier of the host's MMU drops the zero page, and the fault is stale.
             let frame = gpa.frame();
@@ -313,7 +314,7 @@ impl PagingMode for NestedOnNested {
     fn new(host: &HostMemory, setup: &Setup<'_>) -> Self {
         let inner = InnerTables::new(setup.nested, host.frames());
         let frames = inner.all_frames(host.frames());
-        let mut memory = setup.host(host.page_size(), frames, 0);
+        let mut memory = setup.host(setup.outer_page, frames, 0);
         memory.hold(0, frames);
         let mut composed = Shadow::new(setup.nested, frames, setup.vcpus, setup.kvm);
         for vcpu in 0..setup.vcpus {
@@ -501,5 +502,26 @@ impl PagingMode for NestedOnNested {
 
     fn tables(&self) -> u64 {
         self.composed.pages() as u64
+    }
+
+    fn most_tables(&self) -> u64 {
+        self.inner.made()
+    }
+
+    /// The inner hypervisor has mapped all memory, and the outer one has composed entries of all that.
+    fn map_all(&mut self, host: &mut HostMemory) {
+        let mut uncounted = Counts::default();
+        let step = 1usize << (host.page_size().min(self.memory.page_size()).shift() - 12);
+        for gfn in (0..host.frames()).step_by(step) {
+            let violation = Violation { gpa: Gpa::from_frame(gfn), write: true };
+            for _ in 0..MOST_EXITS {
+                if self.composed.mapping(0, Gva(violation.gpa.0)).is_some_and(|(_, writable)| writable) {
+                    break;
+                }
+                self.violate(violation, 0, Gva(0), false, &mut Vm { host, counts: &mut uncounted });
+            }
+        }
+        self.composed.take_flush(); // nothing is cached yet
+        self.clean.fill(Some(self.composed.replaced()));
     }
 }

@@ -34,7 +34,7 @@ impl<B: Below> PagingMode for Shadowed<B> {
     fn new(host: &HostMemory, setup: &Setup<'_>) -> Self {
         let frames = host.frames();
         let shadow = Shadow::new(setup.guest.format(), frames, setup.vcpus, setup.kvm);
-        Shadowed(shadow, B::new(setup, host.page_size()))
+        Shadowed(shadow, B::new(setup))
     }
 
     #[inline]
@@ -217,6 +217,10 @@ impl<B: Below> PagingMode for Shadowed<B> {
 
     fn tables(&self) -> u64 {
         self.0.pages() as u64
+    }
+
+    fn most_tables(&self) -> u64 {
+        self.0.most_used() as u64
     }
 
     fn reads_host_tables(&self) -> bool {

@@ -36,7 +36,7 @@ macro_rules! table {
 
 /// Declares the costs of exits and of the hypervisor's work, each with the counter it belongs to.
 macro_rules! exits {
-    ($( $( #[$attr:meta] )* $name:ident : $counter:ident = $doc:literal ),* $(,)?) => {
+    ($( $( #[$attr:meta] )* $name:ident : $( $counter:ident )|* = $doc:literal ),* $(,)?) => {
         /// Cycles per exit by reason, exit and entry included, and per unit of the hypervisor's work.
         #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
         #[serde(deny_unknown_fields)]
@@ -56,12 +56,12 @@ macro_rules! exits {
 
             /// All costs with their names, and how often a sample counts each.
             pub fn counted(&self, s: &crate::Sample) -> impl Iterator<Item = (&'static str, &Cost, u64)> {
-                [ $( (stringify!($name), &self.$name, s.$counter) ),* ].into_iter()
+                [ $( (stringify!($name), &self.$name, 0 $( + s.$counter )*) ),* ].into_iter()
             }
 
             /// Cycles of the exits and the work counted in a sample.
             pub fn cycles(&self, s: &crate::Sample) -> u64 {
-                0 $( + self.$name.cycles * s.$counter )*
+                0 $( + self.$name.cycles * (0 $( + s.$counter )*) )*
             }
         }
     };
@@ -69,6 +69,7 @@ macro_rules! exits {
 
 table! {
     /// A number of cycles with its origin.
+    #[derive(Default)]
     Cost, COST: "exit.REASON." {
         cycles: u64, "cycles" = "Cycles.";
         source: Option<String>, "1" = "Where the value comes from.";
@@ -306,7 +307,7 @@ impl Default for Agile {
 }
 
 exits! {
-    violation: exits_violation = "Nested tables do not map a frame.",
+    violation: exits_violation | outer_frames_backed | outer_huge_frames_backed = "Nested tables do not map a frame.",
     guest_fault: exits_guest_fault = "Page fault reflected into the guest.",
     hidden_fault: exits_hidden_fault = "Shadow entry missing.",
     permission: exits_permission = "Shadow entry present but stricter than the guest's.",
@@ -330,8 +331,14 @@ exits! {
     make_page: shadow_pages_made = "Creating one shadow page.",
     zap_page: shadow_pages_zapped = "Zapping one shadow page.",
     switch: mode_switches = "One switch of the paging mode: all vCPUs stopped and started; dropped tables are counted apart.",
-    back_frame: frames_backed = "The host's own work to back one 4 KB page (fault, allocation, zeroing).",
-    back_huge: huge_frames_backed = "The host's own work to back one 2 MB page.",
+    back_frame: frames_backed | outer_frames_backed = "The host's own work to back one 4 KB page (fault, allocation, zeroing).",
+    back_huge: huge_frames_backed | outer_huge_frames_backed = "The host's own work to back one 2 MB page.",
+    #[serde(default, skip_serializing_if = "Cost::is_none")]
+    file_frame: frames_from_file = "The host's own work to map or copy one 4 KB page of a snapshot's file at its first touch (`--vm restored`).",
+    #[serde(default, skip_serializing_if = "Cost::is_none")]
+    uffd_frame: frames_from_uffd = "The host's own work, and that of the process that copies, for one 4 KB page of a snapshot by userfaultfd (`--vm restored-uffd`).",
+    #[serde(default, skip_serializing_if = "Cost::is_none")]
+    uffd_huge: huge_frames_from_uffd = "The same of 2 MB.",
 }
 
 /// The costs that a profile need not have. Those it does not name have these, and are left out of what is written.
@@ -374,9 +381,14 @@ impl Cost {
         *self == Cost::of_ipi()
     }
 
+    /// A cost that the profile does not have.
+    pub fn is_none(&self) -> bool {
+        *self == Cost::default()
+    }
+
     /// Is it one that the profile does not name?
     pub(super) fn is_unnamed(&self) -> bool {
-        self.is_of_hypercall() || self.is_of_entry() || self.is_of_outer() || self.is_of_ipi()
+        self.is_none() || self.is_of_hypercall() || self.is_of_entry() || self.is_of_outer() || self.is_of_ipi()
     }
 
     /// Adds what a profile need not have, so that overrides find it.
@@ -388,6 +400,9 @@ impl Cost {
             ("check_entry", Cost::of_entry()),
             ("outer", Cost::of_outer()),
             ("ipi", Cost::of_ipi()),
+            ("file_frame", Cost::default()),
+            ("uffd_frame", Cost::default()),
+            ("uffd_huge", Cost::default()),
         ];
         for (name, cost) in unnamed {
             if let (false, Ok(cost)) = (exit.contains_key(name), toml::Value::try_from(cost)) {

@@ -32,7 +32,7 @@ mod zap;
 use crate::access::Flush;
 use crate::ages::{Ages, Reuse};
 use crate::guest::GuestTables;
-use crate::host::{Backing, HostMemory};
+use crate::host::{Backing, Given, HostMemory};
 use crate::page::Page;
 use crate::{KvmVersion, Sample};
 pub use agile::Rules;
@@ -67,8 +67,8 @@ struct Work {
     made: u64,
     zapped: u64,
     syncs: u64,
-    /// Host pages by size.
-    backed: [u64; 3],
+    /// The page that the host gave for the exit: at most one.
+    given: Option<Given>,
 }
 
 /// What shadow tables are composed of: the guest's tables, and the host's memory.
@@ -266,6 +266,11 @@ impl Shadow {
         self.pages.used
     }
 
+    /// The most shadow pages that were in use at once.
+    pub fn most_used(&self) -> usize {
+        self.pages.most_used
+    }
+
     /// The most shadow pages that may be in use (`n_max_mmu_pages`).
     pub fn max_pages(&self) -> usize {
         self.pages.max
@@ -341,21 +346,22 @@ impl Shadow {
         out.shadow_pages_made += work.made;
         out.shadow_pages_zapped += work.zapped;
         out.syncs += work.syncs;
-        let [frames, huge, giant] = work.backed;
-        out.frames_backed += frames;
-        out.huge_frames_backed += huge + 512 * giant;
+        if let Some(given) = work.given {
+            out.add_given(given);
+        }
     }
 
     /// The host backs the page behind `gpa` (`hva_to_pfn`). Where a write replaces the
     /// zero page, the host tells KVM to unmap that (`kvm_unmap_gfn_range`); true then.
     fn back(&mut self, host: &mut HostMemory, gpa: Gpa, write: bool) -> bool {
         let was = host.backing(gpa);
-        let Some(size) = host.touch(gpa, write, self.pages.maker) else { return false };
-        self.work.backed[size as usize] += 1;
+        let Some(given) = host.touch(gpa, write, self.pages.maker) else { return false };
+        let before = self.work.given.replace(given);
+        debug_assert!(before.is_none(), "an exit is for one page");
         if was != Backing::Zero {
             return false;
         }
-        let frames = 1u64 << (size.shift() - 12);
+        let frames = 1u64 << (given.size.shift() - 12);
         let first = gpa.frame() & !(frames - 1);
         if self.host_unmapped(first..first + frames) {
             self.flush_remote_tlbs();

@@ -121,6 +121,8 @@ pub(super) struct Pages {
     oldest: u32,
     /// `n_used_mmu_pages`.
     pub used: usize,
+    /// The most that were in use at once.
+    pub most_used: usize,
     /// `n_max_mmu_pages`.
     pub max: usize,
     /// The vCPU whose fault or root the pages made now are for.
@@ -154,6 +156,7 @@ impl Pages {
             newest: 0,
             oldest: 0,
             used: 0,
+            most_used: 0,
             max,
             maker: 0,
             makers: Makers::default(),
@@ -447,6 +450,7 @@ impl Pages {
             self.pages[newest as usize].newer = slot as u32;
         }
         self.used += 1;
+        self.most_used = self.most_used.max(self.used);
         slot
     }
 

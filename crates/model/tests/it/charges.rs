@@ -149,7 +149,7 @@ fn a_charge_names_the_block_the_address_and_the_guests_page() {
         Event::Insns(10),
     ]);
     let profile = Profile::load("i5-7600", &[]).unwrap();
-    let shadow = Config { mode: Paging::Shadow, host_page: PageSize::Size4K };
+    let shadow = Config::new(Paging::Shadow, PageSize::Size4K);
     let mut model = Model::new(&profile, Options { configs: vec![NESTED_4K, shadow], ..Options::default() });
     model.charge(false);
     model.consume(&s.words).unwrap();

@@ -3,7 +3,7 @@
 //! guests against the slow reference and against one hypervisor.
 
 use crate::guest::{FRAMES, Guest, ops};
-use crate::random::{cases, formats, model_of, profile as any_profile};
+use crate::random::{cases, formats, model_in, model_of, profile as any_profile, vm_state};
 use crate::reference::inside::Inside;
 use crate::reference::{Counts, LARGE, Reference, Tables, WRITE};
 use crate::stream::{Stream, profile};
@@ -178,16 +178,18 @@ proptest! {
 
     #[test]
     fn nested_on_nested_paging_counts_what_the_reference_counts(
-        which in 0..crate::random::PROFILES, cpus in 1usize..3, vmx: bool, huge: bool, guest_depth in 4u8..6, ops in ops(800)
+        which in 0..crate::random::PROFILES, cpus in 1usize..3, vmx: bool, (page, state) in (0usize..4, 0usize..16),
+        guest_depth in 4u8..6, ops in ops(800)
     ) {
         let profile = profile_of(which, vmx);
-        let config = config(if huge { "nested-on-nested-2m" } else { "nested-on-nested-4k" });
+        let config = config(&format!("nested-on-nested-{}", ["4k", "2m", "4k-2m", "2m-4k"][page]));
+        let vm = vm_state(state, config);
         let tables = Tables::Long(guest_depth);
         let mut guest = Guest::of(tables, cpus);
         guest.run(&ops);
-        let all = model_of(tables, &profile, &[config], cpus, &guest.words);
+        let all = model_in(vm, tables, &profile, &[config], cpus, &guest.words);
         prop_assert_eq!(all.untranslated, 0);
-        let mut slow = Reference::new(&profile, config, FRAMES, cpus, all.seed).of(tables);
+        let mut slow = Reference::new(&profile, config, FRAMES, cpus, all.seed).of(tables).in_state(vm);
         slow.consume(&guest.words);
         // Flushes that the outer hypervisor asks for count for each request.
         let got = Counts { flushes: slow.counts.flushes, ..Counts::of(&all.configs[0]) };

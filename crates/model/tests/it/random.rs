@@ -6,7 +6,7 @@ use crate::guest::{FRAMES, Guest, Op, ops};
 use crate::reference::{Counts, Reference, Tables};
 use bifold_mmu::Format;
 use bifold_mmu::format::{PAE, X86_32, X86_64_4_LEVEL, X86_64_5_LEVEL};
-use bifold_model::{Config, Model, Options, Outcome, Paging, Profile};
+use bifold_model::{Config, Model, Options, Outcome, Paging, Profile, VmState};
 use proptest::prelude::*;
 
 /// Built-in profiles.
@@ -28,7 +28,20 @@ pub fn model_of(
     cpus: usize,
     words: &[u64],
 ) -> Outcome {
+    model_in(VmState::Started, tables, profile, configs, cpus, words)
+}
+
+/// The model of a VM that begins in this state.
+pub fn model_in(
+    vm: VmState,
+    tables: Tables,
+    profile: &Profile,
+    configs: &[Config],
+    cpus: usize,
+    words: &[u64],
+) -> Outcome {
     let options = Options {
+        vm,
         configs: configs.to_vec(),
         guest_frames: FRAMES,
         vcpus: cpus,
@@ -119,6 +132,17 @@ pub fn formats() -> impl Strategy<Value = Tables> {
     (0..Tables::ALL.len()).prop_map(|i| Tables::ALL[i])
 }
 
+/// The states of a VM with host pages of this configuration. All memory of a long-lived VM is in the reference's maps, so it is drawn
+/// seldom.
+pub fn vm_state(draw: usize, config: Config) -> VmState {
+    match draw % 16 {
+        0 => VmState::LongLived,
+        1 if VmState::Restored.has_pages(config.host_page) => VmState::Restored,
+        1 | 2 => VmState::RestoredUffd,
+        _ => VmState::Started,
+    }
+}
+
 /// So many cases, or as PROPTEST_CASES says.
 pub fn cases(cases: u32) -> ProptestConfig {
     let cases = std::env::var("PROPTEST_CASES").ok().and_then(|n| n.parse().ok()).unwrap_or(cases);
@@ -186,6 +210,29 @@ proptest! {
         for (config, in_company) in Config::ALL.into_iter().zip(&all.configs) {
             let alone = model_of(format, &profile, &[config], cpus, &guest.words);
             prop_assert_eq!(&alone.configs[0], in_company, "{} {}", &profile.name, config.name());
+        }
+    }
+}
+
+// All memory of a long-lived VM is in the reference's maps: few cases.
+proptest! {
+    #![proptest_config(cases(16))]
+
+    #[test]
+    fn a_vm_in_every_state_counts_what_the_reference_counts(
+        which in 0..PROFILES, variant in 0usize..12, state in 0usize..3, cpus in 1usize..3, ops in ops(800)
+    ) {
+        let profile = profile(which, variant);
+        let mut guest = Guest::new(cpus);
+        guest.run(&ops);
+        let nested = Config::KNOWN.into_iter().filter(|c| c.mode == Paging::Nested);
+        for config in nested.chain([Config::ALL[0]]) {
+            let vm = vm_state(state, config);
+            let all = model_in(vm, Tables::Long(4), &profile, &[config], cpus, &guest.words);
+            let mut slow = Reference::new(&profile, config, FRAMES, cpus, all.seed).in_state(vm);
+            slow.consume(&guest.words);
+            let got = Counts::of(&all.configs[0]);
+            prop_assert_eq!(got, slow.counts, "{} {} {:?}", &profile.name, config.name(), vm);
         }
     }
 }

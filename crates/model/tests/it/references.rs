@@ -6,14 +6,14 @@ use crate::guest::{FRAMES, Guest, ops};
 use crate::random::{cases, formats, profile};
 use crate::reference::{ACCESSED, ADDRESS, DIRTY, PRESENT, Reference};
 use bifold_mmu::format::X86_64_4_LEVEL;
-use bifold_mmu::{Gpa, Gva, Hpa};
+use bifold_mmu::{Gpa, Gva, Hpa, PageSize};
 use bifold_model::access::{AccessKind, Miss};
 use bifold_model::guest::GuestTables;
 use bifold_model::memory::Memory;
 use bifold_model::page::Page;
 use bifold_model::paging::Setup;
 use bifold_model::regime::Regime;
-use bifold_model::{Config, Paging};
+use bifold_model::{Config, Paging, VmState};
 use bifold_trace::{Event, decode};
 use proptest::prelude::*;
 
@@ -131,7 +131,7 @@ proptest! {
             let seed = 7;
             let mut slow = Reference::new(&profile, config, FRAMES, 1, seed).of(format);
             let guest = GuestTables::new(crate::random::format(format));
-            let setup = Setup { guest: &guest, nested: &X86_64_4_LEVEL, vcpus: 1, kvm: profile.kvm, virtualization: profile.cpu.virtualization, frames: Default::default(), profile: &profile, placed: false };
+            let setup = Setup { guest: &guest, nested: &X86_64_4_LEVEL, vcpus: 1, kvm: profile.kvm, virtualization: profile.cpu.virtualization, frames: Default::default(), profile: &profile, placed: false, vm: VmState::Started, outer_page: PageSize::Size4K };
             let regime = Regime::new(config, &profile, &setup, FRAMES, seed);
             let mut fast = Walks { regime, guest, root: Gpa(0), seen: Observer::default(), cr4: false };
             let (mut words, mut root, mut cr4) = (&writer.words[..], 0, 0);

@@ -3,7 +3,7 @@
 //! reason and shadow pages. Agile paging with every policy and both options of the hardware, shadow paging of both versions of KVM.
 
 use crate::guest::{FRAMES, Guest, Op, ops};
-use crate::random::{PROFILES, cases, format, formats, profile};
+use crate::random::{PROFILES, cases, format, formats, profile, vm_state};
 use crate::reference::{Counts, Reference, Tables};
 use bifold_model::{AgileStart, Config, KvmVersion, Model, Options, Profile, Sample};
 use proptest::prelude::*;
@@ -19,21 +19,23 @@ fn exits(s: &Sample) -> Vec<(&'static str, u64)> {
     s.exits().filter(|(reason, _)| *reason != "violation").chain(work).filter(|(_, n)| *n > 0).collect()
 }
 
-/// A machine and its guest: the guest's tables, levels of the nested ones, vCPUs, seconds of an interval.
+/// A machine and its guest: the guest's tables, levels of the nested ones, vCPUs, seconds of an interval, and a draw of the VM's state.
 #[derive(Debug, Clone, Copy)]
 struct Machine {
     tables: Tables,
     nested_depth: u8,
     cpus: usize,
     interval_seconds: f64,
+    state: usize,
 }
 
 fn machines() -> impl Strategy<Value = Machine> {
-    (formats(), 4u8..6, 1usize..3, 0i32..4).prop_map(|(tables, nested_depth, cpus, interval)| Machine {
+    (formats(), 4u8..6, 1usize..3, 0i32..4, 0usize..16).prop_map(|(tables, nested_depth, cpus, interval, state)| Machine {
         tables,
         nested_depth,
         cpus,
         interval_seconds: 1e-6 * 10f64.powi(interval),
+        state,
     })
 }
 
@@ -45,8 +47,9 @@ fn equal(
     machine: Machine,
     ops: &[Op],
 ) -> Result<Sample, TestCaseError> {
-    let Machine { tables, nested_depth, cpus, interval_seconds } = machine;
+    let Machine { tables, nested_depth, cpus, interval_seconds, state } = machine;
     let config = Config::from_name(config).unwrap();
+    let vm = vm_state(state, config);
     let mut guest = Guest::of(tables, cpus);
     guest.run(ops);
     let options = Options {
@@ -56,6 +59,7 @@ fn equal(
         interval_seconds,
         guest_format: format(tables),
         nested_format: format(Tables::Long(nested_depth)),
+        vm,
         ..Options::default()
     };
     let mut model = Model::new(profile, options);
@@ -64,7 +68,7 @@ fn equal(
     prop_assert_eq!(all.untranslated, 0);
     let mut slow = Reference::new(rules, config, FRAMES, cpus, all.seed).of(tables);
     slow.host.iter_mut().for_each(|h| h.depth = nested_depth);
-    let mut slow = slow.agile(rules, interval_seconds);
+    let mut slow = slow.in_state(vm).agile(rules, interval_seconds);
     slow.consume(&guest.words);
     let got = &all.configs[0];
     let exited = slow.agile_counts();
@@ -115,7 +119,7 @@ proptest! {
 fn violations_of_a_protection_fault_count_for_the_policy() {
     let mut profile = profile(0, 5);
     profile.agile.cr3_cache = 1;
-    let machine = Machine { tables: Tables::Long(5), nested_depth: 4, cpus: 1, interval_seconds: 1e-6 };
+    let machine = Machine { tables: Tables::Long(5), nested_depth: 4, cpus: 1, interval_seconds: 1e-6, state: 3 };
     // Text, whose tables nothing has used before.
     let (place, page) = (13, 0);
     let mut shadowed = 0;

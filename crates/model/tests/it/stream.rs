@@ -8,9 +8,9 @@ use bifold_model::{Config, ConfigOutcome, Model, Options, Paging, Profile};
 use bifold_trace::Event;
 use std::collections::BTreeMap;
 
-pub const NATIVE: Config = Config { mode: Paging::Native, host_page: PageSize::Size4K };
-pub const NESTED_4K: Config = Config { mode: Paging::Nested, host_page: PageSize::Size4K };
-pub const NESTED_2M: Config = Config { mode: Paging::Nested, host_page: PageSize::Size2M };
+pub const NATIVE: Config = Config::new(Paging::Native, PageSize::Size4K);
+pub const NESTED_4K: Config = Config::new(Paging::Nested, PageSize::Size4K);
+pub const NESTED_2M: Config = Config::new(Paging::Nested, PageSize::Size2M);
 
 /// Frames of guest memory; tables take those from 0x100 up.
 pub const FRAMES: u64 = 1 << 18;

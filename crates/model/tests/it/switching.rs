@@ -69,7 +69,7 @@ proptest! {
         let vms = [Paging::Shadow, Paging::Nested].map(|m| (switching(m, host_page, keep), vec![m]));
         let outcome = run(&profile("i5-7600", &[]), cpus, 1e-6, &guest.words, &vms);
         for s in &outcome.switched {
-            let config = Config { mode: s.switching.start, host_page };
+            let config = Config::new(s.switching.start, host_page);
             let fixed = outcome.configs.iter().find(|c| c.config == config).unwrap();
             let fixed: Vec<Sample> = fixed.intervals.iter().map(plain).collect();
             prop_assert_eq!(&s.intervals, &fixed);

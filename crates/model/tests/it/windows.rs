@@ -8,7 +8,7 @@ use bifold_trace::event::marker;
 use bifold_trace::{Event, Generator, decode};
 use std::collections::BTreeMap;
 
-const SHADOW_4K: Config = Config { mode: Paging::Shadow, host_page: PageSize::Size4K };
+const SHADOW_4K: Config = Config::new(Paging::Shadow, PageSize::Size4K);
 const WRITABLE: u64 = 0x3;
 
 fn model(frames: u64) -> Model {

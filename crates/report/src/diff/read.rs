@@ -109,6 +109,7 @@ struct Body {
 struct OfConfig {
     mode: Paging,
     host_page: PageSize,
+    outer_page: Option<PageSize>,
     total: Counters,
     cache_error: Option<CacheError>,
 }
@@ -314,7 +315,7 @@ impl Reading<'_> {
         let mut unknown: Vec<&'static str> = Vec::new();
         let mut totals: Vec<Total> = Vec::new();
         for c in &o.configs {
-            let config = Config { mode: c.mode, host_page: c.host_page };
+            let config = Config { outer_page: c.outer_page, ..Config::new(c.mode, c.host_page) };
             let field = || format!("outcome.configs: {}", config.name());
             if !Config::KNOWN.contains(&config) || totals.iter().any(|known| known.config == config) {
                 return self.bad(field(), "is no configuration, or there twice");

@@ -290,7 +290,7 @@ fn input(name: &str) -> evaluate::Input {
     let c = comparison();
     let o = &c.outcome;
     let run = |mode| {
-        let config = Config { mode, host_page: bifold_mmu::PageSize::Size4K };
+        let config = Config::new(mode, bifold_mmu::PageSize::Size4K);
         let samples = o.configs.iter().find(|c| c.config == config).unwrap().intervals.clone();
         StaticRun { reuse: vec![Vec::new(); samples.len()], samples }
     };

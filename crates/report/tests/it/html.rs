@@ -102,7 +102,7 @@ fn a_page_explains_the_columns_that_it_has() {
     }
     let mut few = comparison();
     few.outcome.configs.truncate(2);
-    few.outcome.configs[1].config = Config { mode: Paging::Nested, host_page: PageSize::Size1G };
+    few.outcome.configs[1].config = Config::new(Paging::Nested, PageSize::Size1G);
     let few = prose(&few);
     assert!(few.contains("is the size of the host's pages: <i>1g</i> is 1 GB."), "{few}");
     assert!(!few.contains("<i>shadow</i> paging") && !few.contains("<i>offset</i>"));

@@ -234,7 +234,7 @@ struct Runs<'a> {
 
 /// Checks every placement, with memory of kind `backing`. After [`crate::walks::probe_roots`].
 pub fn check(backing: HostPages, trace: &Trace, mut tell: impl FnMut(&Fact) -> Result<()>) -> Result<bool> {
-    let config = Config { mode: host_mode(trace.vendor)?, host_page: backing.size() };
+    let config = Config::new(host_mode(trace.vendor)?, backing.size());
     let guest = guest(&pages(backing.size()));
     let predicted = predict(&guest, config)?;
     let walked = walks(&guest, config)?;
@@ -381,7 +381,7 @@ mod tests {
         for size in [PageSize::Size4K, PageSize::Size2M] {
             let pages = pages(size);
             let guest = guest(&pages);
-            let predicted = predict(&guest, Config { mode: Paging::Nested, host_page: size }).unwrap();
+            let predicted = predict(&guest, Config::new(Paging::Nested, size)).unwrap();
             assert_eq!(predicted.len(), 2 * pages.len());
             for (n, placement) in PLACEMENTS.into_iter().enumerate() {
                 let remote: u64 = predicted.values().map(|c| c[n].data[1]).sum();
@@ -393,7 +393,7 @@ mod tests {
     #[test]
     fn only_interleaved_tables_may_lie_elsewhere() {
         let host = Host { nodes: Nodes::default(), kernel: String::new() };
-        let config = Config { mode: Paging::Nested, host_page: PageSize::Size4K };
+        let config = Config::new(Paging::Nested, PageSize::Size4K);
         let with = |remote: u64, differ: &str, placement| {
             let mut fact = Fact::of(&host, config, HostPages::Small, placement);
             (fact.accesses, fact.different, fact.differ) = (100, 1, vec![differ.into()]);

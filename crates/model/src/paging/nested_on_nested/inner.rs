@@ -36,6 +36,11 @@ impl InnerTables {
         (self.root + guest_frames / 256 + 1024).next_multiple_of(1 << 18)
     }
 
+    /// Number of tables, the root among them. None is ever freed.
+    pub fn made(&self) -> u64 {
+        self.next - self.root
+    }
+
     pub fn format(&self) -> &'static Format {
         self.tables.format()
     }

@@ -11,6 +11,8 @@ use std::ops::Range;
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub enum Backed {
     Swapped,
+    /// In a snapshot.
+    Snapshot,
     Zero,
     ReadOnly,
     Own,
@@ -48,6 +50,8 @@ pub struct Host {
     pub swapped_in: u64,
     /// What a read brings back from swap is read-only.
     pub read_only: bool,
+    /// What a read brings from a snapshot is a copy.
+    copies: bool,
 }
 
 /// What [`Host::back`] did.
@@ -75,7 +79,27 @@ impl Host {
             looks: 0,
             swapped_in: 0,
             read_only: true,
+            copies: false,
         }
+    }
+
+    fn all(&self) -> impl Iterator<Item = Key> + use<> {
+        let level = self.page as u8 + 1;
+        (0..(self.frames << 12).div_ceil(1 << shift(level))).map(move |number| (level, number))
+    }
+
+    /// The guest has touched all memory before.
+    pub fn map_all(&mut self) {
+        for key in self.all() {
+            self.resolve(key.1 << shift(key.0), true, &mut 0, 0, &mut None);
+        }
+        self.walked.clear();
+    }
+
+    /// All memory is that of a snapshot, of which a read may bring copies.
+    pub fn restore(&mut self, copies: bool) {
+        self.backed = self.all().map(|key| (key, Backed::Snapshot)).collect();
+        self.copies = copies;
     }
 
     /// The page behind `gpa`, or the one that would be.
@@ -103,7 +127,7 @@ impl Host {
         let enough = match before {
             Some(Backed::Own) => true,
             Some(Backed::Zero | Backed::ReadOnly) => !write,
-            Some(Backed::Swapped) | None => false,
+            Some(Backed::Swapped | Backed::Snapshot) | None => false,
         };
         if self.is_device(gpa) || enough {
             return Touch { newly: false, replaced: false };
@@ -113,7 +137,8 @@ impl Host {
             return Touch { newly: false, replaced: false };
         }
         self.swapped_in += u64::from(before == Some(Backed::Swapped));
-        let zero = !write && key.0 == 1 && before.is_none();
+        let of_file = before == Some(Backed::Snapshot) && !self.copies;
+        let zero = !write && key.0 == 1 && (before.is_none() || of_file);
         let read_only = self.read_only && !write && before == Some(Backed::Swapped);
         let state = match (zero, read_only) {
             (true, _) => Backed::Zero,

@@ -3,12 +3,15 @@
 //! entries by level and number. [`Host`] is the inner hypervisor.
 
 use super::host::{Backed, Host, Key};
+use bifold_mmu::PageSize;
 use super::shift;
 use std::collections::{HashMap, HashSet};
 
 pub struct Inside {
     /// The outer hypervisor is on AMD: the inner one's entries sync and flush.
     pub svm: bool,
+    /// The level of entries for the outer host's pages.
+    outer: u8,
     /// Composed leaf entries, and whether for writing.
     pub leaves: HashMap<Key, bool>,
     /// Composed upper entries.
@@ -23,9 +26,10 @@ pub struct Inside {
 }
 
 impl Inside {
-    pub fn new(svm: bool) -> Inside {
+    pub fn new(svm: bool, outer: u8) -> Inside {
         Inside {
             svm,
+            outer,
             leaves: HashMap::new(),
             upper: HashSet::new(),
             // The root, which the outer hypervisor has to load.
@@ -34,6 +38,29 @@ impl Inside {
             fills: 0,
             stores: 0,
             flushes: 0,
+        }
+    }
+
+    /// The composed entry for the address: of the smaller of both hypervisors' pages.
+    pub fn key(&self, host: &Host, gpa: u64) -> Key {
+        let level = host.key(gpa).0.min(self.outer);
+        (level, gpa >> shift(level))
+    }
+
+    /// The guest has touched all memory before.
+    pub fn map_all(&mut self, host: &Host) {
+        let inner = host.page as u8 + 1;
+        let pages = |level: u8| 0..(host.frames << 12).div_ceil(1 << shift(level));
+        let leaf = inner.min(self.outer);
+        self.leaves = pages(leaf).map(|number| ((leaf, number), true)).collect();
+        for level in leaf + 1..=host.depth {
+            self.upper.extend(pages(level).map(|number| (level, number)));
+        }
+        for level in inner..host.depth {
+            self.shadowed.extend(pages(level + 1).map(|table| (level, table)));
+        }
+        if inner == 1 && !self.svm {
+            self.unsync.extend(pages(2));
         }
     }
 
@@ -46,16 +73,24 @@ impl Inside {
     /// because the inner hypervisor may no longer write one of its tables.
     pub fn fill(&mut self, host: &Host, gpa: u64) -> bool {
         self.fills += 1;
-        let (level, number) = host.key(gpa);
+        let (inner, (level, number)) = (host.key(gpa), self.key(host, gpa));
         let mut protects = false;
         for above in level..=host.depth {
-            protects |= self.shadowed.insert((above, gpa >> shift(above) >> 9));
+            // The composed tables below the inner hypervisor's large page shadow none of its tables.
+            protects |= above >= inner.0 && self.shadowed.insert((above, gpa >> shift(above) >> 9));
             if above > level {
                 self.upper.insert((above, gpa >> shift(above)));
             }
         }
-        self.leaves.insert((level, number), host.mapped[&(level, number)]);
+        let writable = host.mapped[&inner];
+        self.leaves.insert((level, number), writable);
         if level > 1 {
+            return protects;
+        }
+        if inner.0 > 1 {
+            for other in number & !7..(number & !7) + 8 {
+                self.leaves.entry((1, other)).or_insert(writable);
+            }
             return protects;
         }
         for other in number & !7..(number & !7) + 8 {
@@ -111,8 +146,9 @@ impl Inside {
     /// longer write: the processor's translations of all vCPUs go.
     pub fn sync(&mut self, host: &Host) -> bool {
         let unsync = std::mem::take(&mut self.unsync);
+        let direct = host.page > PageSize::Size4K;
         self.leaves.retain(|key, writable| {
-            if key.0 > 1 || !unsync.contains(&(key.1 >> 9)) {
+            if direct || key.0 > 1 || !unsync.contains(&(key.1 >> 9)) {
                 return true;
             }
             let now = host.mapped.get(key).copied();

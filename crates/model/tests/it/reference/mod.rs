@@ -20,7 +20,7 @@ mod walks;
 
 use agile::Agile;
 use bifold_mmu::{Gpa, PageSize};
-use bifold_model::{Config, ConfigOutcome, Paging, Profile, Sample, Virtualization};
+use bifold_model::{Config, ConfigOutcome, Paging, Profile, Sample, Virtualization, VmState};
 use bifold_trace::{Event, decode};
 use caches::Caches;
 use data_caches::DataCaches;
@@ -63,7 +63,15 @@ impl Counts {
             misses: [t.tlb_misses_4k, t.tlb_misses_2m, t.tlb_misses_1g],
             walks: t.walks,
             violations: t.exits_violation,
-            backed: t.frames_backed + t.huge_frames_backed,
+            backed: [
+                t.frames_backed,
+                t.huge_frames_backed,
+                t.frames_from_file,
+                t.frames_from_uffd,
+                t.huge_frames_from_uffd,
+            ]
+            .iter()
+            .sum(),
             flushes: t.tlb_flushes,
             refs: c.refs,
         }
@@ -171,7 +179,7 @@ impl Reference {
             svm_nested: host.is_some() && svm,
             host,
             flushes_late: false,
-            inside: is_inside.then(|| Inside::new(svm)),
+            inside: is_inside.then(|| Inside::new(svm, config.outer_page() as u8 + 1)),
             counts: Counts::default(),
             touched: Vec::new(),
             data: None,
@@ -186,6 +194,20 @@ impl Reference {
     pub fn of(self, format: Tables) -> Self {
         let pcid = self.pcid && matches!(format, Tables::Long(_));
         Reference { format, pcid, ..self }
+    }
+
+    /// A VM that begins in this state.
+    pub fn in_state(mut self, vm: VmState) -> Self {
+        let Some(host) = &mut self.host else { return self };
+        match vm {
+            VmState::Started => {}
+            VmState::LongLived => {
+                host.map_all();
+                self.inside.iter_mut().for_each(|inside| inside.map_all(host));
+            }
+            VmState::Restored | VmState::RestoredUffd => host.restore(vm == VmState::RestoredUffd),
+        }
+        self
     }
 
     /// What agile paging has of exits and shadow pages.
@@ -437,7 +459,7 @@ impl Reference {
         self.walk(va, write);
         self.flush_late();
         let guest = size_of(level);
-        let size = self.host.as_ref().map_or(guest, |h| size_of(h.key(gpa).0).min(guest));
+        let size = self.second_key(gpa).map_or(guest, |key| size_of(key.0).min(guest));
         let backed = self.host.as_ref().is_none_or(|h| h.backing(gpa));
         let composed = self.inside.as_ref().is_none_or(|inside| self.composed(inside, gpa) == Some(true));
         let writable = writable && entry & DIRTY != 0 && backed && composed;

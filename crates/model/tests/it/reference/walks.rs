@@ -2,6 +2,7 @@
 //! The hardware's walks in both dimensions, with what a hypervisor does for a violation.
 
 use super::caches::Of;
+use super::host::Key;
 use super::inside::Inside;
 use super::placed::Read;
 use super::tables::shift;
@@ -49,7 +50,13 @@ impl Reference {
     /// The composed entry for the address, if there is one: whether it is for writing.
     pub(super) fn composed(&self, inside: &Inside, gpa: u64) -> Option<bool> {
         let host = self.host.as_ref()?;
-        inside.leaves.get(&host.key(gpa)).copied()
+        inside.leaves.get(&inside.key(host, gpa)).copied()
+    }
+
+    /// The entry of the second dimension for the address.
+    pub(super) fn second_key(&self, gpa: u64) -> Option<Key> {
+        let host = self.host.as_ref()?;
+        Some(self.inside.as_ref().map_or_else(|| host.key(gpa), |inside| inside.key(host, gpa)))
     }
 
     /// An exit for an address that the composed tables do not map.
@@ -120,7 +127,7 @@ impl Reference {
             }
             if level == 1 || (level <= self.format.first().min(3) && entry & LARGE != 0) {
                 let gpa = self.address(va, level, entry);
-                let pieces = self.host.as_ref().is_some_and(|h| h.key(gpa).0 < level);
+                let pieces = self.second_key(gpa).is_some_and(|key| key.0 < level);
                 let caches = &mut self.cpus[self.current].caches;
                 if level > 1 && pieces && caches.physical() && !held {
                     caches.file(Of::Guest, level, tag, at_host);
@@ -149,8 +156,7 @@ impl Reference {
 
     /// The host's dimension.
     pub(super) fn translate(&mut self, gpa: u64, write: bool, guest: u8) -> Result<(), (u64, bool)> {
-        let Some(host) = &self.host else { return Ok(()) };
-        let key = host.key(gpa);
+        let (Some(host), Some(key)) = (&self.host, self.second_key(gpa)) else { return Ok(()) };
         let (leaf, depth) = (key.0, host.depth);
         // Small pages beside large ones are filed under numbers of their own.
         let page = if leaf == host.page as u8 + 1 { key.1 } else { key.1 | u64::from(leaf) << 48 };
