@@ -202,30 +202,55 @@ proptest! {
 
     #[test]
     fn shadow_paging_in_a_virtual_machine_exits_as_on_the_machine_and_walks_in_two_dimensions(
-        which in 0..crate::random::PROFILES, cpus in 1usize..3, huge: bool, tables in formats(), ops in ops(800)
+        which in 0..crate::random::PROFILES, cpus in 1usize..3, (huge, outer_huge) in any::<(bool, bool)>(), tables in formats(), ops in ops(800)
     ) {
         let profile = Profile::load(&any_profile(which, 0).name, &[
             "walk_cache.variant=none".into(), "cpu.virtualization=vmx".into(), "cpu.tlb_tagged=true".into(),
         ]).unwrap();
-        let size = if huge { "2m" } else { "4k" };
-        let names = ["shadow", "pvm", "shadow-on-nested"].map(|mode| config(&format!("{mode}-{size}")));
+        let size = |huge| if huge { "2m" } else { "4k" };
+        let inside = match huge == outer_huge {
+            true => size(huge).to_string(),
+            false => format!("{}-{}", size(huge), size(outer_huge)),
+        };
+        let names = [size(huge), &inside, &inside].into_iter().zip(["shadow", "pvm", "shadow-on-nested"]);
+        let names: Vec<Config> = names.map(|(size, mode)| config(&format!("{mode}-{size}"))).collect();
         let mut guest = Guest::of(tables, cpus);
         guest.run(&ops);
         let all = model_of(tables, &profile, &names, cpus, &guest.words);
         let [plain, pvm, inside] = [0, 1, 2].map(|i| &all.configs[i]);
         // The outer hypervisor's exits, and what the second dimension costs.
         let one_hypervisor = |c: &ConfigOutcome| Sample {
-            outer_exits: 0, outer_flushes: 0, host_refs: 0, walk_cycles: 0, vmm_cycles: 0, ..c.total
+            outer_exits: 0, outer_flushes: 0, host_refs: 0, walk_cycles: 0, vmm_cycles: 0, first_touch_cycles: 0,
+            outer_frames_backed: 0, outer_huge_frames_backed: 0, ..c.total
         };
-        prop_assert_eq!(one_hypervisor(pvm), one_hypervisor(plain));
-        prop_assert_eq!(one_hypervisor(inside), one_hypervisor(plain));
+        if huge && !outer_huge {
+            // TLBs have pieces of the inner hypervisor's pages, and so more misses.
+            let exits = |c: &ConfigOutcome| c.total.exits().collect::<Vec<_>>();
+            prop_assert_eq!(exits(pvm), exits(plain));
+            prop_assert!(pvm.total.tlb_misses() >= plain.total.tlb_misses());
+        } else {
+            prop_assert_eq!(one_hypervisor(pvm), one_hypervisor(plain));
+        }
+        prop_assert_eq!(one_hypervisor(inside), one_hypervisor(pvm));
         prop_assert_eq!(&pvm.refs, &inside.refs);
         // Levels of the outer tables, which a walk reads for each entry and for the page, if it comes so far.
-        let (levels, t) = (if huge { 3 } else { 4 }, &pvm.total);
+        let (levels, t) = (if outer_huge { 3 } else { 4 }, &pvm.total);
         prop_assert_eq!((t.host_refs - levels * t.guest_refs) % levels, 0);
         prop_assert!(t.host_refs <= levels * (t.guest_refs + t.walks));
         prop_assert!(t.host_refs >= levels * t.guest_refs);
         prop_assert_eq!(pvm.total.outer_exits, 0);
+        // The outer host backs what the inner hypervisor takes for the guest, and at least a page for each table that is in use.
+        let (frames, tables) = (t.frames_backed + 512 * t.huge_frames_backed, t.shadow_pages_made);
+        let backed = [t.outer_frames_backed, t.outer_huge_frames_backed];
+        // The tables that a vCPU begins with count as none made: up to four of PAE.
+        let most_tables = tables + 4 * cpus as u64;
+        let (least, most) = match (outer_huge, huge) {
+            (false, _) => (frames + tables - t.shadow_pages_zapped, frames + most_tables),
+            (true, true) => (t.huge_frames_backed, t.huge_frames_backed + most_tables.div_ceil(512)),
+            (true, false) => (frames.div_ceil(512), (frames + most_tables).div_ceil(512)),
+        };
+        prop_assert!((least..=most).contains(&backed[usize::from(outer_huge)]), "{backed:?}, not {least} to {most}");
+        prop_assert_eq!(backed[usize::from(!outer_huge)], 0);
         let i = &inside.total;
         prop_assert_eq!(i.outer_exits, 2 * i.all_exits() + i.outer_flushes);
         prop_assert!(i.outer_flushes >= i.exits_invlpg && i.outer_flushes <= i.exits_invlpg + i.exits_guest_fault);

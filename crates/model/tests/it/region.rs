@@ -2,6 +2,7 @@
 //! A region that begins within a program.
 
 use crate::stream::{FRAMES, Stream};
+use bifold_mmu::PageSize;
 use bifold_model::{CacheMode, Charge, Config, Model, Options, Outcome, Paging, PlacementOptions, Profile, VmState};
 use bifold_trace::event::gap;
 use bifold_trace::{Event, Generator};
@@ -152,6 +153,15 @@ fn in_a_vm_whose_memory_is_backed_no_first_touch_exits() {
         assert_eq!((b.total.frames_backed, b.total.huge_frames_backed), (0, 0), "{:?}", b.config);
         if f.config.mode == Paging::Nested {
             assert!(f.total.first_touch_cycles > 0);
+        }
+        if f.config.mode == Paging::Nested && f.config.host_page == PageSize::Size2M {
+            // Large pages are never the zero page, so each is backed once.
+            assert_eq!(b.total.huge_frames_first_used, f.total.huge_frames_backed);
+        }
+        if f.config.mode == Paging::Nested {
+            assert_eq!((f.total.frames_first_used, f.total.huge_frames_first_used), (0, 0));
+            let used = b.total.frames_first_used + b.total.huge_frames_first_used;
+            assert!(used > 0 && used <= f.total.exits_violation);
         }
         // What a first touch does not cause stays.
         assert_eq!(f.total.guest_page_faults, b.total.guest_page_faults);
