@@ -44,7 +44,7 @@ mod tests {
             .collect();
         let config = |mode: &str| json!({ "name": mode, "mode": mode, "host_page": "4K", "total": total });
         let one = json!({
-            "schema": "bifold.compare/1", "bifold": "0", "input": { "kind": "guest" }, "partial": null,
+            "schema": "bifold.compare/2", "bifold": "0", "input": { "kind": "guest" }, "partial": null,
             "guest": { "command": ["a", "b c"], "timing": "exact", "vcpus": 1, "kpti": true, "thp": "never",
                        "memory_mib": 256, "root": "host", "kernel": "6.1", "qemu": "10" },
             "checks": { "made": 3, "failed": 0 },
@@ -52,7 +52,7 @@ mod tests {
                          "config_hash": "1", "input_hash": "2", "interval_cycles": 1000,
                          "configs": [config("native"), config("nested")] },
         });
-        if several { json!({ "schema": "bifold.runs/1", "runs": [one, one] }) } else { one }
+        if several { json!({ "schema": "bifold.runs/2", "runs": [one, one] }) } else { one }
     }
 
     proptest! {

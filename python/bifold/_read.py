@@ -18,18 +18,21 @@ from ._units import DOCS, NAMES, UNITS
 # Most bytes of a document, decompressed or not: the limit of `bifold` itself for timelines.
 MOST_BYTES = 1 << 30
 _CHUNK = 1 << 20
+# Schemas that are read, the newest first.
+RESULT = ("bifold.compare/2", "bifold.compare/1")
+RUNS = ("bifold.runs/2", "bifold.runs/1")
 _ZSTD = b"\x28\xb5\x2f\xfd"
 _PARQUET, _ARROW = b"PAR1", b"ARROW1"
 
 
 def read_result(path: PathLike) -> Result:
-    """Reads what ``bifold compare --format json`` or ``--save-baseline`` wrote."""
-    return Result(read_document(path, "bifold.compare/1", "bifold compare --format json"), os.fspath(path))
+    """Reads what ``bifold compare --format json`` or ``--save-baseline`` wrote, also in version 1 of the schema."""
+    return Result(_document(path, RESULT, "bifold compare --format json"), os.fspath(path))
 
 
 def read_runs(path: PathLike) -> Runs:
     """Reads what ``bifold compare --runs N --format json`` wrote."""
-    return Runs(read_document(path, "bifold.runs/1", "bifold compare --runs N --format json"), os.fspath(path))
+    return Runs(_document(path, RUNS, "bifold compare --runs N --format json"), os.fspath(path))
 
 
 def read_timeline(path: PathLike) -> Timeline:
@@ -80,9 +83,14 @@ def read_table(path: PathLike) -> Table:
 
 def read_document(path: PathLike, schema: str, written_by: str = "") -> dict[str, Any]:
     """Reads a JSON document of Bifold, compressed by zstd or not, and checks its schema, such as ``bifold.diff/1``."""
-    document = _json(path, _bytes(path))
+    return _document(path, (schema,), written_by)
+
+
+def _document(path: PathLike, schemas: tuple[str, ...], written_by: str) -> dict[str, Any]:
+    """A document of one of these schemas, the newest first."""
+    document, schema = _json(path, _bytes(path)), schemas[0]
     found = document.get("schema") if isinstance(document, dict) else None
-    if found == schema:
+    if found in schemas:
         return dict(document)
     hint = f"; {written_by} writes one" if written_by else ""
     if not isinstance(found, str) or not found.startswith("bifold."):

@@ -7,9 +7,23 @@ from typing import Any
 
 from ._errors import FileError, reading
 from ._table import Table
+from ._timeline import extra_cycles, ideal_cycles
 from ._units import DOCS, UNITS
 
 _MODES = {"config": "Configuration: paging mode and size of the host's pages.", "mode": "Paging mode.", "host_page": "Size of the host's pages."}
+
+_CHANGE_UNITS = {"seconds": "s", "other_seconds": "s", "percent": "%", "instructions_percent": "%"}
+_CHANGE_DOCS = {
+    "config": _MODES["config"],
+    "seconds": "Predicted time of this run.",
+    "other_seconds": "Predicted time of the other run.",
+    "percent": "Change of the predicted time: less than 0 where the other run takes less time.",
+    "instructions_percent": "Change of the number of instructions of the ideal run.",
+}
+
+
+def _percent(was: float, other: float) -> float | None:
+    return 100 * (other - was) / was if was else None
 
 
 def _need(document: Any, path: str, *keys: str) -> Any:
@@ -69,11 +83,34 @@ class Result:
         return str(self.document.get("verdict", ""))
 
     def totals(self) -> Table:
-        """A row per configuration: all counters of the run, and the figures derived from them, such as ``overhead_percent``."""
+        """A row per configuration: all counters of the run, and the figures derived from them, such as ``seconds``, the predicted time."""
         with reading(self.path):
-            configs = self.document["outcome"]["configs"]
-            rows = [{**_names(c), **_need(c, self.path, "total"), **(c.get("figures") or {})} for c in configs]
-            return Table.of_rows(rows, self._units, self._docs)
+            outcome = self.document["outcome"]
+            cpi, hertz = float(_need(outcome, self.path, "base_cpi")), float(_need(outcome, self.path, "frequency_hz"))
+            rows = []
+            for c in outcome["configs"]:
+                total = _need(c, self.path, "total")
+                # Documents of the first version, and baselines, have no time.
+                seconds = (ideal_cycles(total, cpi) + extra_cycles(total)) / hertz
+                rows.append({**_names(c), **total, "seconds": seconds, **(c.get("figures") or {})})
+            return Table.of_rows(rows, UNITS | self._units, DOCS | self._docs)
+
+    def change_to(self, other: Result) -> Table:
+        """What ``other`` changes against this run, a row per configuration of both: predicted times, and ``percent``, less than 0 where
+        ``other`` takes less time. ``instructions_percent`` is how the ideal runs differ: where it is not 0, compare times and not
+        overheads, which are percents of each run's own ideal run.
+        """
+        theirs = {row["config"]: row for row in other.totals()}
+        rows = []
+        for row in self.totals():
+            to = theirs.get(row["config"])
+            if to is None:
+                continue
+            change = {"config": row["config"], "seconds": row["seconds"], "other_seconds": to["seconds"]}
+            change["percent"] = _percent(row["seconds"], to["seconds"])
+            change["instructions_percent"] = _percent(row["instructions"], to["instructions"])
+            rows.append(change)
+        return Table.of_rows(rows, _CHANGE_UNITS, _CHANGE_DOCS)
 
     def intervals(self) -> Table:
         """A row per configuration and interval: the counters over time. A baseline has none."""

@@ -12,6 +12,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from ._errors import PathLike, RunError
+from ._read import RESULT, RUNS
 from ._result import Result, Runs
 
 # Seconds that bifold has to end its guest after SIGINT, before it is killed.
@@ -38,7 +39,7 @@ def compare(
     in the guest, there still is a result: ``result.status`` is its exit status. :class:`RunError` says why there is none.
 
     >>> result = bifold.compare(["gcc", "-O2", "-c", "hello.c"])  # doctest: +SKIP
-    >>> result.totals().to_pandas()[["config", "overhead_percent"]]  # doctest: +SKIP
+    >>> result.totals().to_pandas()[["config", "seconds"]]  # doctest: +SKIP
     """
     if isinstance(command, (str, bytes)):
         raise TypeError('command: a list of words, such as ["gcc", "-c", "hello.c"]')
@@ -91,8 +92,8 @@ def _result(status: int, out: bytes, err: str, words: list[str]) -> Result | Run
         document = None
     if not isinstance(document, dict):
         raise RunError(status, f"{about}: no result, exit status {status}: {err or 'nothing on stderr'}")
-    if document.get("schema") == "bifold.runs/1":
+    if document.get("schema") in RUNS:
         return Runs(document, about, status)
-    if document.get("schema") == "bifold.compare/1":
+    if document.get("schema") in RESULT:
         return Result(document, about, status)
     raise RunError(status, f"{about}: schema {document.get('schema')!r}, which this package does not read: use versions that agree")

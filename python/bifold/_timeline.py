@@ -89,15 +89,11 @@ class Timeline:
         return Table.of_rows(rows, UNITS | {"interval": "1", "seconds": "s"}, DOCS)
 
     def totals(self) -> Table:
-        """A row per configuration: sums over the intervals, ``overhead_percent``, and ``long_lived_percent``.
-
-        The latter is of a VM whose memory the host has backed before: first touches cost nothing.
-        """
-        cpi, rows = float(self.about["base_cpi"]), []
+        """A row per configuration: sums over the intervals, ``seconds``, the predicted time, and ``overhead_percent``."""
+        cpi, hertz, rows = float(self.about["base_cpi"]), float(self.about["frequency_hz"]), []
         for config, mode, page, values in self._runs():
             total = {name: sum(column) for name, column in values.items() if name}
             extra, ideal = extra_cycles(total), ideal_cycles(total, cpi)
-            spared = max(extra - total.get("first_touch_cycles", 0), 0)
-            figures = {"overhead_percent": 100 * extra / ideal, "long_lived_percent": 100 * spared / ideal} if ideal else {}
+            figures = {"seconds": (ideal + extra) / hertz, "overhead_percent": 100 * extra / ideal} if ideal else {}
             rows.append({"config": config, "mode": mode, "host_page": page, **total, **figures})
         return Table.of_rows(rows, UNITS, DOCS)

@@ -45,6 +45,20 @@ def overheads(result: Result, axes: Any = None) -> Any:
     return axes
 
 
+def times(result: Result, axes: Any = None) -> Any:
+    """Bars: each configuration's predicted time, with its band where the result has one."""
+    axes, totals = _axes(axes), result.totals()
+    seconds = [float(v) for v in totals["seconds"]]
+    band = None
+    if {"low_seconds", "high_seconds"} <= set(totals.columns):
+        lows, highs = totals["low_seconds"], totals["high_seconds"]
+        band = [[s - float(low) for s, low in zip(seconds, lows)], [float(high) - s for s, high in zip(seconds, highs)]]
+    axes.bar(totals["config"], seconds, yerr=band, color="#0066cc", capsize=3)
+    axes.set_ylabel("predicted time, s")
+    axes.set_title(result.name)
+    return axes
+
+
 def over_time(source: Result | Timeline | Table, column: str = "overhead_percent", axes: Any = None) -> Any:
     """Lines: a column over time, a line per configuration (``config``) or VM (``name``)."""
     table = source if isinstance(source, Table) else source.intervals()

@@ -90,6 +90,8 @@ def test_plots_draw_what_the_table_has(data: Path) -> None:
     totals = result.totals()
     expected = [sum(totals[part][i] for part in ("walk_percent", "vmm_percent", "data_percent", "frames_percent")) for i in range(3)]
     assert shown == pytest.approx(expected) and expected == pytest.approx(totals["overhead_percent"])
+    times = [bar.get_height() for bar in plot.times(result).patches]
+    assert times == pytest.approx(totals["seconds"])
     lines = plot.over_time(bifold.read_timeline(data / "fork.timeline")).get_lines()
     assert [line.get_label() for line in lines] == ["shadow-4k", "nested-4k"]
     with pytest.raises(bifold.BifoldError, match="over_time needs"):

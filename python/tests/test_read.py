@@ -54,7 +54,7 @@ def test_a_timeline_agrees_with_the_result_of_the_same_run(data: Path) -> None:
     for config in timeline.configs:
         mine = next(iter(timeline.totals().where(config=config)))
         theirs = next(iter(result.totals().where(config=config)))
-        for figure in ("overhead_percent", "long_lived_percent"):
+        for figure in ("overhead_percent", "seconds"):
             assert mine[figure] == pytest.approx(theirs[figure], rel=1e-12)
         rows = timeline.intervals().where(config=config)
         assert sum(rows["walk_cycles"]) == mine["walk_cycles"] == theirs["walk_cycles"]
@@ -73,6 +73,28 @@ def test_costs_by_place_have_a_row_for_each_configuration(data: Path) -> None:
         bifold.read_result(data / "fork.json").where()
     with pytest.raises(ValueError, match="'code' or 'cause'"):
         result.where("both")
+
+
+def test_a_result_of_the_first_version_has_times_and_compares_with_a_new_one(data: Path) -> None:
+    old, new = bifold.read_result(data / "fork-1.json"), bifold.read_result(data / "fork.json")
+    assert old.document["schema"] == "bifold.compare/1" and new.document["schema"] == "bifold.compare/2"
+    change = old.change_to(new)
+    assert change["config"] == new.configs and change["instructions_percent"] == [0, 0, 0]
+    for row in change:
+        assert (row["percent"] < 0) == (row["other_seconds"] < row["seconds"])
+
+
+@pytest.mark.parametrize("shorter", [0.9, 0.8, 0.5, 0.3])
+def test_a_program_that_a_setting_shortens_takes_less_time_where_its_overhead_rises(data: Path, shorter: float) -> None:
+    long = bifold.read_result(data / "fork.json")
+    document = json.loads((data / "fork.json").read_text())
+    for config in document["outcome"]["configs"]:
+        config["total"]["instructions"] = round(config["total"]["instructions"] * shorter)
+        del config["figures"]
+    short = bifold.Result(document)
+    for row, before in zip(long.change_to(short), long.totals()):
+        assert row["percent"] < 0 and row["instructions_percent"] == pytest.approx(100 * (shorter - 1), abs=0.01)
+        assert before["seconds"] == pytest.approx(row["seconds"])
 
 
 def test_a_baseline_is_a_result_without_intervals(data: Path) -> None:
@@ -175,9 +197,9 @@ def test_what_is_no_file_of_bifold_is_refused_with_what_to_do(tmp_path: Path) ->
         bifold.read_result(file)
     for content, why in [
         (b"", "empty"),
-        (b"{}", "schema bifold.compare/1; bifold compare --format json writes one"),
+        (b"{}", "schema bifold.compare/2; bifold compare --format json writes one"),
         (b'{"schema": "bifold.compare/2"}', "use a package of that Bifold's version"),
-        (b'{"schema": "bifold.compare/1"}', "`outcome` is missing"),
+        (b'{"schema": "bifold.compare/2"}', "`outcome` is missing"),
         (b"[1, 2", "no JSON"),
         (b"\xff\xfe", "no UTF-8"),
         (b"[" * 200_000, "nested too deep|no JSON"),

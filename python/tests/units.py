@@ -18,7 +18,7 @@ def _json(name: str) -> Any:
 def columns() -> dict[str, tuple[str, str, bool]]:
     """Unit, meaning and whether the values are text, of each column."""
     found: dict[str, tuple[str, str, bool]] = {}
-    compare, rows = _json("compare-1.json"), _json("compare-rows-1.json")
+    compare, rows = _json("compare-2.json"), _json("compare-rows-2.json")
     for of in (compare["place_costs"]["items"], compare["sample"], compare["figures"], rows["interval"], rows["total"]):
         for name, about in of["properties"].items():
             doc, _, unit = about.get("description", "").partition(" Unit: ")

@@ -21,20 +21,38 @@
     axis: { labelFontWeight: 600, labelPadding: 8, ticks: false, domain: false } };
   const configColour = (configs) => ({ domain: configs, range: configs.map((c) => css("--" + c)) });
 
-  const overhead = () => {
+  const times = () => {
     const kinds = [
+      { part: "ideal run", field: "ideal", opacity: 0.22 },
       { part: "page walks", field: "walk", cell: "walks", opacity: 1 },
-      { part: "hypervisor", field: "vmm", cell: "hypervisor", opacity: 0.5 },
-      ...(data.has_data ? [{ part: "waits for data", field: "data", cell: "data", opacity: 0.28 },
-        { part: "host frames", field: "frames", cell: "frames", opacity: 0.14 }] : []),
+      { part: "hypervisor", field: "vmm", cell: "VMM", opacity: 0.7 },
+      ...(data.has_data ? [{ part: "waits for data", field: "data", cell: "data", opacity: 0.5 },
+        { part: "host frames", field: "frames", cell: "frames", opacity: 0.36 }] : []),
     ];
-    const parts = data.bars.flatMap((b) => kinds.map(({ part, field, cell }, order) =>
-      ({ config: b.config, part, order, percent: b[field], text: b.cells[cell] })));
-    // The label stands behind the bar. A bar with a negative part is longer than the overhead.
-    const sums = data.bars.map((b) => ({ config: b.config,
-      end: Math.max(b.overhead, b.walk + b.vmm + Math.max(b.data, 0) + Math.max(b.frames, 0)), text: b.cells.all }));
+    // A bar that is far longer than most is cut off, so that the others differ in sight.
+    const lengths = data.bars.map((b) => b.time).sort((a, b) => a - b);
+    const usual = lengths[lengths.length >> 1];
+    const cap = lengths[lengths.length - 1] > 3 * usual ? 2 * usual : Infinity;
+    const cut = (v) => Math.min(v, cap);
+    const parts = [];
+    const ends = [];
+    for (const b of data.bars) {
+      // Parts that are less than 0 hang to the left.
+      let [right, left] = [0, 0];
+      for (const { part, field, cell } of kinds) {
+        const from = b[field] < 0 ? left : right;
+        const to = from + b[field];
+        if (b[field] < 0) left = to;
+        else right = to;
+        const text = cell ? b.cells[cell] + " % of the ideal run" : b.ideal.toPrecision(5) + " " + data.unit;
+        parts.push({ config: b.config, part, from: cut(from), to: cut(to), text });
+      }
+      const end = Math.max(right, b.high);
+      ends.push({ config: b.config, end: cut(end), low: cut(b.low), high: cut(b.high),
+        text: (right > cap ? "\u25b8 " : "") + b.cells.time });
+    }
     // Room for the label behind the longest bar.
-    const most = Math.max(...sums.map((s) => s.end)) * (bifold.narrow() ? 1.3 : 1.1);
+    const most = Math.max(...ends.map((e) => e.end)) * (bifold.narrow() ? 1.3 : 1.1);
     return {
       ...base(), height: rows,
       layer: [
@@ -43,22 +61,26 @@
           mark: { type: "bar", height: 20 },
           encoding: {
             y: configY,
-            x: { field: "percent", type: "quantitative", stack: "zero", title: "overhead, % of the ideal run",
+            x: { field: "from", type: "quantitative", title: "predicted time, " + data.unit,
               scale: { domainMax: most }, axis: { tickCount: bifold.narrow() ? 4 : 6 } },
+            x2: { field: "to" },
             color: { field: "config", type: "nominal", scale: configColour(data.configs), legend: null },
             opacity: { field: "part", type: "ordinal", title: null, sort: kinds.map((k) => k.part),
               scale: { domain: kinds.map((k) => k.part), range: kinds.map((k) => k.opacity) },
               legend: { symbolFillColor: css("--native"), symbolStrokeColor: css("--native"),
                 columns: bifold.narrow() ? 2 : 0 } },
-            order: { field: "order" },
             tooltip: [
-              { field: "config", title: "configuration" }, { field: "part", title: "part" },
-              { field: "text", title: "overhead, % of the ideal run" },
+              { field: "config", title: "configuration" }, { field: "part", title: "part" }, { field: "text", title: "cost" },
             ],
           },
         },
         {
-          data: { values: sums },
+          data: { values: ends },
+          mark: { type: "rule", color: css("--ink"), strokeWidth: 1 },
+          encoding: { y: configY, x: { field: "low", type: "quantitative" }, x2: { field: "high" } },
+        },
+        {
+          data: { values: ends },
           mark: { type: "text", align: "left", dx: 8, fontSize: 12, color: css("--ink") },
           encoding: {
             y: configY, x: { field: "end", type: "quantitative" }, text: { field: "text" },
@@ -165,7 +187,7 @@
     }
     const hypervised = data.timeline.filter((p) => p.config !== "native");
     return {
-      overhead: overhead(),
+      times: times(),
       timeline: data.timeline.length &&
         timeline("overhead", "overhead, % of the ideal run", closed(data.timeline), data.configs, 260),
       strips: data.strips && bifold.strips(data.strips, x),
@@ -173,7 +195,7 @@
         timeline("cold", "overhead of a cold start, %", closed(hypervised),
           data.configs.filter((c) => c !== "native"), 160),
       misses: stacked(misses, "per", "TLB misses per 1000 instructions", "size", SIZES,
-        ["#5b8c85", "#94c9a9", "#d9e8b0"], { cell: "TLB misses", format: ",.3f" }),
+        ["#5b8c85", "#94c9a9", "#d9e8b0"], { cell: "misses", format: ",.3f" }),
       ...(data.memory && {
         refaults: data.memory.refaults.length > 1 && refaults(data.memory.refaults),
         sets: data.memory.sets.length > 1 && sets(data.memory.sets),

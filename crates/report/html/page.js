@@ -43,15 +43,31 @@
     return { ...bifold.base(), height: 190, layer: data.marks.length ? [line, marks] : [line] };
   };
 
+  // A loss that is far larger than the gains is cut off, so that small gains stay in sight; its value stands beside the bar.
   const bars = ({ unit, bars }) => {
     const names = bars.map((b) => b.name);
+    const sizes = bars.map((b) => Math.abs(b.value)).sort((a, b) => a - b);
+    const cap = 3 * Math.max(0.1, sizes[sizes.length >> 1] || 0, ...bars.map((b) => b.value));
+    const cut = (v) => Math.max(-cap, Math.min(cap, v));
+    const number = (v) => (v < 0 ? "\u2212" : "+") + Math.abs(v).toFixed(2);
+    const values = bars.map((b) => ({ ...b, zero: 0, to: cut(b.value), from_band: cut(b.low), to_band: cut(b.high),
+      right: Math.max(0, cut(b.value), cut(b.high)), text: (b.value < -cap ? "\u25c2 " : "") + number(b.value) }));
+    const most = Math.max(...values.map((v) => v.right));
+    const least = Math.min(0, ...values.map((v) => Math.min(v.to, v.from_band)));
     const y = { field: "name", type: "nominal", sort: names, title: null, axis: { labelLimit: bifold.narrow() ? 140 : 420, grid: false } };
     const tooltip = [{ field: "name", title: "change" }, ...["value", "low", "high"].map((field) =>
       ({ field, type: "quantitative", format: "+.2f", title: field === "value" ? unit : field }))];
-    return { ...bifold.base(), height: { step: 30 }, data: { values: bars }, layer: [
-      { mark: { type: "bar", height: 16 }, encoding: { y, tooltip, x: { field: "value", type: "quantitative", title: unit },
+    // Room for the number behind the longest bar.
+    const domain = [least, most + (most - least) * (bifold.narrow() ? 0.35 : 0.12)];
+    return { ...bifold.base(), height: { step: 30 }, data: { values }, layer: [
+      { mark: { type: "bar", height: 16 }, encoding: { y, tooltip,
+        x: { field: "zero", type: "quantitative", title: unit, scale: { domain, nice: false }, axis: { tickCount: bifold.narrow() ? 4 : 8 } },
+        x2: { field: "to" },
         color: { condition: { test: "datum.value < 0", value: COLOURS[1] }, value: COLOURS[0] } } },
-      { mark: { type: "rule", color: css("--soft") }, encoding: { y, tooltip, x: { field: "low", type: "quantitative" }, x2: { field: "high" } } },
+      { mark: { type: "rule", color: css("--soft") },
+        encoding: { y, tooltip, x: { field: "from_band", type: "quantitative" }, x2: { field: "to_band" } } },
+      { mark: { type: "text", align: "left", dx: 6, fontSize: 12, color: css("--ink") },
+        encoding: { y, x: { field: "right", type: "quantitative" }, text: { field: "text" } } },
     ] };
   };
 

@@ -10,13 +10,14 @@ use crate::flames::flames;
 use crate::memory::MemoryChart;
 use crate::page::{self, PageTable};
 use crate::template::{STYLE, environment, scripts};
-use crate::text::{decimals, fixed, grouped, number, page_words, seconds};
+use crate::table::{self, Column};
+use crate::text::{grouped, number, page_words, seconds};
 use crate::{
     Comparison, Figures, MemoryNeeds, RenderError, caches, clock, placement, policies, regions, several,
     verdict,
 };
 use bifold_mmu::PageSize;
-use bifold_model::{Paging, Sample};
+use bifold_model::Sample;
 use bifold_policy::evaluate::{Evaluation, Program};
 use minijinja::context;
 use serde::Serialize;
@@ -31,23 +32,25 @@ const MAX_POINTS: usize = 400;
 #[derive(Serialize)]
 struct Row {
     name: String,
-    mode: Paging,
     cells: Vec<String>,
 }
 
-/// One configuration's figures for the charts.
+/// One configuration's figures for the charts; times are in the unit of the table.
 #[derive(Serialize)]
 struct Bar {
     config: String,
+    ideal: f64,
     walk: f64,
     vmm: f64,
     data: f64,
     frames: f64,
-    overhead: f64,
+    time: f64,
+    low: f64,
+    high: f64,
     /// Misses per 1000 instructions by page size.
     misses: [f64; 3],
-    /// The table's cells by the names of their columns, so that a chart and the table show the same numbers.
-    cells: BTreeMap<&'static str, String>,
+    /// The table's cells by the first words of their columns' heads, so that a chart and the table show the same numbers.
+    cells: BTreeMap<String, String>,
 }
 
 /// Exits for one reason in one configuration.
@@ -72,6 +75,8 @@ struct Point {
 #[derive(Serialize)]
 struct Charts {
     configs: Vec<String>,
+    /// The unit of times.
+    unit: &'static str,
     /// Whether the bars have a part for waits for data.
     has_data: bool,
     bars: Vec<Bar>,
@@ -89,6 +94,7 @@ pub(crate) fn render(c: &Comparison, spread: Option<&[PageTable]>) -> Result<Str
     let total = o.configs.first().map(|r| r.total).unwrap_or_default();
     let (made, failed) = c.checks();
     let priors = c.meta.hardware.priors();
+    let columns = table::columns(c);
     let page = env.get_template("report.html")?.render(context! {
         style => STYLE,
         scripts => scripts(include_str!("../html/charts.js")),
@@ -115,7 +121,9 @@ pub(crate) fn render(c: &Comparison, spread: Option<&[PageTable]>) -> Result<Str
         config_hash => o.config_hash,
         input_hash => o.input_hash,
         interval => seconds(o.interval_cycles as f64 / o.frequency_hz.max(1) as f64),
-        rows => rows(c),
+        heads => columns.iter().map(|c| c.head.split('\n').collect::<Vec<_>>()).collect::<Vec<_>>(),
+        rows => rows(c, &columns),
+        vm => format!("{}: {}", o.vm.name(), o.vm.words()),
         modes => o.configs.iter().map(|r| r.config.mode).collect::<BTreeSet<_>>(),
         sizes => sizes(c),
         priors => priors.iter().map(|p| p.split_once(": ").unwrap_or((p, ""))).collect::<Vec<_>>(),
@@ -148,45 +156,13 @@ fn evaluation(c: &Comparison) -> Option<&Evaluation> {
     c.policies.as_ref()?.evaluation.as_ref().ok()
 }
 
-/// A column of the table.
-#[derive(Clone, Copy)]
-struct Column {
-    name: &'static str,
-    get: fn(&Figures) -> f64,
-}
-
-/// The columns of the table, except for the count of exits. Waits for data have a column if data caches were simulated.
-fn columns(c: &Comparison) -> Vec<Column> {
-    let column = |name, get| Column { name, get };
-    let waits = [column("data", |f| f.data_percent), column("frames", |f| f.frames_percent)];
-    let waits = c.outcome.caches.map(|_| waits);
-    let before = [
-        column("all", |f| f.overhead_percent),
-        column("walks", |f| f.walk_percent),
-        column("hypervisor", |f| f.vmm_percent),
-    ];
-    let behind = [
-        column("from", |f| f.low_percent),
-        column("to", |f| f.high_percent),
-        column("extra cycles", |f| f.extra_cycles_per_1000),
-        column("TLB misses", |f| f.tlb_misses_per_1000),
-        column("references per walk", |f| f.refs_per_walk),
-    ];
-    before.into_iter().chain(waits.into_iter().flatten()).chain(behind).collect()
-}
-
-/// The table's row of each configuration, cells as text; the count of exits comes last.
-fn rows(c: &Comparison) -> Vec<Row> {
-    let columns = columns(c);
-    let all: Vec<Figures> = c.outcome.configs.iter().map(|r| Figures::of(&c.outcome, r)).collect();
-    let widest = |column: &Column| decimals(all.iter().map(column.get).fold(0.0, f64::max));
-    let places: Vec<usize> = columns.iter().map(widest).collect();
-    let row = |(r, f): (&bifold_model::ConfigOutcome, &Figures)| {
-        let cells = columns.iter().zip(&places).map(|(column, places)| fixed((column.get)(f), *places));
-        let cells = cells.chain([grouped(r.total.all_exits())]).collect();
-        Row { name: r.config.name(), mode: r.config.mode, cells }
+/// The table's row of each configuration.
+fn rows(c: &Comparison, columns: &[Column]) -> Vec<Row> {
+    let row = |(i, r): (usize, &bifold_model::ConfigOutcome)| Row {
+        name: r.config.name(),
+        cells: columns.iter().map(|column| column.cells[i].clone()).collect(),
     };
-    c.outcome.configs.iter().zip(&all).map(row).collect()
+    c.outcome.configs.iter().enumerate().map(row).collect()
 }
 
 /// The sizes of host pages in the names of the configurations, with their words: `4k`, `4 KB`.
@@ -204,29 +180,33 @@ fn data(c: &Comparison) -> Charts {
         let name = format!("exits_{reason}");
         Sample::COUNTERS.iter().find(|c| c.name == name).map_or("", |c| c.doc)
     };
-    let names = columns(c).into_iter().map(|column| column.name).chain(["exits"]);
-    let names: Vec<&str> = names.collect();
+    let columns = table::columns(c);
+    let word = |column: &Column| column.head.split('\n').next().unwrap_or_default().to_string();
+    let unit = table::unit(c);
+    let bar = |(i, r): (usize, &bifold_model::ConfigOutcome)| {
+        let (f, t) = (Figures::of(o, r), &r.total);
+        let time = |seconds: f64| seconds * unit.per_second;
+        let ideal = time(f.seconds) / (1.0 + f.overhead_percent / 100.0);
+        let part = |percent: f64| ideal * percent / 100.0;
+        Bar {
+            config: r.config.name(),
+            ideal,
+            walk: part(f.walk_percent),
+            vmm: part(f.vmm_percent),
+            data: if o.caches.is_some() { part(f.data_percent) } else { 0.0 },
+            frames: part(f.frames_percent),
+            time: time(f.seconds),
+            low: time(f.low_seconds),
+            high: time(f.high_seconds),
+            cells: columns.iter().map(|column| (word(column), column.cells[i].clone())).collect(),
+            misses: [t.tlb_misses_4k, t.tlb_misses_2m, t.tlb_misses_1g].map(|n| per_1000(n, t)),
+        }
+    };
     Charts {
         configs: o.configs.iter().map(|r| r.config.name()).collect(),
+        unit: unit.name,
         has_data: o.caches.is_some(),
-        bars: o
-            .configs
-            .iter()
-            .zip(rows(c))
-            .map(|(r, row)| {
-                let (f, t) = (Figures::of(o, r), &r.total);
-                Bar {
-                    config: r.config.name(),
-                    walk: f.walk_percent,
-                    vmm: f.vmm_percent,
-                    data: if o.caches.is_some() { f.data_percent } else { 0.0 },
-                    frames: f.frames_percent,
-                    overhead: f.overhead_percent,
-                    cells: names.iter().copied().zip(row.cells).collect(),
-                    misses: [t.tlb_misses_4k, t.tlb_misses_2m, t.tlb_misses_1g].map(|n| per_1000(n, t)),
-                }
-            })
-            .collect(),
+        bars: o.configs.iter().enumerate().map(bar).collect(),
         exits: o
             .configs
             .iter()

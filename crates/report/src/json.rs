@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! The JSON document of a run: the model's whole outcome, derived figures, facts about the run and
-//! definitions of counters. `schema/compare-1.json` is its schema.
+//! definitions of counters. `schema/compare-2.json` is its schema.
 //!
 //! `outcome` is the model's type as it serialises, with fields added. So a reader can
 //! parse `outcome` as the model's type, and no field can be forgotten here.
@@ -14,7 +14,9 @@ use serde_json::{Map, Value, json};
 
 /// Name and version of the document's schema. The version changes when a field changes its meaning or
 /// goes away. Added fields do not change it.
-pub(crate) const SCHEMA: &str = "bifold.compare/1";
+pub(crate) const SCHEMA: &str = "bifold.compare/2";
+/// Schemas that are read: the first version has the same counters, and no predicted times.
+pub(crate) const SCHEMAS: [&str; 2] = [SCHEMA, "bifold.compare/1"];
 
 #[derive(Serialize)]
 struct Document<'a> {
@@ -23,6 +25,8 @@ struct Document<'a> {
     head: Head<'a>,
     verdict: String,
     conclusion: crate::Conclusion,
+    /// What to change, for each choice of configurations.
+    advice: Vec<Value>,
     checks: Value,
     outcome: Value,
     /// The evaluation, or null.
@@ -114,6 +118,7 @@ pub(crate) fn document(c: &Comparison) -> Result<impl Serialize + '_, RenderErro
         head: Head::of(c),
         verdict: verdict::verdict(c),
         conclusion: c.conclusion(),
+        advice: crate::Tuning::of_run(c).iter().map(crate::Tuning::fields).collect(),
         checks: json!({ "made": made, "failed": failed }),
         outcome: outcome(c)?,
         policies: evaluation.and_then(|e| e.ok()),

@@ -38,6 +38,7 @@
 
 mod baseline;
 mod caches;
+mod chart;
 mod clock;
 mod comparison;
 pub mod diff;
@@ -84,7 +85,9 @@ pub use policies::{PolicyComparison, RunPolicies, checks_table, scale_words, vm_
 pub use runs::{Outlier, Runs};
 pub use show::Show;
 pub use spread::Spread;
-pub use text::{grouped, seconds, shell_words, wrapped};
+pub use text::{TimeUnit, grouped, seconds, shell_words, signed, wrapped};
 pub use text_table::{keyed_table as text_table_with_keys, table as text_table};
-pub use tune::{Advice, Change as TuneChange, Cost as TuneCost, Now as TuneNow, Setting, Tried, Tuning};
-pub use verdict::{Change, Conclusion, Flip, PageConclusion, RankedChange, Winner};
+pub use tune::{
+    Advice, Change as TuneChange, Cost as TuneCost, Now as TuneNow, Setting, Tried, Tuning, WORTH_PERCENT,
+};
+pub use verdict::{Conclusion, Flip, ModeCost, PageConclusion, Winner};

@@ -34,8 +34,10 @@ pub struct Page {
     pub charts: Vec<PageChart>,
     /// Times to be marked in all charts, in seconds, with a word.
     pub marks: Vec<(f64, String)>,
-    /// Tables.
+    /// Tables of figures.
     pub tables: Vec<PageTable>,
+    /// Tables below them whose cells are text, which wraps.
+    pub texts: Vec<PageTable>,
 }
 
 /// A chart of curves over time.
@@ -99,14 +101,19 @@ impl Page {
             style => STYLE,
             scripts => scripts(include_str!("../html/page.js")),
             page => self,
-            tables => tables(&self.tables)?,
+            tables => tables(&self.tables)? + &as_html(&self.texts, true)?,
             data => context! { bars => self.bars, charts => charts, marks => self.marks },
         })?)
     }
 }
 
-/// Tables as HTML, for any page.
+/// Tables of figures as HTML, for any page.
 pub(crate) fn tables(tables: &[PageTable]) -> Result<String, RenderError> {
+    as_html(tables, false)
+}
+
+/// Tables as HTML; cells of text wrap.
+fn as_html(tables: &[PageTable], text: bool) -> Result<String, RenderError> {
     let mut env = environment();
     env.add_template("tables.html", TABLES)?;
     let tables: Vec<_> = tables
@@ -116,7 +123,7 @@ pub(crate) fn tables(tables: &[PageTable]) -> Result<String, RenderError> {
             context! { title => t.title, head => head, rows => t.rows, notes => t.notes }
         })
         .collect();
-    Ok(env.get_template("tables.html")?.render(context! { tables => tables })?)
+    Ok(env.get_template("tables.html")?.render(context! { tables => tables, text => text })?)
 }
 
 /// The chart with at most [`MAX_POINTS`] points per curve.

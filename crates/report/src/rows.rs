@@ -6,7 +6,7 @@
 
 use crate::json::Head;
 use crate::{Comparison, Figures, RenderError};
-use bifold_model::{ConfigOutcome, Sample};
+use bifold_model::{ConfigOutcome, Sample, VmState};
 use serde::Serialize;
 
 /// One line of JSON.
@@ -22,6 +22,7 @@ enum Row<'a> {
         seed: u64,
         config_hash: &'a str,
         input_hash: &'a str,
+        vm: VmState,
         interval_cycles: u64,
     },
     Total {
@@ -75,6 +76,7 @@ pub(crate) fn render_jsonl(c: &Comparison, run: Option<usize>) -> Result<String,
         seed: o.seed,
         config_hash: &o.config_hash,
         input_hash: &o.input_hash,
+        vm: o.vm,
         interval_cycles: o.interval_cycles,
     })?;
     for r in &o.configs {

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! The table of a run for terminals: the run, a row per configuration and the verdict; exits by reason,
 //! policies and self-checks if asked for. The table is plain text without colour, at most 100 columns wide
-//! except for a long command line, for overheads above 1000 %, and for places of cost, which take 112 where there is room.
+//! except for a long command line, and for places of cost, which take 112 where there is room.
 
-use crate::text::{decimals, fixed, grouped, number, seconds};
+use crate::text::{TimeUnit, WIDTH, decimals, fixed, grouped, number, seconds};
 use crate::text_table::{labelled, table};
 use crate::{
     Comparison, Figures, Show, caches, clock, placement, policies, regions, sampled, several, terminal,
@@ -101,56 +101,76 @@ pub(crate) fn head(c: &Comparison) -> String {
     lines.iter().map(|(label, text)| labelled(label, text)).collect()
 }
 
-fn costs(c: &Comparison) -> String {
-    type Column = (&'static str, fn(&Figures) -> f64);
-    let mut columns: Vec<Column> = vec![
-        ("overhead\n%", |f| f.overhead_percent),
-        ("walks\n%", |f| f.walk_percent),
-        ("VMM\n%", |f| f.vmm_percent),
-    ];
-    columns.push(("TLB miss\n/1000", |f| f.tlb_misses_per_1000));
-    columns.push(("refs\n/walk", |f| f.refs_per_walk));
+/// A column of a table of configurations: its head, in which `\n` breaks the line, and a cell for each configuration.
+pub(crate) struct Column {
+    /// The head, two lines.
+    pub head: String,
+    /// The cells.
+    pub cells: Vec<String>,
+    /// Whether the column is of a count, and of no cost.
+    pub is_count: bool,
+}
+
+/// The columns of the table of configurations, the name's left out.
+pub(crate) fn columns(c: &Comparison) -> Vec<Column> {
     let rows = &c.outcome.configs;
     let figures: Vec<Figures> = rows.iter().map(|r| Figures::of(&c.outcome, r)).collect();
-    let mut cells: Vec<Vec<String>> = rows.iter().map(|r| vec![r.config.name()]).collect();
-    for &(_, get) in &columns {
-        // One number of decimals per column, so that digits of equal weight align.
+    let unit = unit(c);
+    let cost = |head: &str, cells| Column { head: head.into(), cells, is_count: false };
+    let mut out = vec![
+        cost(&format!("time\n{}", unit.name), figures.iter().map(|f| unit.number(f.seconds)).collect()),
+        cost(
+            &format!("band\n{}", unit.name),
+            figures.iter().map(|f| unit.band(f.low_seconds, f.high_seconds)).collect(),
+        ),
+    ];
+    type Get = fn(&Figures) -> f64;
+    // One number of decimals per column, so that digits of equal weight align.
+    let cells = |get: Get| -> Vec<String> {
         let max = figures.iter().map(get).fold(0.0, f64::max);
-        for (row, f) in cells.iter_mut().zip(&figures) {
-            row.push(fixed(get(f), decimals(max)));
-        }
-    }
-    for (row, r) in cells.iter_mut().zip(rows) {
-        row.push(grouped(r.total.all_exits()));
-    }
-    let mut head: Vec<&str> = ["\nconfig"].into_iter().chain(columns.iter().map(|(name, _)| *name)).collect();
-    head.push("exits\ncount");
-    if rows.iter().any(|r| r.config.mode.has_outer_exits()) {
-        head.push("outer\nexits");
-        for (row, r) in cells.iter_mut().zip(rows) {
-            let exits =
-                if r.config.mode.has_outer_exits() { grouped(r.total.outer_exits) } else { "-".into() };
-            row.push(exits);
-        }
-    }
+        figures.iter().map(|f| fixed(get(f), decimals(max))).collect()
+    };
+    let mut costs: Vec<(&str, Get)> =
+        vec![("over-\nhead %", |f| f.overhead_percent), ("walks\n%", |f| f.walk_percent)];
     if c.outcome.caches.is_some() {
-        // With the digits of the overhead.
-        let max = figures.iter().map(|f| f.overhead_percent).fold(0.0, f64::max);
-        let cell = |v| fixed(v, decimals(max));
-        let waits: [Column; 2] = [("frames\n%", |f| f.frames_percent), ("data\n%", |f| f.data_percent)];
-        for (name, get) in waits {
-            let max = figures.iter().map(get).fold(0.0, f64::max);
-            for (row, f) in cells.iter_mut().zip(&figures) {
-                row.insert(3, fixed(get(f), decimals(max)));
-            }
-            head.insert(3, name);
-        }
-        for (row, f) in cells.iter_mut().zip(&figures) {
-            row.insert(2, format!("{}-{}", cell(f.low_percent), cell(f.high_percent)));
-        }
-        head.insert(2, "band\n%");
+        costs.extend([("data\n%", (|f| f.data_percent) as Get), ("frames\n%", |f| f.frames_percent)]);
     }
-    table(head.into_iter().map(String::from).collect(), cells)
+    costs.push(("VMM\n%", |f| f.vmm_percent));
+    out.extend(costs.into_iter().map(|(head, get)| cost(head, cells(get))));
+    let count = |head: &str, cells| Column { head: head.into(), cells, is_count: true };
+    out.push(count("misses\n/1000", cells(|f| f.tlb_misses_per_1000)));
+    out.push(count("refs\n/walk", cells(|f| f.refs_per_walk)));
+    out.push(count("exits\ncount", rows.iter().map(|r| grouped(r.total.all_exits())).collect()));
+    let has_outer = |r: &bifold_model::ConfigOutcome| r.config.mode.has_outer_exits();
+    if rows.iter().any(has_outer) {
+        let outer = |r| if has_outer(r) { grouped(r.total.outer_exits) } else { "-".into() };
+        out.push(count("outer\nexits", rows.iter().map(outer).collect()));
+    }
+    out
+}
+
+/// The unit of the predicted times.
+pub(crate) fn unit(c: &Comparison) -> TimeUnit {
+    TimeUnit::of(c.outcome.configs.iter().map(|r| Figures::of(&c.outcome, r).seconds))
+}
+
+/// The table of configurations. Where all columns are wider than a page of text, counts have a table of their own.
+fn costs(c: &Comparison) -> String {
+    let all = columns(c);
+    let names: Vec<String> = c.outcome.configs.iter().map(|r| r.config.name()).collect();
+    let set = |columns: &[&Column]| {
+        let head = ["\nconfig".to_string()].into_iter().chain(columns.iter().map(|c| c.head.clone()));
+        let row = |(i, name): (usize, &String)| {
+            [name.clone()].into_iter().chain(columns.iter().map(|c| c.cells[i].clone())).collect()
+        };
+        table(head.collect(), names.iter().enumerate().map(row).collect())
+    };
+    let whole = set(&all.iter().collect::<Vec<_>>());
+    if whole.lines().all(|line| line.chars().count() <= WIDTH) {
+        return whole;
+    }
+    let (counts, costs): (Vec<&Column>, Vec<&Column>) = all.iter().partition(|c| c.is_count);
+    format!("{}\n{}", set(&costs), set(&counts))
 }
 
 /// Exits to the outer hypervisor, where the guest's one runs in a virtual machine itself.

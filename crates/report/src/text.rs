@@ -5,7 +5,7 @@ use bifold_mmu::PageSize;
 use std::fmt::Write as _;
 
 /// Columns of a line of text.
-const WIDTH: usize = 100;
+pub(crate) const WIDTH: usize = 100;
 
 /// `1234567` as `1,234,567`.
 pub fn grouped(n: u64) -> String {
@@ -56,6 +56,75 @@ pub fn seconds(s: f64) -> String {
         s if s >= 1.0 => format!("{s:.2} s"),
         s if s >= 1e-3 => format!("{:.2} ms", s * 1e3),
         _ => format!("{:.2} us", s * 1e6),
+    }
+}
+
+/// The unit of times that stand beside each other, so that they compare at a glance.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct TimeUnit {
+    /// The unit's name.
+    pub name: &'static str,
+    /// How many units a second has.
+    pub per_second: f64,
+    decimals: usize,
+}
+
+impl TimeUnit {
+    /// The unit in which the longest of these times, in seconds, is at least 1, with decimals for at least five digits of that time.
+    pub fn of(times: impl IntoIterator<Item = f64>) -> TimeUnit {
+        let longest = times.into_iter().fold(0.0, f64::max);
+        let (name, per_second) = match longest {
+            s if s >= 1.0 => ("s", 1.0),
+            s if s >= 1e-3 => ("ms", 1e3),
+            _ => ("us", 1e6),
+        };
+        let decimals = match longest * per_second {
+            t if t < 10.0 => 4,
+            t if t < 100.0 => 3,
+            t if t < 1000.0 => 2,
+            _ => 1,
+        };
+        TimeUnit { name, per_second, decimals }
+    }
+
+    /// A time without the unit's name.
+    pub fn number(self, seconds: f64) -> String {
+        fixed(seconds * self.per_second, self.decimals)
+    }
+
+    /// A time with the unit's name.
+    pub fn text(self, seconds: f64) -> String {
+        format!("{} {}", self.number(seconds), self.name)
+    }
+
+    /// The ends of a band without the unit's name, with a digit less than the time itself.
+    pub fn band(self, low: f64, high: f64) -> String {
+        let end = |s: f64| fixed(s * self.per_second, self.decimals - 1);
+        format!("{}-{}", end(low), end(high))
+    }
+
+    /// A difference of times with its sign, without the unit's name.
+    pub fn difference(self, seconds: f64) -> String {
+        signed(seconds * self.per_second, self.decimals)
+    }
+}
+
+/// A number with its sign, plus or minus; what rounds to 0 has no sign.
+pub fn signed(v: f64, decimals: usize) -> String {
+    let text = fixed(v.abs(), decimals);
+    match text.chars().any(|c| ('1'..='9').contains(&c)) {
+        false => text,
+        true => format!("{}{text}", if v < 0.0 { '-' } else { '+' }),
+    }
+}
+
+/// A change of a time in percent of what the time was: `8.46 % less time`.
+pub(crate) fn less_or_more(percent: f64) -> String {
+    let size = fixed(percent.abs(), if percent.abs() < 0.095 { 3 } else { 2 });
+    match percent {
+        p if p < 0.0 => format!("{size} % less time"),
+        p if p > 0.0 => format!("{size} % more time"),
+        _ => "the same time".into(),
     }
 }
 
@@ -162,6 +231,16 @@ mod tests {
         assert_eq!(number(2.71), "2.71");
         assert_eq!(number(12345.6), "12,345.6");
         assert_eq!(seconds(0.0123), "12.30 ms");
+    }
+
+    #[test]
+    fn times_beside_each_other_have_one_unit_and_the_digits_of_the_longest() {
+        let unit = TimeUnit::of([0.0123, 0.9]);
+        assert_eq!((unit.text(0.0123), unit.band(0.0123, 0.9)), ("12.30 ms".into(), "12.3-900.0".into()));
+        assert_eq!(TimeUnit::of([1.5, 12.0]).text(1.5), "1.500 s");
+        assert_eq!(TimeUnit::of([2e-6]).text(1.5e-6), "1.5000 us");
+        assert_eq!((unit.difference(-0.1), unit.difference(0.0)), ("-100.00".into(), "0.00".into()));
+        assert_eq!((less_or_more(-8.456), less_or_more(0.5)), ("8.46 % less time".into(), "0.50 % more time".into()));
     }
 
     #[test]

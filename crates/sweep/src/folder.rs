@@ -161,7 +161,7 @@ pub struct Finished {
     pub seconds: f64,
     /// The machine on which the task ran.
     pub host: String,
-    /// The result's document, schema `bifold.compare/1`.
+    /// The result's document, schema `bifold.compare/2`.
     pub bytes: Vec<u8>,
     /// The result as read.
     pub side: Side,

@@ -80,7 +80,13 @@ impl Table {
 
     /// Name and version of the table's schema.
     pub fn schema(self) -> String {
-        format!("bifold.{}/1", self.name())
+        format!("bifold.{}/{}", self.name(), self.version())
+    }
+
+    /// Version of the table's schema.
+    pub fn version(self) -> u32 {
+        // A figure of results went away in the second version.
+        if self == Table::Results { 2 } else { 1 }
     }
 
     /// The columns, in order. Later versions add columns at the end.
@@ -143,7 +149,7 @@ const FIRST: [Declared; 8] = [
 ];
 
 /// How a result was made.
-const MADE: [Declared; 20] = [
+const MADE: [Declared; 21] = [
     ("bifold", "", Kind::Text, "Version of Bifold."),
     ("overrides", "", Kind::Text, "Changes of the profile, KEY=VALUE, with spaces between."),
     ("kvm", "", Kind::Text, "The host's KVM that is modelled."),
@@ -169,6 +175,7 @@ const MADE: [Declared; 20] = [
         Kind::Count,
         "Self-checks that disagreed: figures with any are not to be trusted.",
     ),
+    ("vm", "", Kind::Text, "State of the VM when the program began."),
 ];
 
 const INTERVAL: [Declared; 2] = [
@@ -247,6 +254,7 @@ fn made(side: &Side) -> Row {
         of(|g| g.region.as_ref()),
         text(side.partial().map(|p| p.describe())),
         Value::Count(side.failed_checks()),
+        text(Some(made.vm.name())),
     ]
 }
 

@@ -309,7 +309,7 @@ pub mod tests {
     /// A document with two configurations as `bifold compare` writes it.
     pub fn document(caches: &str, first: &str, second: &str) -> String {
         format!(
-            r#"{{"schema": "bifold.compare/1", "partial": null, "warnings": ["w"],
+            r#"{{"schema": "bifold.compare/2", "partial": null, "warnings": ["w"],
                 "outcome": {{"profile": "p", "config_hash": "h", "frequency_hz": 1000000000, "base_cpi": 0.5 {caches}, "configs": [
                 {{"name": "nested-4k", "total": {{{first}}}, "intervals": []}},
                 {{"name": "nested-2m", "total": {{{second}}}, "intervals": []}}]}}}}"#

@@ -55,7 +55,7 @@ pub struct CompareArgs {
     /// The table has each figure's mean and standard deviation, and the 95 % t interval of the mean overhead.
     /// With 5 or more runs, the table names outliers: runs more than 5 scaled median absolute deviations from
     /// the median. If all runs agree to the bit, the table says so. `--format json` has all runs and their
-    /// spread (schema bifold.runs/1).
+    /// spread (schema bifold.runs/2).
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=1000), help_heading = "Guest", conflicts_with_all = ["keep", "where"])]
     pub runs: Option<u32>,
 
@@ -139,7 +139,7 @@ pub struct ProgramArgs {
 pub struct OutputArgs {
     /// Output format
     ///
-    /// `table` is for reading. `json` is one document with all results (schema bifold.compare/1). `csv` has
+    /// `table` is for reading. `json` is one document with all results (schema bifold.compare/2). `csv` has
     /// one row per interval and configuration. `jsonl` has one object for the run, one for each
     /// configuration's total, and then the rows of `csv` as objects. With --runs, each row also has the
     /// number of its run.
@@ -158,6 +158,10 @@ pub struct OutputArgs {
     /// Also write an HTML report with charts: one file that needs no network
     #[arg(long, value_name = "FILE.html")]
     pub report: Option<PathBuf>,
+
+    /// Also write the predicted times as a chart: an SVG image for light and dark pages
+    #[arg(long, value_name = "FILE.svg")]
+    pub chart: Option<PathBuf>,
 
     /// Also show which processes, functions and mappings cause the cost
     ///

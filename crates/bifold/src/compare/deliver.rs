@@ -21,6 +21,7 @@ pub fn run(mut plan: Plan) -> anyhow::Result<Status> {
     }
     plan.run.source.prepare()?;
     let report = create(plan.report.as_deref())?;
+    let chart = create(plan.chart.as_deref())?;
     let output = create_for_data(plan.output.as_deref())?;
     let timeline = create(plan.timeline.as_deref())?;
     let folded = create(plan.folded.as_deref())?;
@@ -70,6 +71,7 @@ pub fn run(mut plan: Plan) -> anyhow::Result<Status> {
         true => Ok(comparison.render_baseline()?.into_bytes()),
         false => Err(anyhow!("--save-baseline needs a whole run")),
     });
+    delivery.file("chart", chart, || Ok(comparison.render_chart()?.into_bytes()));
     delivery.file("report", report, || Ok(comparison.render_html()?.into_bytes()));
     let kept = match (archive, &plan.keep) {
         (Some(archive), Some(dir)) => keep::unpack(archive, dir),

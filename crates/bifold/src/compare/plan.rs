@@ -36,6 +36,8 @@ pub struct Plan {
     pub output: Option<PathBuf>,
     /// File for the HTML report.
     pub report: Option<PathBuf>,
+    /// File for the chart of predicted times.
+    pub chart: Option<PathBuf>,
     /// File for the timeline.
     pub timeline: Option<PathBuf>,
     /// File for the stacks.
@@ -89,7 +91,12 @@ pub fn compare(args: CompareArgs) -> anyhow::Result<Plan> {
         let problem = "is shown for one run: leave out --runs";
         return Err(UsageError::conflict("--memory-use", problem).into());
     }
-    let of_one = [(common.show.timeline.is_some(), "--timeline"), (common.show.trace.is_some(), "--trace")];
+    let show = &common.show;
+    let of_one = [
+        (show.timeline.is_some(), "--timeline"),
+        (show.trace.is_some(), "--trace"),
+        (show.chart.is_some(), "--chart"),
+    ];
     if let Some((_, option)) = of_one.into_iter().find(|(given, _)| runs > 1 && *given) {
         return Err(UsageError::conflict(option, "holds one run: leave out --runs").into());
     }
@@ -131,6 +138,7 @@ fn distinct_files(
     let outputs = [
         ("--output", output),
         ("--report", show.report.as_deref()),
+        ("--chart", show.chart.as_deref()),
         ("--timeline", show.timeline.as_deref()),
         ("--folded", show.folded.as_deref()),
         ("--pprof", show.pprof.as_deref()),
@@ -384,6 +392,7 @@ fn plan(common: CommonArgs, verb: Source, record: Option<PathBuf>) -> anyhow::Re
         },
         output: None,
         report: show.report,
+        chart: show.chart,
         timeline: show.timeline,
         folded: show.folded,
         pprof: show.pprof,

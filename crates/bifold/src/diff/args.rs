@@ -35,7 +35,7 @@ pub struct DiffArgs {
     /// Output format
     ///
     /// `table` is for reading and at most 100 columns wide; `json` is one document with every figure
-    /// and counter (schema bifold.diff/1).
+    /// and counter (schema bifold.diff/2).
     #[arg(long, value_parser = words::formats(words::TABLE_OR_JSON), default_value = "table", hide_possible_values = true,
           value_name = "table|json", help_heading = "Output")]
     pub format: Format,

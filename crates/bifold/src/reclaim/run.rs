@@ -216,7 +216,6 @@ fn page(spec: &Spec, outcome: &Outcome) -> Page {
         Some(format!("{}: {used:.0} MiB, {progress:.0} % of the operations", c.spec.name))
     });
     Page {
-        bars: None,
         version: env!("CARGO_PKG_VERSION").into(),
         brand: "guests under memory pressure".into(),
         title: spec.title.clone(),
@@ -225,8 +224,8 @@ fn page(spec: &Spec, outcome: &Outcome) -> Page {
         about: spec.about.trim().into(),
         facts: facts(spec, outcome),
         charts: output::charts(spec, outcome).into_iter().map(experiments::page_chart).collect(),
-        marks: Vec::new(),
         tables: output::tables(spec, outcome).into_iter().map(experiments::page_table).collect(),
+        ..Page::default()
     }
 }
 

@@ -244,7 +244,6 @@ fn page(plan: &Plan, outcome: &Outcome) -> Page {
     // All cases have the same times, so one case's marks are those of all.
     let marks = outcome.cases.first().map_or(Vec::new(), |c| c.marks.clone());
     Page {
-        bars: None,
         version: env!("CARGO_PKG_VERSION").into(),
         brand: "guests under KSM".into(),
         title: plan.spec.title.clone(),
@@ -255,6 +254,7 @@ fn page(plan: &Plan, outcome: &Outcome) -> Page {
         charts: output::charts(outcome).into_iter().map(experiments::page_chart).collect(),
         marks: marks.iter().map(|m| (m.at_s, "potential counted".into())).collect(),
         tables: output::tables(plan, outcome).into_iter().map(experiments::page_table).collect(),
+        ..Page::default()
     }
 }
 

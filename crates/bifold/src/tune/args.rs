@@ -14,14 +14,15 @@ const EXAMPLES: &str = "\
 Examples:
   bifold tune -- ./server --bench
   bifold tune --within 10m --state tune.json --report tune.html -- make -j1
-  bifold tune --now nested-2m --try thp,malloc -- python3 job.py";
+  bifold tune --now nested-2m --try thp,malloc -- python3 job.py
+  bifold tune --axis huge_pages=off,on -- postgres --single -c huge_pages={huge_pages} db";
 
 /// Rank what settings of guest and host would gain for a command
 ///
 /// Runs CMD in guests with different settings, predicts its time in each paging mode and host page size, and ranks the changes by
 /// what they gain against now, alone and together. Says how to make each change and what it costs. The guest's settings are those
-/// of huge pages (THP; glibc's malloc with THP and with hugetlbfs) and page-table isolation. A run is left out if the runs before
-/// show that it cannot gain. Times are those of a VM that has run for long, whose memory the host has backed.
+/// of huge pages (THP; glibc's malloc with THP and with hugetlbfs), page-table isolation, and axes of your own (--axis). A run is left
+/// out if the runs before show that it cannot gain 1 % of the time. The VM is in the state of --vm.
 #[derive(Debug, Args)]
 #[command(override_usage = "bifold tune [OPTIONS] -- CMD...", after_help = EXAMPLES, after_long_help = status::below(EXAMPLES))]
 pub struct TuneArgs {
@@ -44,6 +45,14 @@ pub struct TuneArgs {
     #[arg(long, value_enum, value_name = "LIST", value_delimiter = ',', hide_possible_values = true)]
     pub r#try: Vec<Knob>,
 
+    /// Also try the values of an axis of your own (repeatable)
+    ///
+    /// Each value takes the place of `{NAME}` in the command, or is the environment variable NAME where the command has no `{NAME}`. The
+    /// first value is that of now: `--axis huge_pages=off,on -- postgres -c huge_pages={huge_pages}`, or two programs as
+    /// `--axis server=./old,./new -- {server} --bench`.
+    #[arg(long, value_name = "NAME=VALUE,VALUE", value_parser = axis)]
+    pub axis: Vec<Axis>,
+
     /// Try every combination of the guest's settings, also those that cannot gain by the runs before
     #[arg(long)]
     pub all: bool,
@@ -51,10 +60,6 @@ pub struct TuneArgs {
     /// Begin no run that would not end within this time: 90s, 10m, 1h
     #[arg(long, value_name = "TIME", value_parser = words::duration)]
     pub within: Option<f64>,
-
-    /// Rank for a VM that has just started, whose first touches the host still has to back
-    #[arg(long)]
-    pub started: bool,
 
     /// Keep what was tried in FILE, and do not repeat what FILE has of the same command and options
     #[arg(long, value_name = "FILE.json")]
@@ -95,6 +100,26 @@ fn placement(name: &str) -> Result<Placement, String> {
     known.ok_or_else(|| format!("use {}", PLACEMENTS.map(Placement::name).join(", ")))
 }
 
+/// An axis of the user's own: a name, and at least two values of which the first is that of now.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Axis {
+    pub name: String,
+    pub values: Vec<String>,
+}
+
+fn axis(text: &str) -> Result<Axis, String> {
+    let (name, values) = text.split_once('=').ok_or("use NAME=VALUE,VALUE")?;
+    let plain = |c: char| c.is_ascii_alphanumeric() || c == '_';
+    if name.is_empty() || !name.chars().all(plain) || name.starts_with(|c: char| c.is_ascii_digit()) {
+        return Err(format!("the name {name:?} is no variable's: use letters, digits and '_'"));
+    }
+    let values: Vec<String> = values.split(',').map(String::from).collect();
+    if values.len() < 2 || (1..values.len()).any(|i| values[..i].contains(&values[i])) {
+        return Err("give at least two values, each once; the first is that of now".into());
+    }
+    Ok(Axis { name: name.into(), values })
+}
+
 /// A kind of settings.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 #[allow(missing_docs)] // documented at `--try`
@@ -103,4 +128,19 @@ pub enum Knob {
     Malloc,
     Kpti,
     Placement,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_axis_has_a_name_and_two_values() {
+        let found = axis("huge_pages=off,on").unwrap();
+        assert_eq!((found.name.as_str(), &found.values[..]), ("huge_pages", &["off".into(), "on".to_string()][..]));
+        assert_eq!(axis("OPTS=-a x,").unwrap().values, ["-a x", ""]);
+        for bad in ["huge_pages", "=a,b", "a-b=1,2", "2a=1,2", "a=1", "a=1,1"] {
+            axis(bad).expect_err(bad);
+        }
+    }
 }

@@ -142,12 +142,13 @@ struct Job<'a> {
 
 impl Job<'_> {
     fn base(&self) -> Setting {
-        Setting { thp: self.spec.thp.word().into(), malloc: 0, kpti: self.spec.kpti }
+        let own = self.args.axis.iter().map(|a| (a.name.clone(), a.values[0].clone())).collect();
+        Setting { thp: self.spec.thp.word().into(), malloc: 0, kpti: self.spec.kpti, own }
     }
 
     /// Makes every run. Returns what was left out, and whether a signal ended the runs.
     fn every(&mut self, known: &[Config]) -> anyhow::Result<(Vec<String>, bool)> {
-        let all = settings::all(&self.base(), &self.args.r#try);
+        let all = settings::all(&self.base(), &self.args.r#try, &self.args.axis);
         for (i, setting) in all.iter().enumerate() {
             if let Some(end) = self.end(&all[i..]) {
                 return Ok(end);
@@ -163,7 +164,8 @@ impl Job<'_> {
         let of_base = self.once(&base, known)?;
         let kept: Vec<Config> = known.iter().copied().filter(|c| self.stays(&c.name())).collect();
         loop {
-            let order = Order { base: &base, knobs: &self.args.r#try, of_base };
+            let (knobs, axes) = (&self.args.r#try, &self.args.axis);
+            let order = Order { base: &base, knobs, axes, of_base };
             let gain = |s: &Setting| self.gain(s);
             let Some(setting) = order.next(&self.state.tried, gain) else {
                 return Ok((order.left_out(gain), false));
@@ -177,7 +179,7 @@ impl Job<'_> {
 
     /// Whether no further run is begun: what is left out then.
     fn end(&self, next: &[Setting]) -> Option<(Vec<String>, bool)> {
-        let names = || next.iter().map(words).collect::<Vec<_>>().join("; ");
+        let names = || next.iter().map(Setting::words).collect::<Vec<_>>().join("; ");
         if self.stop.load(Ordering::Relaxed) {
             return Some((vec![format!("stopped before {}", names())], true));
         }
@@ -212,7 +214,7 @@ impl Job<'_> {
         if let Some(base) = self.state.known(setting) {
             return Ok(base);
         }
-        let name = words(setting);
+        let name = setting.words();
         note(!self.args.quiet, format_args!("runs with {name}"));
         let begun = Instant::now();
         let source = Guest(Box::new(self.under(setting)));
@@ -232,7 +234,7 @@ impl Job<'_> {
         }
         let comparison = carried.plain();
         whole(&comparison).with_context(|| name.clone())?;
-        let costs = TuneCost::of(&comparison, self.args.started);
+        let costs = TuneCost::of(&comparison);
         let cheapest =
             costs.iter().min_by(|a, b| a.cycles.total_cmp(&b.cycles)).context("there are configurations")?;
         let faults = comparison.outcome.configs.first().map_or(0, |c| c.total.guest_page_faults);
@@ -240,7 +242,11 @@ impl Job<'_> {
         if self.head.is_empty() {
             self.head = comparison.render_head();
         }
-        let tried = Tried { setting: setting.clone(), seconds: begun.elapsed().as_secs_f64(), costs };
+        // A fault maps a page: with THP always, most are of 2 MB.
+        let page = if setting.thp == "always" { 2 << 20 } else { 4 << 10 };
+        let touched_bytes = faults.saturating_mul(page);
+        let seconds = begun.elapsed().as_secs_f64();
+        let tried = Tried { setting: setting.clone(), seconds, costs, touched_bytes };
         self.state.add(tried, base)?;
         Ok(base)
     }
@@ -253,6 +259,9 @@ impl Job<'_> {
             .find(|t| t.word() == setting.thp)
             .unwrap_or(spec.thp);
         spec.kpti = setting.kpti;
+        for (name, value) in &setting.own {
+            set_own(&mut spec, name, value);
+        }
         if setting.malloc > 0 {
             let before = spec.env.iter().position(|(name, _)| name == TUNABLES).map(|i| spec.env.remove(i).1);
             let mut value = before.map_or(Default::default(), |mut v| {
@@ -268,11 +277,26 @@ impl Job<'_> {
         spec
     }
 
-    /// MiB that the guest reserves for hugetlbfs: what the program backed, and a quarter more.
+    /// MiB that the guest reserves for hugetlbfs: what the program touched, and a quarter more.
     fn pool(&self, memory_mib: u64) -> u64 {
-        let smallest = |t: &Tried| t.costs.iter().map(|c| c.backed_bytes).min();
-        let used = self.state.tried.first().and_then(smallest).unwrap_or(u64::MAX) >> 20;
+        let used = self.state.tried.first().map_or(u64::MAX, |t| t.touched_bytes) >> 20;
         (used.saturating_add(used / 4)).min(memory_mib / 2).next_multiple_of(2)
+    }
+}
+
+/// Sets a value of an axis: in place of `{name}` in the command, or else as the environment variable `name`.
+fn set_own(spec: &mut GuestSpec, name: &str, value: &str) {
+    let mark = format!("{{{name}}}");
+    let mut found = false;
+    for word in &mut spec.command {
+        if let Some(text) = word.to_str().filter(|text| text.contains(&mark)) {
+            *word = text.replace(&mark, value).into();
+            found = true;
+        }
+    }
+    if !found {
+        spec.env.retain(|(known, _)| known != name);
+        spec.env.push((name.into(), value.into()));
     }
 }
 
@@ -284,13 +308,4 @@ fn whole(c: &Comparison) -> anyhow::Result<()> {
         (Some(CommandExit::Code(0) | CommandExit::AfterRegion), None) | (None, None) => Ok(()),
         (Some(exit), None) => bail!("the command failed: {}", exit.describe()),
     }
-}
-
-/// A setting in words.
-fn words(s: &Setting) -> String {
-    let malloc = match s.malloc {
-        0 => String::new(),
-        n => format!(", glibc.malloc.hugetlb={n}"),
-    };
-    format!("THP {}, KPTI {}{malloc}", s.thp, if s.kpti { "on" } else { "off" })
 }

@@ -3,11 +3,9 @@
 //!
 //! Each run takes as long as a `compare`. So a setting is left out if the runs before show that it cannot gain.
 
-use super::args::Knob;
-use bifold_report::{Setting, Tried};
+use super::args::{Axis, Knob};
+use bifold_report::{Setting, Tried, WORTH_PERCENT};
 
-/// Percent of the time now that a setting must be able to gain.
-const WORTH: f64 = 0.2;
 /// Cycles that a page fault of the guest's takes at least: the fault itself and the clearing of 4 KB. Huge pages save most faults.
 const FAULT_CYCLES: f64 = 1500.0;
 
@@ -29,7 +27,7 @@ impl Base {
 }
 
 /// Every combination that differs, the first as it is now. malloc asks for transparent huge pages only where they are `madvise`.
-pub fn all(base: &Setting, knobs: &[Knob]) -> Vec<Setting> {
+pub fn all(base: &Setting, knobs: &[Knob], axes: &[Axis]) -> Vec<Setting> {
     let has = |knob| knobs.is_empty() || knobs.contains(&knob);
     let mut thps = vec![base.thp.as_str()];
     if has(Knob::Thp) {
@@ -41,9 +39,24 @@ pub fn all(base: &Setting, knobs: &[Knob]) -> Vec<Setting> {
     for kpti in kptis {
         for thp in &thps {
             for malloc in mallocs.clone().filter(|m| *m != 1 || *thp == "madvise") {
-                out.push(Setting { thp: (*thp).to_string(), malloc, kpti });
+                out.push(Setting { thp: (*thp).to_string(), malloc, kpti, own: base.own.clone() });
             }
         }
+    }
+    for axis in axes {
+        let values = |s: &Setting| axis.values.iter().map(|v| with_own(s, axis, v)).collect::<Vec<_>>();
+        out = out.iter().flat_map(values).collect();
+    }
+    // The runs of now come first.
+    out.sort_by_key(|s| s.own != base.own);
+    out
+}
+
+/// The setting with another value on an axis of the user's own.
+fn with_own(setting: &Setting, axis: &Axis, value: &str) -> Setting {
+    let mut out = setting.clone();
+    for (_, own) in out.own.iter_mut().filter(|(name, _)| *name == axis.name) {
+        *own = value.into();
     }
     out
 }
@@ -52,6 +65,7 @@ pub fn all(base: &Setting, knobs: &[Knob]) -> Vec<Setting> {
 pub struct Order<'a> {
     pub base: &'a Setting,
     pub knobs: &'a [Knob],
+    pub axes: &'a [Axis],
     /// What the first run says.
     pub of_base: Base,
 }
@@ -75,11 +89,11 @@ impl Order<'_> {
     fn wanted(&self, gain: &dyn Fn(&Setting) -> Option<f64>) -> Vec<(Setting, Option<String>)> {
         let has = |knob| self.knobs.is_empty() || self.knobs.contains(&knob);
         let base = self.base;
-        let with = |thp: &str, malloc| Setting { thp: thp.into(), malloc, kpti: base.kpti };
+        let with = |thp: &str, malloc| Setting { thp: thp.into(), malloc, ..base.clone() };
         let always = with("always", base.malloc);
         let mut out: Vec<(Setting, Option<String>)> = Vec::new();
         let small = self.of_base.walk_percent + self.of_base.fault_percent;
-        let no_room = (small < WORTH).then(|| {
+        let no_room = (small < WORTH_PERCENT).then(|| {
             format!("huge pages in the guest: walks and page faults take {small:.2} % of the time in the cheapest mode, so they cannot gain more")
         });
         if let Some(why) = no_room {
@@ -92,10 +106,10 @@ impl Order<'_> {
                 out.push((always.clone(), None));
             }
             // THP always reaches all that malloc's tunables reach. Without a run of it the tunables are tried.
-            let heap = of_always.is_none_or(|g| g >= WORTH) || base.thp == "always";
+            let heap = of_always.is_none_or(|g| g >= WORTH_PERCENT) || base.thp == "always";
             let against = |name: &str| {
                 (!heap).then(|| {
-                    format!("{name}: THP always gains less than {WORTH} %, and reaches the heap as well")
+                    format!("{name}: THP always gains less than {WORTH_PERCENT} %, and reaches the heap as well")
                 })
             };
             if has(Knob::Malloc) && base.malloc == 0 {
@@ -113,10 +127,29 @@ impl Order<'_> {
                 out.push((with("madvise", base.malloc), None));
             }
         }
+        // The setting that gains most of these; none where none gains.
+        let best = |settings: &[Setting]| {
+            let gains = settings.iter().filter_map(|s| Some((s, gain(s)?))).filter(|(_, g)| *g > 0.0);
+            gains.max_by(|a, b| a.1.total_cmp(&b.1)).map(|(s, _)| s.clone())
+        };
+        let of_guest: Vec<Setting> = out.iter().map(|(s, _)| s.clone()).collect();
+        // Axes of the user's own alone, then the best value of each with the best of the guest's settings.
+        let mut together = best(&of_guest);
+        for axis in self.axes {
+            let values: Vec<Setting> = axis.values.iter().skip(1).map(|v| with_own(base, axis, v)).collect();
+            if let Some(gains) = best(&values) {
+                let own = gains.own.iter().find(|(name, _)| *name == axis.name).expect("set above");
+                together = Some(with_own(together.as_ref().unwrap_or(base), axis, &own.1));
+            }
+            out.extend(values.into_iter().map(|s| (s, None)));
+        }
+        if let Some(all) = together.filter(|all| out.iter().all(|(s, _)| s != all)) {
+            out.push((all, None));
+        }
         if has(Knob::Kpti) && base.kpti {
-            let best = out.iter().filter_map(|(s, _)| Some((s, gain(s)?))).filter(|(_, g)| *g > 0.0);
-            let best = best.max_by(|a, b| a.1.total_cmp(&b.1)).map_or(base, |(s, _)| s);
-            out.push((Setting { kpti: false, ..best.clone() }, None));
+            let tried: Vec<Setting> = out.iter().map(|(s, _)| s.clone()).collect();
+            let best = best(&tried).unwrap_or_else(|| base.clone());
+            out.push((Setting { kpti: false, ..best }, None));
         }
         out
     }
@@ -127,17 +160,17 @@ mod tests {
     use super::*;
 
     fn setting(thp: &str, malloc: u8, kpti: bool) -> Setting {
-        Setting { thp: thp.into(), malloc, kpti }
+        Setting { thp: thp.into(), malloc, kpti, own: Vec::new() }
     }
 
     /// The settings that are tried where a run gains this much.
     fn tried(base: &Setting, of_base: Base, gain: impl Fn(&Setting) -> f64) -> Vec<Setting> {
-        let order = Order { base, knobs: &[], of_base };
-        let mut tried = vec![Tried { setting: base.clone(), seconds: 1.0, costs: Vec::new() }];
+        let order = Order { base, knobs: &[], axes: &[], of_base };
+        let mut tried = vec![Tried { setting: base.clone(), seconds: 1.0, costs: Vec::new(), touched_bytes: 0 }];
         loop {
             let known = |s: &Setting| tried.iter().any(|t| t.setting == *s).then(|| gain(s));
             let Some(setting) = order.next(&tried, known) else { break };
-            tried.push(Tried { setting, seconds: 1.0, costs: Vec::new() });
+            tried.push(Tried { setting, seconds: 1.0, costs: Vec::new(), touched_bytes: 0 });
         }
         tried.into_iter().skip(1).map(|t| t.setting).collect()
     }
@@ -146,10 +179,10 @@ mod tests {
 
     #[test]
     fn all_combinations_are_those_that_differ() {
-        assert_eq!(all(&setting("madvise", 0, false), &[]).len(), 3 * 3 - 2);
-        assert_eq!(all(&setting("madvise", 0, true), &[]).len(), 2 * (3 * 3 - 2));
-        assert_eq!(all(&setting("always", 0, true), &[Knob::Kpti]).len(), 2);
-        assert_eq!(all(&setting("never", 0, false), &[Knob::Thp])[0], setting("never", 0, false));
+        assert_eq!(all(&setting("madvise", 0, false), &[], &[]).len(), 3 * 3 - 2);
+        assert_eq!(all(&setting("madvise", 0, true), &[], &[]).len(), 2 * (3 * 3 - 2));
+        assert_eq!(all(&setting("always", 0, true), &[Knob::Kpti], &[]).len(), 2);
+        assert_eq!(all(&setting("never", 0, false), &[Knob::Thp], &[])[0], setting("never", 0, false));
     }
 
     #[test]
@@ -175,5 +208,26 @@ mod tests {
         let best = |s: &Setting| if s.malloc == 1 { 5.0 } else { 1.0 };
         let last = tried(&setting("madvise", 0, true), MUCH, best).pop().unwrap();
         assert_eq!(last, setting("madvise", 1, false));
+    }
+
+    #[test]
+    fn axes_of_the_users_own_are_tried_alone_and_then_with_what_gains() {
+        let own = |a: &str, b: &str| vec![("a".to_string(), a.to_string()), ("b".to_string(), b.to_string())];
+        let axis = |name: &str, values: [&str; 2]| Axis { name: name.into(), values: values.map(String::from).into() };
+        let axes = [axis("a", ["1", "2"]), axis("b", ["x", "y"])];
+        let base = Setting { own: own("1", "x"), ..setting("madvise", 0, false) };
+        let order = Order { base: &base, knobs: &[Knob::Thp], axes: &axes, of_base: MUCH };
+        // THP gains, a = 2 gains, b = y loses.
+        let gain = |s: &Setting| {
+            let parts = [s.thp == "always", s.own[0].1 == "2"].map(|on| if on { 2.0 } else { 0.0 });
+            parts.iter().sum::<f64>() - if s.own[1].1 == "y" { 5.0 } else { 0.0 }
+        };
+        let mut tried = vec![Tried { setting: base.clone(), seconds: 1.0, costs: Vec::new(), touched_bytes: 0 }];
+        while let Some(setting) = order.next(&tried, |s| tried.iter().any(|t| t.setting == *s).then(|| gain(s))) {
+            tried.push(Tried { setting, seconds: 1.0, costs: Vec::new(), touched_bytes: 0 });
+        }
+        let shown: Vec<String> = tried.iter().skip(1).map(|t| format!("{} {}{}", t.setting.thp, t.setting.own[0].1, t.setting.own[1].1)).collect();
+        assert_eq!(shown, ["always 1x", "madvise 2x", "madvise 1y", "always 2x"]);
+        assert_eq!(all(&base, &[Knob::Thp], &axes).len(), 3 * 2 * 2);
     }
 }

@@ -11,7 +11,7 @@ use serde_json::{Value, json};
 use std::io::Write as _;
 use std::path::{Path, PathBuf};
 
-const SCHEMA: &str = "bifold.tune-state/1";
+const SCHEMA: &str = "bifold.tune-state/2";
 /// Most bytes of the file.
 const MOST_BYTES: u64 = 16 << 20;
 
@@ -39,7 +39,7 @@ pub fn identity(args: &TuneArgs, profile: &Profile) -> Value {
     let command: Vec<_> = args.command.iter().map(|w| w.to_string_lossy()).collect();
     json!({
         "bifold": env!("CARGO_PKG_VERSION"), "command": command, "profile": profile.name, "profile_hash": profile.hash(),
-        "started": args.started, "now": args.now, "all": args.all, "model": format!("{:?}", args.model), "guest": format!("{:?}", args.guest),
+        "axes": format!("{:?}", args.axis), "now": args.now, "all": args.all, "model": format!("{:?}", args.model), "guest": format!("{:?}", args.guest),
     })
 }
 

@@ -48,3 +48,4 @@ mod stopping;
 mod streams;
 mod sweep;
 mod tune;
+mod verdict;

@@ -39,7 +39,7 @@ fn runs_that_differ_have_a_spread_that_a_diff_reads() {
     assert_eq!((ran.status, ran.stdout.as_str()), (0, ""), "{}", ran.stderr);
     let v: Value =
         serde_json::from_str(&std::fs::read_to_string(dir.path().join("a.json")).unwrap()).unwrap();
-    assert_eq!((&v["schema"], &v["whole"], &v["agree"]), (&"bifold.runs/1".into(), &2.into(), &false.into()));
+    assert_eq!((&v["schema"], &v["whole"], &v["agree"]), (&"bifold.runs/2".into(), &2.into(), &false.into()));
     let overhead =
         |i: usize| v["runs"][i]["outcome"]["configs"][1]["figures"]["overhead_percent"].as_f64().unwrap();
     let spread = &v["summary"][1]["figures"]["overhead_percent"];

@@ -31,13 +31,22 @@ fn changes_are_ranked_and_a_second_call_repeats_no_run() {
     let again = tune(dir.path(), "--try thp --state s.json --format json", HEAP).quietly();
     assert_eq!(read(), state, "no run was made");
     let v: Value = serde_json::from_str(&again).unwrap();
-    assert_eq!((&v["schema"], &v["now"]), (&"bifold.tune/1".into(), &"nested-4k".into()));
+    assert_eq!((&v["schema"], &v["now"]), (&"bifold.tune/2".into(), &"nested-4k".into()));
     let settings: Vec<&str> =
         v["tried"].as_array().unwrap().iter().map(|t| t["setting"]["thp"].as_str().unwrap()).collect();
     assert_eq!(settings[..2], ["madvise", "always"], "{v}");
+    // The first change of the host alone is that of `compare` for the same guest.
+    let host = |a: &&Value| a["setting"]["thp"] == "madvise";
+    let of_host = v["ranked"].as_array().unwrap().iter().chain(v["undecided"].as_array().unwrap()).find(host);
+    let mut c = command("compare -q -m 256 --configs nested-4k,nested-2m --format json".split(' '));
+    c.args(["--", "/bin/sh", "-c", HEAP]).current_dir(dir.path());
+    let compared: Value = serde_json::from_str(&ran(c).stdout).unwrap();
+    let advice = &compared["advice"][0];
+    let first = advice["ranked"].as_array().unwrap().iter().chain(advice["undecided"].as_array().unwrap()).next();
+    assert_eq!(of_host.map(|a| &a["config"]), first.map(|a| &a["config"]), "{v}\n{advice}");
     // The ranking is in order, and each advice is within its band.
     let ranked = v["ranked"].as_array().unwrap();
-    assert!(!ranked.is_empty(), "{v}");
+    assert_eq!(v["worth_percent"], 1.0);
     let number = |a: &Value, field: &str| a[field].as_f64().unwrap();
     assert!(ranked.windows(2).all(|w| number(&w[0], "gain_percent") >= number(&w[1], "gain_percent")));
     for a in ranked {
@@ -107,4 +116,30 @@ fn a_guest_with_nodes_has_placements_where_the_profile_knows_their_cost() {
             .stderr
             .contains("use guest-numa, smp, interleaved, one-node")
     );
+}
+
+/// A shell that runs a loop whose length an axis sets, in the command and by the environment.
+#[test]
+fn an_axis_of_the_users_own_is_ranked_among_the_settings() {
+    if no_guest_here() {
+        return;
+    }
+    let dir = tempfile::tempdir().unwrap();
+    let script = "i=0; while [ $i -lt {n} ]; do i=$((i+${step:-1})); done";
+    let options = "--try kpti --axis n=20000,10000 --axis step=1,2 --format json --state s.json";
+    let v: Value = serde_json::from_str(&tune(dir.path(), options, script).quietly()).unwrap();
+    let own: Vec<String> = v["tried"].as_array().unwrap().iter().map(|t| t["setting"]["own"].to_string()).collect();
+    let both = r#"[["n","10000"],["step","2"]]"#;
+    assert_eq!(own[0], r#"[["n","20000"],["step","1"]]"#, "{v}");
+    assert!(own.contains(&both.to_string()), "{own:?}");
+    let best = &v["ranked"][0];
+    assert_eq!(best["changes"].as_array().unwrap()[..2], ["n=10000", "step=2"], "{best}");
+    assert!(best["gain_percent"].as_f64().unwrap() > 20.0, "{best}");
+    let other = tune(dir.path(), "--try kpti --axis n=20000,5000 --state s.json", script);
+    assert!(other.stderr.contains("s.json has runs of another axes"), "{}", other.stderr);
+    for (bad, says) in [("n=1", "at least two values"), ("a-b=1,2", "is no variable's"), ("n", "use NAME=VALUE,VALUE")] {
+        let refused = tune(dir.path(), &format!("--axis {bad}"), "true");
+        assert_eq!(refused.status, 2, "{bad}");
+        assert!(refused.stderr.contains(says), "{}", refused.stderr);
+    }
 }

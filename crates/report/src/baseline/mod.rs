@@ -12,7 +12,7 @@ mod text;
 use crate::diff::{self, Difference, Made, Side};
 use crate::{Comparison, Guest, Input, Partial};
 use bifold_attribute::{Row, View};
-use bifold_model::{CacheFacts, Config, Costs, Frames, Profile, VmState};
+use bifold_model::{CacheFacts, Config, Costs, Frames, Profile};
 use counts::COUNTS;
 use serde::{Deserialize, Serialize};
 use std::borrow::Cow;
@@ -34,7 +34,6 @@ pub struct Baseline {
 struct Host {
     caches: Option<CacheFacts>,
     frames: Frames,
-    vm: VmState,
     nested_levels: u8,
 }
 
@@ -224,14 +223,13 @@ fn words(d: &Difference) -> String {
 impl Host {
     fn of(c: &Comparison) -> Host {
         let o = &c.outcome;
-        Host { caches: o.caches, frames: o.host_frames, vm: o.vm, nested_levels: o.nested_levels }
+        Host { caches: o.caches, frames: o.host_frames, nested_levels: o.nested_levels }
     }
 
     fn differs(&self, now: &Host) -> Option<String> {
         let option = match () {
             () if self.caches != now.caches => "--caches",
             () if self.frames != now.frames => "--host-frames",
-            () if self.vm != now.vm => "--vm",
             () if self.nested_levels != now.nested_levels => "--nested-levels",
             () => return None,
         };

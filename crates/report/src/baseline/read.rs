@@ -5,7 +5,7 @@ use super::{Baseline, Host, LEAST_SHARE, Place, PlaceNames, Places, is_judged};
 use crate::diff::{MOST, ReadError, Side, form_error};
 use crate::{Comparison, RenderError, json};
 use bifold_attribute::View;
-use bifold_model::{CacheFacts, Costs, Frames, VmState};
+use bifold_model::{CacheFacts, Costs, Frames};
 use serde::Deserialize;
 
 #[derive(Deserialize)]
@@ -20,8 +20,6 @@ struct Outcome {
     caches: Option<CacheFacts>,
     #[serde(default)]
     host_frames: Frames,
-    #[serde(default = "VmState::of_older", alias = "backed")]
-    vm: VmState,
     nested_levels: Option<u8>,
 }
 
@@ -54,7 +52,7 @@ impl Baseline {
             field: field.into(),
             why: why.into(),
         };
-        if side.schema != json::SCHEMA {
+        if !json::SCHEMAS.contains(&side.schema.as_str()) {
             return Err(value("runs", "are of `compare --runs`, and a baseline is of one run"));
         }
         let document = serde_json::from_slice(bytes);
@@ -62,7 +60,6 @@ impl Baseline {
         let host = Host {
             caches: outcome.caches,
             frames: outcome.host_frames,
-            vm: outcome.vm,
             nested_levels: outcome.nested_levels.unwrap_or(4),
         };
         let places = places.map(|w| {

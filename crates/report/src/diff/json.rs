@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! The JSON document of a diff; `schema/diff-1.json` is its schema.
+//! The JSON document of a diff; `schema/diff-2.json` is its schema.
 
 use super::{Change, Diff, Difference, Kind, Made, Side, made, text};
 use crate::json::{OfConfig, pretty};
@@ -7,7 +7,7 @@ use crate::{Partial, RenderError};
 use serde::Serialize;
 
 /// Name and version of the document's schema.
-const SCHEMA: &str = "bifold.diff/1";
+const SCHEMA: &str = "bifold.diff/2";
 
 #[derive(Serialize)]
 struct Document<'a> {
@@ -19,6 +19,7 @@ struct Document<'a> {
     warnings: Vec<String>,
     verdict: String,
     same: bool,
+    ideal: Ideal,
     configs: Vec<OfConfig>,
     exits: Vec<OfExit>,
 }
@@ -33,6 +34,13 @@ struct OfSide<'a> {
     made: &'a Made,
 }
 
+/// The ideal runs.
+#[derive(Serialize)]
+struct Ideal {
+    instructions: Change,
+    seconds: Change,
+}
+
 #[derive(Serialize)]
 struct OfExit {
     config: String,
@@ -44,6 +52,7 @@ struct OfExit {
 pub(super) fn render(d: &Diff) -> Result<String, RenderError> {
     let configs = d.configs.iter().map(|c| OfConfig::new(c.config, &c.figures, &c.counters));
     let exits = d.exits().into_iter();
+    let (instructions, seconds) = d.ideal();
     let document = Document {
         schema: SCHEMA,
         bifold: env!("CARGO_PKG_VERSION"),
@@ -53,6 +62,7 @@ pub(super) fn render(d: &Diff) -> Result<String, RenderError> {
         warnings: d.warnings(),
         verdict: text::verdict(d),
         same: d.same(),
+        ideal: Ideal { instructions, seconds },
         configs: configs.collect::<Result<_, _>>()?,
         exits: exits
             .map(|(config, reason, change)| OfExit { config: config.name(), reason, change })

@@ -2,6 +2,7 @@
 //! How a result was made: program, guest, hardware profile and versions, as words to be compared.
 
 use crate::{Comparison, Guest};
+use bifold_model::VmState;
 use serde::Serialize;
 use std::path::Path;
 
@@ -30,6 +31,8 @@ pub struct Made {
     pub interval_cycles: u64,
     /// Hash of the events, of the first run.
     pub input_hash: String,
+    /// State of the VM when the program began.
+    pub vm: VmState,
     /// The guest; none for a generator.
     pub guest: Option<Guest>,
 }
@@ -60,6 +63,7 @@ impl Made {
             seed: o.seed,
             interval_cycles: o.interval_cycles,
             input_hash: o.input_hash.clone(),
+            vm: o.vm,
             guest: c.meta.guest.clone(),
         }
     }
@@ -79,6 +83,7 @@ impl Made {
             ("assumed CPI", self.base_cpi.to_string()),
             ("seed", self.seed.to_string()),
             ("interval", format!("{} cycles", self.interval_cycles)),
+            ("VM", self.vm.name().to_string()),
             ("Bifold", self.bifold.clone()),
         ];
         let unknown = || "not known".to_string();
@@ -142,7 +147,7 @@ pub(super) fn warnings(a: &Made, b: &Made) -> Vec<String> {
     }
     if a.frequency_hz != b.frequency_hz || a.base_cpi != b.base_cpi {
         out.push(
-            "percentages are not comparable, because clock or CPI differ; extra cycles per 1000 instructions are"
+            "times and percentages are not comparable, because clock or CPI differ; extra cycles per 1000 instructions are"
                 .into(),
         );
     }

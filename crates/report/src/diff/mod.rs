@@ -253,6 +253,17 @@ impl Diff {
         self.configs.iter().all(|c| c.counters.iter().chain(&c.figures).all(even))
     }
 
+    /// The ideal runs: instructions, and time in seconds.
+    pub(crate) fn ideal(&self) -> (Change, Change) {
+        let of = |side: &Side, get: fn(&Sample, &Made) -> f64| -> Vec<f64> {
+            side.runs.iter().filter_map(|run| Some(get(&run.first()?.sample, &side.made))).collect()
+        };
+        let change = |get| Change::of(&of(&self.a, get), &of(&self.b, get)).expect("both sides have runs");
+        let seconds =
+            |s: &Sample, made: &Made| s.ideal_cycles(made.base_cpi) / made.frequency_hz.max(1) as f64;
+        (change(|s, _| s.instructions as f64), change(seconds))
+    }
+
     /// Every figure with its changes by configuration.
     pub(crate) fn figure(&self, name: &str) -> Option<(&'static Figure, Vec<(Config, Change)>)> {
         let i = Figures::ALL.iter().position(|f| f.name == name)?;

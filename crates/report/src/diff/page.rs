@@ -5,13 +5,13 @@ use super::{Diff, made, text};
 use crate::{Page, PageTable};
 
 pub(super) fn page(d: &Diff) -> Page {
-    let mut tables = text::tables(d);
+    let (mut tables, mut texts) = (text::tables(d), Vec::new());
     if let Some(first) = tables.first_mut() {
         first.notes = text::notes(d);
     }
     let differs = made::differences(&d.a.made, &d.b.made);
     if !differs.is_empty() {
-        tables.push(PageTable {
+        texts.push(PageTable {
             title: "Differences in how the results were made".into(),
             head: ["property", "A", "B"].map(String::from).into(),
             rows: differs.into_iter().map(|x| vec![x.what.into(), x.a, x.b]).collect(),
@@ -34,6 +34,7 @@ pub(super) fn page(d: &Diff) -> Page {
             fact("profile of B", &d.b.made.profile),
         ],
         tables,
+        texts,
         ..Page::default()
     }
 }

@@ -2,13 +2,13 @@
 //! Reads results: the JSON of `bifold compare --format json`, of one run or of several.
 //!
 //! A diff keeps the totals and the facts of how they were made. Figures are recomputed from the totals,
-//! so both sides follow one definition. Fields of a later Bifold are ignored. A counter that an earlier
-//! Bifold lacked counts as 0, and the diff says so.
+//! so both sides follow one definition, and documents of version 1 of the schemas are read as those of version 2. Fields of a later
+//! Bifold are ignored. A counter that an earlier Bifold lacked counts as 0, and the diff says so.
 
 use super::{Kind, Made, Side, Total, made};
 use crate::{Core, Figures, Guest, Input, Partial};
 use bifold_mmu::PageSize;
-use bifold_model::{CacheError, CacheFacts, Config, Paging, Sample};
+use bifold_model::{CacheError, CacheFacts, Config, Paging, Sample, VmState};
 use serde::Deserialize;
 use serde::de::{Deserializer, IgnoredAny, MapAccess, Visitor};
 use std::fmt;
@@ -101,6 +101,8 @@ struct Body {
     seed: u64,
     config_hash: String,
     input_hash: String,
+    #[serde(default = "VmState::of_older", alias = "backed")]
+    vm: VmState,
     interval_cycles: u64,
     configs: Vec<OfConfig>,
 }
@@ -166,8 +168,8 @@ impl Side {
         let schema = schema(path, bytes)?;
         let form = |e: serde_json::Error| form_error(path, &schema, &e);
         let documents = match schema.as_str() {
-            crate::json::SCHEMA => vec![serde_json::from_slice(bytes).map_err(form)?],
-            crate::runs::SCHEMA => {
+            schema if crate::json::SCHEMAS.contains(&schema) => vec![serde_json::from_slice(bytes).map_err(form)?],
+            crate::runs::SCHEMA | "bifold.runs/1" => {
                 let document: RunsDocument = serde_json::from_slice(bytes).map_err(form)?;
                 document.runs
             }
@@ -299,6 +301,7 @@ impl Reading<'_> {
             seed: o.seed,
             interval_cycles: o.interval_cycles,
             input_hash: clean(&o.input_hash),
+            vm: o.vm,
             guest,
         }
     }

@@ -3,7 +3,7 @@
 
 use super::{Change, Diff, Kind, Side, made};
 use crate::PageTable;
-use crate::text::{decimals, fine_decimals, fixed, grouped, number, wrapped_to};
+use crate::text::{TimeUnit, fine_decimals, fixed, grouped, less_or_more, signed, wrapped_to};
 use crate::text_table::table;
 use bifold_model::{Config, Paging};
 
@@ -14,7 +14,7 @@ const INDENT: usize = 9;
 /// Most rows of exits that changed.
 const MOST_EXITS: usize = 12;
 
-/// Figures of the table with their names. Only JSON has the overheads at half and double CPI, which are
+/// Figures of the second table with their names. Only JSON has the overheads at half and double CPI, which are
 /// twice and half the overhead.
 const FIGURES: [(&str, &str); 7] = [
     ("overhead_percent", "overhead %"),
@@ -89,9 +89,9 @@ fn spread(d: &Diff) -> bool {
     d.a.runs() > 1 && d.b.runs() > 1
 }
 
-/// Overheads, then every figure, then exits that changed.
+/// Predicted times, then every figure, then exits that changed.
 pub(super) fn tables(d: &Diff) -> Vec<PageTable> {
-    let mut out = vec![overheads(d), figures(d)];
+    let mut out = vec![times(d), figures(d)];
     out.extend(exits(d));
     out
 }
@@ -115,36 +115,39 @@ fn cells(d: &Diff, c: &Change, places: usize) -> Vec<String> {
     out
 }
 
-/// A number with its sign, plus or minus; a difference that rounds to 0 has no sign.
-fn signed(v: f64, places: usize) -> String {
-    let text = fixed(v.abs(), places);
-    match text.chars().any(|c| ('1'..='9').contains(&c)) {
-        false => text,
-        true => format!("{}{text}", if v < 0.0 { '-' } else { '+' }),
-    }
-}
-
-fn overheads(d: &Diff) -> PageTable {
-    let (_, rows) = d.figure("overhead_percent").expect("the overhead is a figure");
-    let largest = rows.iter().map(|(_, c)| c.a.mean.max(c.b.mean)).fold(0.0, f64::max);
+/// The predicted times in one unit.
+fn times(d: &Diff) -> PageTable {
+    let (_, rows) = d.figure("seconds").expect("the time is a figure");
+    let unit = unit(&rows);
     let row = |(config, c): &(Config, Change)| {
-        [config.name()].into_iter().chain(cells(d, c, decimals(largest))).collect()
+        let mut cells = cells(d, c, 1);
+        let texts = [unit.number(c.a.mean), unit.number(c.b.mean), unit.difference(c.difference)];
+        cells[..3].clone_from_slice(&texts);
+        if let (Some(cell), Some(half)) = (cells.get_mut(4), c.ci95) {
+            *cell = unit.number(half);
+        }
+        if let Some(percent) = c.percent {
+            cells[3] = signed(percent, 2);
+        }
+        [config.name()].into_iter().chain(cells).collect()
     };
-    let mut head = tail_head(d);
-    head[2] = "B - A\npoints";
-    let first = "overhead %";
+    let mut head: Vec<String> = tail_head(d).into_iter().map(String::from).collect();
+    head[2] = format!("B - A\n{}", unit.name);
     PageTable {
-        title: "Overhead".into(),
-        head: [first].into_iter().chain(head).map(String::from).collect(),
+        title: "Predicted time".into(),
+        head: [format!("time, {}", unit.name)].into_iter().chain(head).collect(),
         rows: rows.iter().map(row).collect(),
         notes: Vec::new(),
     }
 }
 
-/// Every figure, with its configurations in rows below each other.
+fn unit(rows: &[(Config, Change)]) -> TimeUnit {
+    TimeUnit::of(rows.iter().flat_map(|(_, c)| [c.a.mean, c.b.mean]))
+}
+
 fn figures(d: &Diff) -> PageTable {
     let mut rows = Vec::new();
-    for (name, words) in &FIGURES[1..] {
+    for (name, words) in &FIGURES {
         let Some((_, of_figure)) = d.figure(name) else { continue };
         let largest = of_figure.iter().map(|(_, c)| c.a.mean.max(c.b.mean)).fold(0.0, f64::max);
         let shown = of_figure.iter().filter(|(_, c)| c.a.max != 0.0 || c.b.max != 0.0);
@@ -186,37 +189,65 @@ pub(super) fn verdict(d: &Diff) -> String {
     if d.same() {
         return "A and B agree in every counter.".into();
     }
-    let (_, rows) = d.figure("overhead_percent").expect("the overhead is a figure");
+    let (_, rows) = d.figure("seconds").expect("the time is a figure");
+    let percent = |c: &Change| c.percent.unwrap_or(0.0);
     let guests: Vec<&(Config, Change)> = rows.iter().filter(|(c, _)| c.mode != Paging::Native).collect();
-    let Some((config, c)) =
-        guests.iter().copied().max_by(|x, y| x.1.difference.abs().total_cmp(&y.1.difference.abs()))
-    else {
-        return format!(
-            "The overhead of native changed by {} percentage points.",
-            signed(rows[0].1.difference, 2)
-        );
+    let shown = if guests.is_empty() { rows.iter().collect() } else { guests.clone() };
+    let by_size = |x: &&&(Config, Change), y: &&&(Config, Change)| {
+        percent(&x.1).abs().total_cmp(&percent(&y.1).abs())
     };
-    let beyond = match c.beyond_spread {
+    let Some((config, most)) = shown.iter().max_by(by_size).copied() else { return String::new() };
+    let unit = unit(&rows);
+    let beyond = match most.beyond_spread {
         Some(true) => ", which is more than the runs' spread",
         Some(false) => ", which is within the runs' spread",
         None => "",
     };
-    let mut out = format!(
-        "The overhead changed most in {}: from {} % to {} %, {} percentage points{beyond}.",
-        config.name(),
-        number(c.a.mean),
-        number(c.b.mean),
-        signed(c.difference, 2),
-    );
+    let mut out = match percent(most) {
+        p if p == 0.0 => "B takes the same time as A in every configuration.".to_string(),
+        p => format!(
+            "B takes {} than A in {}: {} in place of {}{beyond}.",
+            less_or_more(p),
+            config.name(),
+            unit.text(most.b.mean),
+            unit.text(most.a.mean),
+        ),
+    };
+    let other_way = |x: &&&(Config, Change)| percent(&x.1) * percent(most) < 0.0;
+    if let Some((config, c)) = shown.iter().filter(other_way).max_by(by_size) {
+        out += &format!(" In {}, it takes {}.", config.name(), less_or_more(percent(c)));
+    }
     let best = |get: fn(&Change) -> f64| {
         guests.iter().min_by(|x, y| get(&x.1).total_cmp(&get(&y.1))).map(|(config, _)| config.name())
     };
     if let (Some(a), Some(b)) = (best(|c| c.a.mean), best(|c| c.b.mean)) {
         if a == b {
-            out += &format!(" Under a hypervisor, {a} is cheapest in both.");
+            out += &format!(" Under a hypervisor, {a} is fastest in both.");
         } else {
-            out += &format!(" Under a hypervisor, {a} is cheapest in A and {b} in B.");
+            out += &format!(" Under a hypervisor, {a} is fastest in A and {b} in B.");
         }
     }
-    out
+    out + &ideal(d)
+}
+
+/// How the ideal runs differ; nothing where they do not.
+fn ideal(d: &Diff) -> String {
+    let (instructions, seconds) = d.ideal();
+    if instructions.difference == 0.0 && seconds.difference == 0.0 {
+        return String::new();
+    }
+    let whole = |v: f64| grouped(v.round() as u64);
+    let percent = instructions.percent.unwrap_or(0.0);
+    let executes = match instructions.difference {
+        0.0 => "B executes as many instructions as A".to_string(),
+        n => format!(
+            "B executes {} % {} instructions ({} in place of {})",
+            fixed(percent.abs(), if percent.abs() < 0.095 { 4 } else { 2 }),
+            if n < 0.0 { "fewer" } else { "more" },
+            whole(instructions.b.mean),
+            whole(instructions.a.mean)
+        ),
+    };
+    let takes = less_or_more(seconds.percent.unwrap_or(0.0));
+    format!(" The ideal runs differ, so compare times and not overheads: {executes}, and takes {takes} without walks and exits.")
 }

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! The JSON document of several runs, with their spread; `schema/runs-1.json` is its schema. Each run in the
-//! document follows `schema/compare-1.json`.
+//! The JSON document of several runs, with their spread; `schema/runs-2.json` is its schema. Each run in the
+//! document follows `schema/compare-2.json`.
 
 use super::{Outlier, Runs};
 use crate::json::{self, OfConfig};
@@ -10,7 +10,7 @@ use bifold_trace::CommandExit;
 use serde::Serialize;
 
 /// Name and version of the document's schema.
-pub(crate) const SCHEMA: &str = "bifold.runs/1";
+pub(crate) const SCHEMA: &str = "bifold.runs/2";
 
 #[derive(Serialize)]
 struct Document<'a, R: Serialize> {

@@ -31,9 +31,9 @@ pub struct Runs {
 pub struct Outlier {
     /// The run, from 1.
     pub run: usize,
-    /// The configuration whose overhead it is; none for the number of instructions.
+    /// The configuration whose time it is; none for the number of instructions.
     pub config: Option<String>,
-    /// `overhead_percent` or `instructions`.
+    /// `seconds` or `instructions`.
     pub figure: &'static str,
     /// The run's value.
     pub value: f64,
@@ -51,6 +51,14 @@ pub(crate) struct Row {
     pub figures: Vec<Spread>,
     /// Spreads in the order of [`Sample::COUNTERS`].
     pub counters: Vec<Spread>,
+}
+
+impl Row {
+    /// The spread of a figure.
+    pub fn figure(&self, name: &str) -> &Spread {
+        let at = Figures::ALL.iter().position(|f| f.name == name);
+        &self.figures[at.expect("the name of a figure")]
+    }
 }
 
 impl Runs {
@@ -135,7 +143,7 @@ impl Runs {
         (parts.len() > 1).then(|| format!("the runs ended differently: {}", parts.join("; ")))
     }
 
-    /// Overheads and numbers of instructions that are outliers by [`OUTLIER_RULE`](crate::spread::OUTLIER_RULE),
+    /// Predicted times and numbers of instructions that are outliers by [`OUTLIER_RULE`](crate::spread::OUTLIER_RULE),
     /// in the order of the runs, farthest first.
     pub fn outliers(&self) -> Vec<Outlier> {
         let runs: Vec<&Comparison> = self.whole().collect();
@@ -154,8 +162,8 @@ impl Runs {
         let instructions = |c: &Comparison| c.outcome.configs.first().map(|o| o.total.instructions as f64);
         look(None, "instructions", runs.iter().filter_map(|c| instructions(c)).collect());
         for config in configs(&runs) {
-            let overheads = of_config(&runs, config, |c, o| Figures::of(&c.outcome, o).overhead_percent);
-            look(Some(config), "overhead_percent", overheads);
+            let times = of_config(&runs, config, |c, o| Figures::of(&c.outcome, o).seconds);
+            look(Some(config), "seconds", times);
         }
         out.sort_by(|a, b| a.run.cmp(&b.run).then(b.deviations.total_cmp(&a.deviations)));
         out
@@ -175,11 +183,11 @@ impl Runs {
         configs(&runs).into_iter().map(row).collect()
     }
 
-    /// The configuration under a hypervisor that is cheapest in most runs, with the number of these runs.
+    /// The configuration under a hypervisor that is fastest in most runs, with the number of these runs.
     pub(crate) fn cheapest(&self) -> Option<(Config, usize)> {
         let runs: Vec<&Comparison> = self.whole().collect();
         let best = |c: &&Comparison| {
-            let cost = |o: &&bifold_model::ConfigOutcome| Figures::of(&c.outcome, o).overhead_percent;
+            let cost = |o: &&bifold_model::ConfigOutcome| Figures::of(&c.outcome, o).seconds;
             let guests = c.outcome.configs.iter().filter(|o| o.config.mode != Paging::Native);
             guests.min_by(|a, b| cost(a).total_cmp(&cost(b))).map(|o| o.config)
         };

@@ -1,18 +1,18 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! Tables of several runs, for terminals and for the report: the mean of each figure with its standard
-//! deviation, and the interval of the mean overhead.
+//! deviation, and the interval of the mean predicted time.
 
 use super::{Row, Runs, numbers, table};
 use crate::spread::{FEWEST_FOR_OUTLIERS, OUTLIER_RULE};
-use crate::text::{fine_decimals, fixed, grouped, number};
+use crate::text::{TimeUnit, fine_decimals, fixed, grouped};
 use crate::text_table::{self, labelled};
-use crate::{Comparison, Figures, PageTable, Show, Spread, verdict};
+use crate::{Comparison, PageTable, Show, Spread, verdict};
 use bifold_model::Sample;
 
-/// Columns by the names of their figures. Only JSON has the overheads at half and double CPI, which are
+/// Columns after the time, by the names of their figures. Only JSON has the overheads at half and double CPI, which are
 /// twice and half the overhead.
 const COLUMNS: [(&str, &str); 7] = [
-    ("overhead_percent", "overhead\n%"),
+    ("overhead_percent", "over-\nhead %"),
     ("walk_percent", "walks\n%"),
     ("vmm_percent", "VMM\n%"),
     ("extra_cycles_per_1000", "extra cycles\n/1000 instr."),
@@ -90,14 +90,15 @@ fn outlier_lines(r: &Runs) -> Vec<String> {
     let all = r.outliers();
     let mut runs: Vec<usize> = all.iter().map(|o| o.run).collect();
     runs.dedup();
+    let unit = unit(&r.rows());
     let line = |run: usize| {
         let of_run: Vec<_> = all.iter().filter(|o| o.run == run).collect();
         let o = of_run[0];
         let value = |v: f64| match &o.config {
-            Some(_) => format!("{} %", number(v)),
+            Some(_) => unit.text(v),
             None => grouped(v.round() as u64),
         };
-        let what = o.config.as_ref().map_or("instructions".into(), |c| format!("overhead of {c}"));
+        let what = o.config.as_ref().map_or("instructions".into(), |c| format!("time of {c}"));
         let more = match of_run.len() {
             1 => String::new(),
             n => format!(
@@ -124,13 +125,19 @@ pub(crate) fn verdict(r: &Runs) -> String {
     }
     let Some((best, wins)) = r.cheapest() else { return verdict::verdict(&r.runs[0]) };
     let rows = r.rows();
-    let overhead = |row: &Row| row.figures[0];
-    let Some(own) = rows.iter().find(|row| row.config == best).map(overhead) else { return String::new() };
+    let Some(own) = rows.iter().find(|row| row.config == best) else { return String::new() };
+    let (own, unit) = (own.figure("seconds"), unit(&rows));
     let runs = if wins == n { format!("all {n} runs") } else { format!("{wins} of {n} runs") };
-    let name = best.name();
-    let at =
-        format!("{} % on average (95 % interval ±{})", number(own.mean), number(own.ci95.unwrap_or(0.0)));
-    format!("Under a hypervisor, {name} is cheapest in {runs}: overhead {at}.")
+    let (mean, half) = (unit.text(own.mean), unit.text(own.ci95.unwrap_or(0.0)));
+    format!(
+        "Under a hypervisor, {} is fastest in {runs}: {mean} on average (95 % interval ±{half}).",
+        best.name()
+    )
+}
+
+/// The unit of all predicted times.
+fn unit(rows: &[Row]) -> TimeUnit {
+    TimeUnit::of(rows.iter().map(|row| row.figure("seconds").max))
 }
 
 /// The self-checks of all runs in one line.
@@ -166,7 +173,7 @@ pub(crate) fn page_tables(r: &Runs) -> Vec<PageTable> {
 
 fn tables(r: &Runs, with_exits: bool) -> Vec<PageTable> {
     let (rows, n) = (r.rows(), r.whole().count());
-    let mut out = vec![means(&rows, n), overheads(r, &rows)];
+    let mut out = vec![means(&rows, n), times(r, &rows)];
     out.extend(exits(&rows).filter(|_| with_exits));
     out
 }
@@ -175,15 +182,20 @@ fn tables(r: &Runs, with_exits: bool) -> Vec<PageTable> {
 fn means(rows: &[Row], n: usize) -> PageTable {
     let mut cells: Vec<Vec<String>> =
         rows.iter().map(|row| vec![format!("{}\n", row.config.name())]).collect();
+    let unit = unit(rows);
+    for (row, of) in cells.iter_mut().zip(rows) {
+        let s = of.figure("seconds");
+        row.push(format!("{}\n±{}", unit.number(s.mean), unit.number(s.sd.unwrap_or(0.0))));
+    }
     for (name, _) in COLUMNS {
-        let i = Figures::ALL.iter().position(|f| f.name == name).expect("a column is a figure");
-        let places = fine_decimals(rows.iter().map(|row| row.figures[i].max).fold(0.0, f64::max));
+        let places = fine_decimals(rows.iter().map(|row| row.figure(name).max).fold(0.0, f64::max));
         for (row, of) in cells.iter_mut().zip(rows) {
-            let s = &of.figures[i];
+            let s = of.figure(name);
             row.push(format!("{}\n±{}", fixed(s.mean, places), fixed(s.sd.unwrap_or(0.0), places)));
         }
     }
-    let head = ["mean\n± SD"].into_iter().chain(COLUMNS.map(|(_, head)| head));
+    let time = format!("time\n{}", unit.name);
+    let head = ["mean\n± SD", &time].into_iter().chain(COLUMNS.map(|(_, head)| head));
     PageTable {
         title: format!("Mean and standard deviation of {n} runs"),
         head: head.map(String::from).collect(),
@@ -192,35 +204,28 @@ fn means(rows: &[Row], n: usize) -> PageTable {
     }
 }
 
-/// Mean, interval and range of the overhead.
-fn overheads(r: &Runs, rows: &[Row]) -> PageTable {
-    let outliers = r.outliers();
+/// Mean, interval and range of the predicted time.
+fn times(r: &Runs, rows: &[Row]) -> PageTable {
+    let (outliers, unit) = (r.outliers(), unit(rows));
     let row = |row: &Row| {
-        let (s, name) = (&row.figures[0], row.config.name());
+        let (s, name) = (row.figure("seconds"), row.config.name());
         // Three digits of the spread, so that a small spread differs from none.
-        let sd = s.sd.unwrap_or(0.0);
+        let sd = s.sd.unwrap_or(0.0) * unit.per_second;
         let digits = if sd > 0.0 { (2.0 - sd.log10().floor()).clamp(2.0, 6.0) as usize } else { 2 };
         let half = s.ci95.unwrap_or(0.0);
-        let text = |v: f64| fixed(v, digits);
+        let text = |seconds: f64| fixed(seconds * unit.per_second, digits);
         let far: Vec<usize> =
             outliers.iter().filter(|o| o.config.as_ref() == Some(&name)).map(|o| o.run).collect();
         let interval = format!("{} .. {}", text(s.mean - half), text(s.mean + half));
         let far = if far.is_empty() { "-".into() } else { numbers(&far) };
-        vec![name, text(s.mean), interval, text(sd), text(s.median), text(s.min), text(s.max), far]
+        vec![name, text(s.mean), interval, fixed(sd, digits), text(s.median), text(s.min), text(s.max), far]
     };
-    let head = [
-        "overhead of\nconfiguration",
-        "mean\n%",
-        "95 % interval\nof the mean, %",
-        "SD\npoints",
-        "median\n%",
-        "min\n%",
-        "max\n%",
-        "outlier\nruns",
-    ];
+    let of = |head: &str| format!("{head}\n{}", unit.name);
+    let interval = format!("95 % interval\nof the mean, {}", unit.name);
+    let head = ["predicted time of\nconfiguration".into(), of("mean"), interval, of("SD"), of("median"), of("min"), of("max")];
     PageTable {
-        title: "Overhead over the runs".into(),
-        head: head.map(String::from).into(),
+        title: "Predicted time over the runs".into(),
+        head: head.into_iter().chain(["outlier\nruns".into()]).collect(),
         rows: rows.iter().map(row).collect(),
         notes: Vec::new(),
     }

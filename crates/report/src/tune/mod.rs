@@ -8,16 +8,18 @@ mod how;
 mod text;
 
 use crate::Comparison;
-use crate::figures::{at_overlaps, error_cycles};
-use bifold_model::{Placed, Placement};
+use crate::figures::{Core, error_cycles, times};
+use crate::verdict::equal;
+use bifold_model::{Config, ConfigOutcome, Placed, Placement, VmState};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeSet;
 
-/// A further change has to gain so much, in percent of the time now.
-const PAYS: f64 = 0.1;
+/// What gains less than this, in percent of the time now, is not worth a change. A change beside others has to gain as much on top
+/// of theirs.
+pub const WORTH_PERCENT: f64 = 1.0;
 
-/// Settings of a guest and of the program's allocator.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+/// Settings of a guest and of the program.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Setting {
     /// Transparent huge pages: `always`, `madvise` or `never`.
     pub thp: String,
@@ -25,6 +27,9 @@ pub struct Setting {
     pub malloc: u8,
     /// Whether the kernel isolates its page tables.
     pub kpti: bool,
+    /// Axes of the user's own with their values.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub own: Vec<(String, String)>,
 }
 
 /// One configuration in one run.
@@ -37,7 +42,9 @@ pub struct Cost {
     pub placement: Option<Placement>,
     /// Predicted time of the program, in cycles: the ideal run and all that is beyond it.
     pub cycles: f64,
-    /// The same if the core hid no wait, and if it hid all that it can; without data caches, at half and at double the assumed
+    /// The part of the ideal run.
+    pub ideal_cycles: f64,
+    /// The predicted time if the core hid no wait, and if it hid all that it can; without data caches, at double and at half the assumed
     /// cycles per instruction.
     pub ends_cycles: [f64; 2],
     /// Half the width of the 95 % interval around the predicted time, from the sample of lines and of windows.
@@ -46,7 +53,8 @@ pub struct Cost {
     pub walk_cycles: f64,
     /// The part in exits.
     pub exit_cycles: f64,
-    /// Host memory that backs the guest's at the end.
+    /// Host memory that backs the guest's at the end; 0 where that is not counted: in a long-lived VM, all memory is backed, and a
+    /// region counts its own first touches alone.
     pub backed_bytes: u64,
 }
 
@@ -59,10 +67,12 @@ pub struct Tried {
     pub seconds: f64,
     /// The configurations that were modelled.
     pub costs: Vec<Cost>,
+    /// Memory that the program touched, by the guest's page faults.
+    pub touched_bytes: u64,
 }
 
 /// One change of what is set now.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Change {
     /// 4 KB host pages.
@@ -75,6 +85,24 @@ pub enum Change {
     Nested,
     /// Shadow paging.
     Shadow,
+    /// 4 KB pages of the inner hypervisor, where the guest runs within a guest.
+    Inner4k,
+    /// 2 MB pages of the inner hypervisor.
+    Inner2m,
+    /// 1 GB pages of the inner hypervisor.
+    Inner1g,
+    /// 4 KB pages of the outer host.
+    Outer4k,
+    /// 2 MB pages of the outer host.
+    Outer2m,
+    /// 1 GB pages of the outer host.
+    Outer1g,
+    /// Nested paging of the inner hypervisor.
+    InnerNested,
+    /// Shadow paging of the inner hypervisor.
+    InnerShadow,
+    /// PVM as the inner hypervisor.
+    Pvm,
     /// Transparent huge pages always, in the guest.
     ThpAlways,
     /// Transparent huge pages where programs ask for them.
@@ -99,6 +127,9 @@ pub enum Change {
     Interleave,
     /// All memory on one node.
     OneNode,
+    /// A value of an axis of the user's own: `NAME=VALUE`.
+    #[serde(untagged)]
+    Own(String),
 }
 
 /// Changes that gain together, or lose.
@@ -106,7 +137,8 @@ pub enum Change {
 pub struct Advice {
     /// The changes.
     pub changes: Vec<Change>,
-    /// The guest's setting with them.
+    /// The guest's setting with them; absent where the run had no guest.
+    #[serde(skip_serializing_if = "Setting::is_unknown")]
     pub setting: Setting,
     /// The configuration with them.
     pub config: String,
@@ -138,47 +170,51 @@ pub struct Tuning {
     pub now_placement: Option<Placement>,
     /// Predicted seconds of now.
     pub now_seconds: f64,
-    /// Changes that pay, the largest gain first: each of an advice's changes gains beside its others.
+    /// Changes that gain at least [`WORTH_PERCENT`], the largest gain first: each of an advice's changes gains as much beside its
+    /// others.
     pub ranked: Vec<Advice>,
-    /// Single changes that do not pay.
+    /// Changes that would be ranked by their gain, and may lose: the band of the gain spans 0, or the assumed costs of exits cannot
+    /// decide between two paging modes of one run.
+    pub undecided: Vec<Advice>,
+    /// Single changes that gain less than [`WORTH_PERCENT`].
     pub no_gain: Vec<Advice>,
+    /// The largest gain of all that was tried, in percent of the time now; none if nothing was tried.
+    pub best_percent: Option<f64>,
     /// What was not tried, and why.
     pub skipped: Vec<String>,
 }
 
 impl Cost {
-    /// Costs of every configuration of a run, in a VM whose memory the host has backed before, or one that has just `started`. Where
-    /// placements were counted in cycles, of each configuration in each placement.
-    pub fn of(c: &Comparison, started: bool) -> Vec<Cost> {
-        let of = |o: &bifold_model::ConfigOutcome| {
-            let t = &o.total;
-            let ideal = t.ideal_cycles(c.outcome.base_cpi);
-            let first = if started { 0.0 } else { t.first_touch_cycles as f64 };
-            let cpi = c.outcome.base_cpi;
-            let at = |(extra, ideal): (f64, f64)| extra + ideal - first;
-            let ends = match &c.outcome.caches {
-                Some(f) => [(1.0, 1.0), (f.data_overlap, f.walk_overlap)]
-                    .map(|(data, walk)| at(at_overlaps(t, cpi, data, walk))),
-                None => [0.5, 2.0].map(|factor| at((t.extra_cycles() as f64, t.ideal_cycles(cpi * factor)))),
-            };
-            let local = Cost {
-                config: o.config.name(),
-                placement: None,
-                cycles: ideal + t.extra_cycles() as f64 - first,
-                ends_cycles: ends,
-                error_cycles: error_cycles(o),
-                walk_cycles: t.exposed_walk_cycles() as f64,
-                exit_cycles: t.vmm_cycles as f64 - first,
-                backed_bytes: (t.frames_backed << 12).saturating_add(t.huge_frames_backed << 21),
-            };
+    /// Costs of every configuration of a run. Where placements were counted in cycles, of each configuration in each placement.
+    pub fn of(c: &Comparison) -> Vec<Cost> {
+        let of = |o: &ConfigOutcome| {
+            let local = Cost::local(c, o);
             let placed: Vec<Cost> = o.placed.iter().filter_map(|p| local.placed(p)).collect();
             if placed.is_empty() { vec![local] } else { placed }
         };
         c.outcome.configs.iter().flat_map(of).collect()
     }
-}
 
-impl Cost {
+    /// The cost of a configuration whose memory is all local.
+    fn local(c: &Comparison, o: &ConfigOutcome) -> Cost {
+        let t = &o.total;
+        let [cycles, ends @ ..] = times(t, &Core::of(&c.outcome));
+        // A long-lived VM has all memory backed, and a region counts its own first touches alone.
+        let counted = c.outcome.vm != VmState::LongLived && c.outcome.before_region.is_none();
+        let backed = (t.frames_backed << 12).saturating_add(t.huge_frames_backed << 21);
+        Cost {
+            config: o.config.name(),
+            placement: None,
+            cycles,
+            ideal_cycles: t.ideal_cycles(c.outcome.base_cpi),
+            ends_cycles: ends,
+            error_cycles: error_cycles(o),
+            walk_cycles: t.exposed_walk_cycles() as f64,
+            exit_cycles: t.vmm_cycles as f64,
+            backed_bytes: if counted { backed } else { 0 },
+        }
+    }
+
     /// The cost in a placement, if the profile knows what remote memory costs. The band has the remote waits as stated: how much
     /// of them a core hides is part of the model of placements.
     fn placed(&self, p: &Placed) -> Option<Cost> {
@@ -200,6 +236,10 @@ impl Cost {
 }
 
 impl Setting {
+    fn is_unknown(&self) -> bool {
+        *self == Setting::default()
+    }
+
     /// What turns one setting into another.
     fn changes(&self, to: &Setting) -> Vec<Change> {
         let thp = (self.thp != to.thp).then_some(match to.thp.as_str() {
@@ -213,29 +253,76 @@ impl Setting {
             _ => Change::MallocHugetlb,
         });
         let kpti = (self.kpti != to.kpti).then_some(if to.kpti { Change::KptiOn } else { Change::KptiOff });
-        [thp, malloc, kpti].into_iter().flatten().collect()
+        let own = to.own.iter().filter(|value| !self.own.contains(value));
+        let own = own.map(|(axis, value)| Change::Own(format!("{axis}={value}")));
+        [thp, malloc, kpti].into_iter().flatten().chain(own).collect()
     }
 }
 
 impl Change {
-    fn is_host_page(self) -> bool {
-        matches!(self, Change::Host4k | Change::Host2m | Change::Host1g)
+    fn is_host_page(&self) -> bool {
+        use Change::*;
+        matches!(self, Host4k | Host2m | Host1g | Inner4k | Inner2m | Inner1g | Outer4k | Outer2m | Outer1g)
+    }
+}
+
+/// Configurations that can be chosen in place of each other: those of products, and apart from these the guests within guests.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Choice {
+    OneHypervisor,
+    Within,
+}
+
+impl Choice {
+    fn of(config: &str) -> Option<Choice> {
+        match Config::from_name(config)?.mode {
+            mode if mode.is_offered() => Some(Choice::OneHypervisor),
+            mode if mode.has_outer() => Some(Choice::Within),
+            _ => None,
+        }
+    }
+}
+
+/// The mode and the page sizes, the inner level's first, in a configuration's name: `nested-4k`, `pvm-2m-4k`. One size is that of
+/// all levels.
+fn parts(name: &str) -> (&str, [&str; 2]) {
+    let cut = |name: &'_ str| name.rfind('-').filter(|at| ["-4k", "-2m", "-1g"].contains(&&name[*at..]));
+    let Some(at) = cut(name) else { return (name, ["", ""]) };
+    let (rest, outer) = (&name[..at], &name[at + 1..]);
+    match cut(rest) {
+        Some(at) => (&rest[..at], [&rest[at + 1..], outer]),
+        None => (rest, [outer, outer]),
     }
 }
 
 /// What turns one configuration into another: `nested-4k` into `shadow-2m`.
 fn config_changes(from: &str, to: &str) -> Vec<Change> {
-    let parts = |name: &str| {
-        name.rsplit_once('-').map_or((name.to_string(), String::new()), |(a, b)| (a.into(), b.into()))
+    use Change::*;
+    let ((mode, [inner, outer]), (to_mode, [to_inner, to_outer])) = (parts(from), parts(to));
+    let sized = |size: &str, all: [Change; 3]| {
+        let [small, huge, giant] = all;
+        match size {
+            "4k" => small,
+            "1g" => giant,
+            _ => huge,
+        }
     };
-    let ((mode, size), (to_mode, to_size)) = (parts(from), parts(to));
-    let mode = (mode != to_mode).then_some(if to_mode == "shadow" { Change::Shadow } else { Change::Nested });
-    let size = (size != to_size).then_some(match to_size.as_str() {
-        "4k" => Change::Host4k,
-        "1g" => Change::Host1g,
-        _ => Change::Host2m,
+    let within = Choice::of(to) == Some(Choice::Within);
+    let (inner_sizes, outer_sizes) = ([Inner4k, Inner2m, Inner1g], [Outer4k, Outer2m, Outer1g]);
+    let sizes = if within {
+        let inner = (inner != to_inner).then(|| sized(to_inner, inner_sizes));
+        [inner, (outer != to_outer).then(|| sized(to_outer, outer_sizes))]
+    } else {
+        [(inner != to_inner).then(|| sized(to_inner, [Host4k, Host2m, Host1g])), None]
+    };
+    let mode = (mode != to_mode).then_some(match to_mode {
+        "shadow" => Shadow,
+        "shadow-on-nested" => InnerShadow,
+        "nested-on-nested" => InnerNested,
+        "pvm" => Pvm,
+        _ => Nested,
     });
-    [size, mode].into_iter().flatten().collect()
+    sizes.into_iter().flatten().chain(mode).collect()
 }
 
 /// What turns one placement into another.
@@ -267,16 +354,14 @@ impl Tuning {
         let base = first.costs.iter().find(|c| c.is_of(now.config, now.placement))?.clone();
         let advice = |t: &Tried, c: &Cost| {
             let percent = |was: f64, is: f64| 100.0 * (was - is) / base.cycles;
+            let changes = config_changes(now.config, &c.config).into_iter();
+            let changes = changes.chain(placement_change(now.placement, c.placement));
             let gain_percent = percent(base.cycles, c.cycles);
             // Both runs have the same end of the band: the core is one.
             let ends = [0, 1].map(|i| 100.0 * (1.0 - c.ends_cycles[i] / base.ends_cycles[i]));
             let error = 100.0 * f64::hypot(c.error_cycles, base.error_cycles) / base.cycles;
             Advice {
-                changes: config_changes(now.config, &c.config)
-                    .into_iter()
-                    .chain(placement_change(now.placement, c.placement))
-                    .chain(first.setting.changes(&t.setting))
-                    .collect(),
+                changes: changes.chain(first.setting.changes(&t.setting)).collect(),
                 setting: t.setting.clone(),
                 config: c.config.clone(),
                 placement: c.placement,
@@ -288,37 +373,85 @@ impl Tuning {
                 backed_bytes_more: c.backed_bytes as i64 - base.backed_bytes as i64,
             }
         };
-        let mut all: Vec<Advice> = tried
-            .iter()
-            .flat_map(|t| t.costs.iter().map(move |c| (t, c)))
-            .filter(|(_, c)| {
-                c.placement == now.placement || placement_change(now.placement, c.placement).is_some()
+        let choice = Choice::of(now.config);
+        let may = |c: &Cost| {
+            let placed = c.placement == now.placement || placement_change(now.placement, c.placement).is_some();
+            placed && (c.config == now.config || choice.is_some() && Choice::of(&c.config) == choice)
+        };
+        // The assumed costs of exits decide between the modes of one run, as they do in the verdict of `compare`.
+        let close = |t: &Tried, c: &Cost| {
+            let mode = parts(now.config).0 != parts(&c.config).0;
+            let extra = |c: &Cost| c.cycles - c.ideal_cycles;
+            mode && t.setting == first.setting && equal(extra(c), extra(&base), base.ideal_cycles)
+        };
+        let costs = tried.iter().flat_map(|t| t.costs.iter().map(move |c| (t, c))).filter(|(_, c)| may(c));
+        let mut all: Vec<(Advice, bool)> = costs
+            .map(|(t, c)| {
+                let advice = advice(t, c);
+                let decided = advice.low_percent > 0.0 && !close(t, c);
+                (advice, decided)
             })
-            .map(|(t, c)| advice(t, c))
+            .filter(|(a, _)| !a.changes.is_empty())
             .collect();
-        all.retain(|a| !a.changes.is_empty());
-        all.sort_by(|a, b| b.gain_percent.total_cmp(&a.gain_percent));
-        let set = |a: &Advice| a.changes.iter().copied().collect::<BTreeSet<_>>();
+        all.sort_by(|a, b| b.0.gain_percent.total_cmp(&a.0.gain_percent));
+        let set = |a: &Advice| a.changes.iter().cloned().collect::<BTreeSet<_>>();
         let fewer = |a: &Advice, b: &Advice| set(a).is_subset(&set(b)) && a.changes.len() < b.changes.len();
-        let pays = |a: &Advice| {
-            let least = a.gain_percent - PAYS;
-            least > 0.0 && all.iter().filter(|o| fewer(o, a)).all(|o| o.gain_percent < least)
+        // Larger host pages have to gain more than smaller ones: they are harder to get and keep.
+        let others = |a: &Advice| set(a).into_iter().filter(|c| !c.is_host_page()).collect::<Vec<_>>();
+        let smaller = |a: &Advice, b: &Advice| others(a) == others(b) && page_bytes(&a.config) < page_bytes(&b.config);
+        let known = || all.iter().filter(|(_, decided)| *decided).map(|(a, _)| a);
+        let worth = |a: &Advice| {
+            let least = a.gain_percent - WORTH_PERCENT;
+            least >= 0.0 && known().all(|o| !(fewer(o, a) || smaller(o, a)) || o.gain_percent < least)
         };
-        // Larger host pages that gain no more than smaller ones, and take more memory.
-        let guest = |a: &Advice| set(a).into_iter().filter(|c| !c.is_host_page()).collect::<Vec<_>>();
-        let smaller = |a: &Advice, o: &Advice| {
-            o.backed_bytes_more < a.backed_bytes_more
-                && o.gain_percent > a.gain_percent - PAYS
-                && guest(o) == guest(a)
+        let of = |ranked: bool| {
+            let found = all.iter().filter(|(a, decided)| *decided == ranked && worth(a));
+            found.map(|(a, _)| a.clone()).collect::<Vec<_>>()
         };
-        let pays = |a: &&Advice| pays(a) && !all.iter().any(|o| smaller(a, o));
-        let ranked: Vec<Advice> = all.iter().filter(pays).cloned().collect();
-        let alone = |a: &&Advice| a.changes.len() == 1 && a.gain_percent < PAYS && !ranked.contains(a);
-        let no_gain = all.iter().filter(alone).cloned().collect();
-        let now_seconds = base.cycles / frequency_hz.max(1) as f64;
-        let now_placement = now.placement;
-        Some(Tuning { ranked, no_gain, now: now.config.into(), now_placement, now_seconds, skipped, tried })
+        let alone = |a: &&Advice| a.changes.len() == 1 && a.gain_percent < WORTH_PERCENT;
+        Some(Tuning {
+            ranked: of(true),
+            undecided: of(false),
+            no_gain: all.iter().map(|(a, _)| a).filter(alone).cloned().collect(),
+            best_percent: all.first().map(|(a, _)| a.gain_percent),
+            now: now.config.into(),
+            now_placement: now.placement,
+            now_seconds: base.cycles / frequency_hz.max(1) as f64,
+            skipped,
+            tried,
+        })
     }
+
+    /// The rankings of one run: one among the modes and page sizes of products, and one among guests within guests. The first
+    /// configuration of each is that of now. None for a choice of which one configuration alone was modelled.
+    pub fn of_run(c: &Comparison) -> Vec<Tuning> {
+        let o = &c.outcome;
+        let guest = c.meta.guest.as_ref();
+        let setting = Setting {
+            thp: guest.and_then(|g| g.thp.clone()).unwrap_or_default(),
+            kpti: guest.and_then(|g| g.kpti).unwrap_or_default(),
+            ..Setting::default()
+        };
+        let ranking = |choice: Choice| {
+            let chosen = o.configs.iter().filter(|r| Choice::of(&r.config.name()) == Some(choice));
+            let costs: Vec<Cost> = chosen.map(|r| Cost::local(c, r)).collect();
+            let now = costs.first().filter(|_| costs.len() > 1)?.config.clone();
+            let tried = Tried { setting: setting.clone(), seconds: 0.0, costs, touched_bytes: 0 };
+            Tuning::new(vec![tried], &Now { config: &now, placement: None }, o.frequency_hz, Vec::new())
+        };
+        [Choice::OneHypervisor, Choice::Within].into_iter().filter_map(ranking).collect()
+    }
+}
+
+/// The sum of a configuration's page sizes over its levels, for an order.
+fn page_bytes(config: &str) -> u64 {
+    let bytes = |size: &str| match size {
+        "4k" => 4 << 10,
+        "2m" => 2 << 20,
+        "1g" => 1 << 30,
+        _ => 0,
+    };
+    parts(config).1.iter().map(|size| bytes(size)).sum()
 }
 
 #[cfg(test)]
@@ -326,7 +459,7 @@ mod tests {
     use super::*;
 
     fn setting(thp: &str, malloc: u8) -> Setting {
-        Setting { thp: thp.into(), malloc, kpti: false }
+        Setting { thp: thp.into(), malloc, ..Setting::default() }
     }
 
     const NOW: Now = Now { config: "nested-4k", placement: None };
@@ -364,13 +497,14 @@ mod tests {
             config: (*config).into(),
             placement: None,
             cycles: *cycles,
+            ideal_cycles: 20.0,
             ends_cycles: [*cycles * 0.99, *cycles * 1.01],
             error_cycles: 0.1,
             walk_cycles: 0.0,
             exit_cycles: 0.0,
             backed_bytes: 0,
         };
-        Tried { setting, seconds: 1.0, costs: costs.iter().map(cost).collect() }
+        Tried { setting, seconds: 1.0, costs: costs.iter().map(cost).collect(), touched_bytes: 0 }
     }
 
     #[test]
@@ -393,8 +527,8 @@ mod tests {
             run(setting("madvise", 0), &[("nested-4k", 100.0), ("nested-2m", 90.0), ("nested-1g", 89.95)]);
         huge.costs[2].backed_bytes = 1 << 30;
         let only = Tuning::new(vec![huge], &NOW, 100, Vec::new()).unwrap();
-        assert_eq!(only.ranked.iter().map(|a| a.changes[0]).collect::<Vec<_>>(), [Host2m]);
-        assert_eq!(t.no_gain.iter().map(|a| a.changes[0]).collect::<Vec<_>>(), [MallocThp]);
+        assert_eq!(only.ranked.iter().map(|a| a.changes[0].clone()).collect::<Vec<_>>(), [Host2m]);
+        assert_eq!(t.no_gain.iter().map(|a| a.changes[0].clone()).collect::<Vec<_>>(), [MallocThp]);
         assert_eq!(t.now_seconds, 1.0);
     }
 

@@ -1,16 +1,16 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! A ranking for a terminal, as JSON and as a page.
 
-use super::{Advice, Change, Tuning};
+use super::{Advice, Change, Setting, Tuning, WORTH_PERCENT};
 use crate::page::{PageBar, PageBars};
-use crate::text::{number, seconds};
+use crate::text::{TimeUnit, fixed, number, signed};
 use crate::text_table::{keyed_table, labelled};
 use crate::{Page, PageTable, RenderError};
-use serde_json::json;
+use serde_json::{Value, json};
 use std::collections::BTreeSet;
 
 /// Name of the document's schema.
-const SCHEMA: &str = "bifold.tune/1";
+const SCHEMA: &str = "bifold.tune/2";
 /// Most rows of the ranking.
 const MOST_ROWS: usize = 12;
 
@@ -21,82 +21,150 @@ impl Advice {
     }
 
     fn memory(&self) -> String {
-        let mib = self.backed_bytes_more as f64 / f64::from(1 << 20);
-        format!("{}{}", if mib < 0.0 { '-' } else { '+' }, number(mib.abs()))
+        signed(self.backed_bytes_more as f64 / f64::from(1 << 20), 2)
+    }
+
+    /// What the changes cost, memory included; none where none of them costs anything.
+    fn price(&self) -> Option<String> {
+        let prices = self.changes.iter().map(|c| c.how().price).filter(|price| *price != "none");
+        let mut prices: Vec<String> = prices.map(String::from).collect();
+        if self.backed_bytes_more != 0 {
+            let more = if self.backed_bytes_more > 0 { "more" } else { "less" };
+            let mib = self.backed_bytes_more.unsigned_abs() as f64 / f64::from(1 << 20);
+            prices.push(format!("the host backs {} MiB {more}", number(mib)));
+        }
+        (!prices.is_empty()).then(|| prices.join("; "))
+    }
+
+    /// The band of the gain.
+    fn band(&self) -> String {
+        format!("{} to {}", signed(self.low_percent, 2), signed(self.high_percent, 2))
     }
 }
 
-fn signed(v: f64) -> String {
-    let text = format!("{:.2}", v.abs());
-    if text.trim_matches(['0', '.']).is_empty() {
-        text
-    } else {
-        format!("{}{text}", if v < 0.0 { '-' } else { '+' })
+impl Setting {
+    /// The setting in words: `THP madvise, KPTI off`.
+    pub fn words(&self) -> String {
+        let kpti = format!("KPTI {}", if self.kpti { "on" } else { "off" });
+        let mut out = vec![format!("THP {}", self.thp), kpti];
+        out.extend((self.malloc > 0).then(|| format!("glibc.malloc.hugetlb={}", self.malloc)));
+        out.extend(self.own.iter().map(|(axis, value)| format!("{axis}={value}")));
+        out.join(", ")
     }
 }
 
 impl Tuning {
     /// The main result in one or two sentences.
     pub fn verdict(&self) -> String {
-        let Some(best) = self.ranked.first() else {
-            return "No change that was tried gains 0.1 % of the program's predicted time.".into();
-        };
+        match self.ranked.first() {
+            Some(best) => format!("{}: {}.", capital(&best.words()), self.gain(best)),
+            None => capital(&self.nothing()) + ".",
+        }
+    }
+
+    /// `5.45 % less time (4.90 to 6.10 %), 425.12 ms in place of 449.61 ms`.
+    fn gain(&self, a: &Advice) -> String {
+        let then = self.now_seconds * (1.0 - a.gain_percent / 100.0);
+        let unit = TimeUnit::of([self.now_seconds, then]);
         format!(
-            "{} would take {} % less time ({} to {}), {} in place of {}.",
-            capital(&best.words()),
-            signed(best.gain_percent).trim_start_matches('+'),
-            signed(best.low_percent),
-            signed(best.high_percent),
-            seconds(self.now_seconds * (1.0 - best.gain_percent / 100.0)),
-            seconds(self.now_seconds),
+            "{} % less time ({} to {} %), {} in place of {}",
+            fixed(a.gain_percent, 2),
+            fixed(a.low_percent, 2),
+            fixed(a.high_percent, 2),
+            unit.text(then),
+            unit.text(self.now_seconds)
         )
+    }
+
+    /// That nothing is worth a change, and how near the best comes.
+    fn nothing(&self) -> String {
+        match (self.undecided.first(), self.best_percent) {
+            (Some(a), _) => format!(
+                "nothing here is sure to gain {WORTH_PERCENT} % of the time: {} may ({} %, {} %)",
+                a.words(),
+                signed(a.gain_percent, 2),
+                a.band()
+            ),
+            (None, Some(best)) if best > 0.005 => {
+                format!("nothing here is worth a change: the best gains {} % of the time", fixed(best, 2))
+            }
+            _ => "nothing here is worth a change: all else takes as long or longer".into(),
+        }
+    }
+
+    /// What to change first, in sentences for the comparison of which these are the figures: the first row of the ranking with its
+    /// price, and what may gain.
+    pub(crate) fn first_change(&self) -> Vec<String> {
+        let now = &self.now;
+        let Some(best) = self.ranked.first() else {
+            return vec![format!("Keep {now}: {}.", self.nothing())];
+        };
+        let price = best.price().map_or(String::new(), |price| format!(" Price: {price}."));
+        let (to, words, gain) = (&best.config, best.words(), self.gain(best));
+        let mut out = vec![format!("From {now} to {to} ({words}): {gain}.{price}")];
+        out.extend(self.undecided_words().map(|text| format!("Undecided: {text}.")));
+        out
+    }
+
+    /// Changes whose gain is undecided, in a line.
+    fn undecided_words(&self) -> Option<String> {
+        let one = |a: &Advice| format!("{} ({} %, {} %)", a.words(), signed(a.gain_percent, 2), a.band());
+        let all: Vec<String> = self.undecided.iter().take(MOST_ROWS).map(one).collect();
+        (!all.is_empty()).then(|| all.join(", "))
     }
 
     fn now_words(&self) -> String {
-        let s = &self.tried[0].setting;
-        let malloc =
-            if s.malloc == 0 { String::new() } else { format!(", glibc.malloc.hugetlb={}", s.malloc) };
         let placed = self.now_placement.map_or_else(String::new, |p| format!(", placed as {}", p.name()));
-        format!(
-            "{}{placed}, THP {}, KPTI {}{malloc}: {} predicted",
-            self.now,
-            s.thp,
-            if s.kpti { "on" } else { "off" },
-            seconds(self.now_seconds)
-        )
+        let setting = self.tried[0].setting.words();
+        let time = TimeUnit::of([self.now_seconds]).text(self.now_seconds);
+        format!("{}{placed}, {setting}: {time} predicted", self.now)
     }
 
-    fn ranking(&self) -> PageTable {
+    fn table_of(&self, title: &str, advice: &[Advice]) -> PageTable {
+        let unit = TimeUnit::of([self.now_seconds]);
+        // Memory is not counted in a long-lived VM, all of whose memory is backed.
+        let counted = advice.iter().any(|a| a.backed_bytes_more != 0);
         let row = |(i, a): (usize, &Advice)| {
-            vec![
+            let mut row = vec![
                 (i + 1).to_string(),
                 a.words(),
-                signed(a.gain_percent),
-                format!("{} to {}", signed(a.low_percent), signed(a.high_percent)),
-                signed(a.walk_percent),
-                signed(a.exit_percent),
-                a.memory(),
-            ]
+                unit.number(self.now_seconds * (1.0 - a.gain_percent / 100.0)),
+                signed(a.gain_percent, 2),
+                a.band(),
+                signed(a.walk_percent, 2),
+                signed(a.exit_percent, 2),
+            ];
+            row.extend(counted.then(|| a.memory()));
+            row
         };
-        let head = ["", "change", "gain\n%", "band\n%", "of it\nwalks %", "of it\nexits %", "host\nMiB"];
-        let more = self.ranked.len().saturating_sub(MOST_ROWS);
+        let time = format!("time\n{}", unit.name);
+        let head = ["", "change", &time, "gain\n%", "band\n%", "of it\nwalks %", "of it\nexits %"];
+        let head = head.into_iter().chain(counted.then_some("host\nMiB"));
+        let more = advice.len().saturating_sub(MOST_ROWS);
         PageTable {
-            title: "What gains".into(),
-            head: head.map(String::from).into(),
-            rows: self.ranked.iter().take(MOST_ROWS).enumerate().map(row).collect(),
+            title: title.into(),
+            head: head.map(String::from).collect(),
+            rows: advice.iter().take(MOST_ROWS).enumerate().map(row).collect(),
             notes: (more > 0).then(|| format!("{more} more; --format json has all")).into_iter().collect(),
         }
+    }
+
+    /// The ranking, and apart from it what may gain or lose; tables without rows are left out.
+    fn tables(&self) -> Vec<PageTable> {
+        let undecided = "Undecided: may gain or lose";
+        let all = [self.table_of("What gains", &self.ranked), self.table_of(undecided, &self.undecided)];
+        all.into_iter().filter(|t| !t.rows.is_empty()).collect()
     }
 
     /// Changes that are part of the ranking, in its order.
     fn changes(&self) -> Vec<Change> {
         let mut seen = BTreeSet::new();
-        let all = self.ranked.iter().take(MOST_ROWS).flat_map(|a| a.changes.iter().copied());
-        all.filter(|c| seen.insert(*c)).collect()
+        let all = self.ranked.iter().take(MOST_ROWS).flat_map(|a| a.changes.iter().cloned());
+        all.filter(|c| seen.insert(c.clone())).collect()
     }
 
     fn without_gain(&self) -> Option<String> {
-        let one = |a: &Advice| format!("{} ({} %)", a.words(), signed(a.gain_percent));
+        let one = |a: &Advice| format!("{} ({} %)", a.words(), signed(a.gain_percent, 2));
         let all: Vec<String> = self.no_gain.iter().map(one).collect();
         (!all.is_empty()).then(|| all.join(", "))
     }
@@ -105,13 +173,12 @@ impl Tuning {
     pub fn table(&self, head: &str) -> String {
         let mut out = head.to_string();
         out += &labelled("now", &self.now_words());
-        let ranking = self.ranking();
-        if !ranking.rows.is_empty() {
-            out += "\n";
-            out += &keyed_table(2, ranking.head, ranking.rows);
-            ranking.notes.iter().for_each(|n| out += &labelled("note", n));
-            out += "\n";
+        for t in self.tables() {
+            out += &format!("\n{}\n", t.title);
+            out += &keyed_table(2, t.head, t.rows);
+            t.notes.iter().for_each(|n| out += &labelled("note", n));
         }
+        out += "\n";
         out += &labelled("best", &self.verdict());
         self.without_gain().iter().for_each(|text| out += &labelled("no gain", text));
         self.skipped.iter().for_each(|text| out += &labelled("skipped", text));
@@ -131,15 +198,22 @@ impl Tuning {
         out
     }
 
+    /// The ranking as the documents of `tune` and of `compare` have it.
+    pub(crate) fn fields(&self) -> Value {
+        json!({ "now": self.now, "now_seconds": self.now_seconds, "worth_percent": WORTH_PERCENT, "verdict": self.verdict(),
+                "ranked": self.ranked, "undecided": self.undecided, "no_gain": self.no_gain, "best_percent": self.best_percent })
+    }
+
     /// The ranking as a document; `identity` says what the runs are of.
     ///
     /// # Errors
     /// If JSON cannot be made.
-    pub fn json(&self, identity: &serde_json::Value) -> Result<String, RenderError> {
-        let document = json!({
-            "schema": SCHEMA, "of": identity, "now": self.now, "now_placement": self.now_placement, "now_seconds": self.now_seconds, "verdict": self.verdict(),
-            "ranked": self.ranked, "no_gain": self.no_gain, "skipped": self.skipped, "tried": self.tried,
-        });
+    pub fn json(&self, identity: &Value) -> Result<String, RenderError> {
+        let mut document = json!({ "schema": SCHEMA, "of": identity, "now_placement": self.now_placement,
+                                   "skipped": self.skipped, "tried": self.tried });
+        if let (Some(all), Value::Object(fields)) = (document.as_object_mut(), self.fields()) {
+            all.extend(fields);
+        }
         Ok(serde_json::to_string_pretty(&document)? + "\n")
     }
 
@@ -159,10 +233,10 @@ impl Tuning {
             low: a.low_percent,
             high: a.high_percent,
         };
-        let shown = self.ranked.iter().take(MOST_ROWS).chain(&self.no_gain);
+        let shown = self.ranked.iter().take(MOST_ROWS).chain(&self.undecided).chain(&self.no_gain);
         let how = |c: Change| {
             let how = c.how();
-            vec![how.name.into(), how.commands.join("\n"), how.price.into()]
+            vec![how.name.into_owned(), how.commands.join("\n"), how.price.into()]
         };
         let changes = PageTable {
             title: "How to make each change".into(),
@@ -184,7 +258,8 @@ impl Tuning {
                 .into(),
             facts,
             bars: Some(PageBars { title: "Gain".into(), unit: "% of the time now".into(), bars: shown.map(bar).collect() }),
-            tables: vec![self.ranking(), changes],
+            tables: self.tables(),
+            texts: vec![changes],
             ..Page::default()
         }
         .render()

@@ -1,22 +1,21 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Conclusions of a comparison: for each host page size the cheaper paging mode and the exit costs for
-//! which that holds, and what to change. [`words`] makes sentences of them, [`rank`] orders the changes by gain.
+//! Conclusions of a comparison: for each host page size the cheaper paging mode and the exit costs for which that verdict holds.
+//! [`words`] makes sentences of them and of the first change that [`tune`](crate::tune) ranks.
 
 mod checks;
 mod race;
-mod rank;
 mod words;
 
 pub(crate) use checks::{caveats, checks, checks_line, prior_keys};
 pub use race::Winner;
-pub use rank::RankedChange;
+pub(crate) use race::equal;
 pub(crate) use words::{sentences, verdict};
 
-use crate::Comparison;
+use crate::{Comparison, Figures};
 use crate::figures::{at_overlaps, error_cycles};
 use bifold_mmu::PageSize;
 use bifold_model::{Config, ConfigOutcome, Paging, Sample};
-use race::{Line, Race, equal, winner};
+use race::{Line, Race, winner};
 use serde::{Serialize, Serializer};
 
 /// The most that a profile allows for one exit, cycles.
@@ -27,11 +26,6 @@ const MOST_CYCLES: f64 = 1e9;
 pub struct Conclusion {
     /// The modes that can be advised against each other, for each host page size with several of them modelled.
     pub pages: Vec<PageConclusion>,
-    /// Changes to make in their order, starting from KVM's default (nested paging on 4 KB host pages) or
-    /// from the first configuration that was modelled; empty if no configuration is cheaper.
-    pub changes: Vec<Change>,
-    /// Single changes of the same configuration, the largest gain first; at most three.
-    pub ranked: Vec<RankedChange>,
 }
 
 /// Paging modes against each other on one host page size.
@@ -39,54 +33,58 @@ pub struct Conclusion {
 pub struct PageConclusion {
     /// Size of the host's pages.
     pub host_page: PageSize,
-    /// The modes, each with its overhead, percent of the ideal run; in JSON the fields `nested_percent` and so on.
+    /// The modes with their costs; in JSON the fields `nested_seconds`, `nested_percent` and so on.
     #[serde(flatten, serialize_with = "by_name")]
-    pub percents: Vec<(Paging, f64)>,
+    pub costs: Vec<ModeCost>,
     /// The cheapest mode at the costs as stated.
     pub winner: Winner,
     /// The winners over the band, in the order of [`Winner`]: as stated, if the core hides nothing and all that it can, and
     /// within the error of a sample. Only one if the verdict does not depend on these.
     pub possible: Vec<Winner>,
-    /// The least factor with which the winner stays cheaper, on all exit costs together and on each alone; null if every
-    /// factor below 1 does.
+    /// Whether the winner's band of predicted times and another mode's overlap.
+    pub bands_overlap: bool,
+    /// The least factor with which the verdict (`winner`) stays, on all exit costs together and on each alone; null if every
+    /// factor below 1 leaves the verdict.
     pub holds_from: Option<f64>,
-    /// The largest factor with which the winner stays cheaper, on all exit costs together and on each alone; null if every
-    /// factor above 1 does.
+    /// The largest factor with which the verdict stays, on all exit costs together and on each alone; null if every factor above 1
+    /// leaves the verdict.
     pub holds_to: Option<f64>,
-    /// The change of exit costs by the smallest ratio that changes the winner; null if none can.
+    /// The change of exit costs by the smallest ratio that changes the verdict; null if none can.
     pub flip: Option<Flip>,
 }
 
-fn by_name<S: Serializer>(percents: &[(Paging, f64)], s: S) -> Result<S::Ok, S::Error> {
-    s.collect_map(percents.iter().map(|(mode, percent)| (format!("{}_percent", mode.name()), percent)))
+/// What a run costs in a mode.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct ModeCost {
+    /// The mode.
+    pub mode: Paging,
+    /// Predicted time of the run, seconds.
+    pub seconds: f64,
+    /// Overhead, percent of the ideal run.
+    pub percent: f64,
 }
 
-/// A change of one exit cost, or of all by one factor, that changes the winner.
+fn by_name<S: Serializer>(costs: &[ModeCost], s: S) -> Result<S::Ok, S::Error> {
+    let of = |c: &ModeCost| {
+        let name = c.mode.name();
+        [(format!("{name}_seconds"), c.seconds), (format!("{name}_percent"), c.percent)]
+    };
+    s.collect_map(costs.iter().flat_map(of))
+}
+
+/// A change of one exit cost, or of all by one factor, that changes the verdict.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct Flip {
     /// Key of the cost in the profile, as for `--set`; null for all together.
     pub key: Option<String>,
     /// Value in the profile, cycles; null for all together.
     pub assumed_cycles: Option<u64>,
-    /// The value beyond which the winner changes, cycles; null for all together.
-    pub at_cycles: Option<f64>,
-    /// The same as a factor on the profile's value, or on all.
+    /// The nearest whole value with the other verdict, cycles; null for all together.
+    pub at_cycles: Option<u64>,
+    /// The factor on the profile's value, or on all, up to which the verdict stays.
     pub factor: f64,
-    /// The winner beyond that value.
+    /// The verdict beyond.
     pub winner: Winner,
-}
-
-/// A change to a cheaper configuration.
-#[derive(Debug, Clone, PartialEq, Serialize)]
-pub struct Change {
-    /// Name of the present configuration.
-    pub from: String,
-    /// Name of the cheaper configuration.
-    pub to: String,
-    /// Overhead of `from`, percent of the ideal run.
-    pub from_percent: f64,
-    /// Overhead of `to`, percent of the ideal run.
-    pub to_percent: f64,
 }
 
 /// Counts and costs of one configuration.
@@ -94,6 +92,7 @@ pub struct Change {
 struct Row {
     config: Config,
     counts: Sample,
+    figures: Figures,
     /// Extra cycles, beyond the ideal run.
     extra: f64,
     /// Extra cycles, and the ideal run's, of a core that hides nothing and of one that hides all that it can; as stated
@@ -115,7 +114,7 @@ fn conclude(c: &Comparison, rows: &[Row]) -> Conclusion {
         (of_page.len() > 1).then(|| page_conclusion(c, &of_page))
     };
     let pages = [PageSize::Size4K, PageSize::Size2M, PageSize::Size1G].into_iter().filter_map(page);
-    Conclusion { pages: pages.collect(), changes: changes(c, rows), ranked: rank::ranked(c, rows) }
+    Conclusion { pages: pages.collect() }
 }
 
 /// The configurations that can be advised, in the order of [`Config::ALL`].
@@ -129,6 +128,7 @@ fn rows(c: &Comparison) -> Vec<Row> {
         Row {
             config: o.config,
             counts: *total,
+            figures: Figures::of(&c.outcome, o),
             extra,
             ends: match &c.outcome.caches {
                 Some(caches) => [at(1.0, 1.0), at(caches.data_overlap, caches.walk_overlap)],
@@ -141,34 +141,34 @@ fn rows(c: &Comparison) -> Vec<Row> {
     c.outcome.configs.iter().filter(|o| o.config.mode.is_offered()).map(row).collect()
 }
 
-fn percent(c: &Comparison, cycles: f64) -> f64 {
-    let ideal = c.outcome.ideal_cycles();
-    if ideal > 0.0 { 100.0 * cycles / ideal } else { 0.0 }
-}
-
 fn page_conclusion(c: &Comparison, rows: &[&Row]) -> PageConclusion {
-    let flips: Vec<Flip> = races(rows).into_iter().flat_map(|(a, b)| flips(c, a, b)).collect();
+    let flips = flips(c, rows);
     let factors = || flips.iter().map(|f| f.factor);
     // Of changes by the same factor, but for rounding, that of a single cost says more.
     let far = |f: &Flip| f.factor.ln().abs() + if f.key.is_none() { 1e-9 } else { 0.0 };
     let nearest = flips.iter().min_by(|a, b| far(a).total_cmp(&far(b)));
     let costs: Vec<(Paging, f64)> = rows.iter().map(|r| (r.config.mode, r.extra)).collect();
+    let winner = winner(&costs, c.outcome.ideal_cycles());
+    let meet = |a: &Row, b: &Row| {
+        a.figures.low_seconds <= b.figures.high_seconds && b.figures.low_seconds <= a.figures.high_seconds
+    };
+    let first = rows.iter().find(|r| Some(r.config.mode) == winner.mode());
+    let of = |r: &&Row| ModeCost {
+        mode: r.config.mode,
+        seconds: r.figures.seconds,
+        percent: r.figures.overhead_percent,
+    };
     PageConclusion {
         host_page: rows[0].config.host_page,
-        percents: costs.iter().map(|(mode, cycles)| (*mode, percent(c, *cycles))).collect(),
-        winner: winner(&costs, c.outcome.ideal_cycles()),
+        costs: rows.iter().map(of).collect(),
+        winner,
         possible: possible(c, rows),
+        bands_overlap: first
+            .is_some_and(|w| rows.iter().any(|r| r.config.mode != w.config.mode && meet(w, r))),
         holds_from: factors().filter(|f| *f < 1.0).max_by(f64::total_cmp),
         holds_to: factors().filter(|f| *f >= 1.0).min_by(f64::total_cmp),
         flip: nearest.cloned(),
     }
-}
-
-/// The cheapest row with each of the others, in the order of the rows.
-fn races<'a>(rows: &[&'a Row]) -> Vec<(&'a Row, &'a Row)> {
-    let least = (0..rows.len()).min_by(|a, b| rows[*a].extra.total_cmp(&rows[*b].extra)).unwrap_or(0);
-    let pairs = (0..rows.len()).filter(|i| *i != least).map(|i| (i.min(least), i.max(least)));
-    pairs.map(|(a, b)| (rows[a], rows[b])).collect()
 }
 
 /// The winners over the band. What a core hides, it hides in every mode; the errors of two samples do not cancel.
@@ -192,77 +192,42 @@ fn possible(c: &Comparison, rows: &[&Row]) -> Vec<Winner> {
     out
 }
 
-/// Each change of a single exit cost, and of all together, that changes the winner of two rows. A cost of 0 is left out,
-/// because no ratio changes it.
-fn flips(c: &Comparison, a: &Row, b: &Row) -> Vec<Flip> {
-    let ideal = c.outcome.ideal_cycles();
-    let race = |assumed: f64, of_a: f64, of_b: f64| Race {
-        a: Line { at: a.extra, slope: of_a },
-        b: Line { at: b.extra, slope: of_b },
-        ideal,
-        assumed,
-    };
-    let ends = |race: &Race| {
-        let (below, above) = race.ends();
-        let winner = |at| Winner::Mode(if race.a_wins_beyond(at) { a.config.mode } else { b.config.mode });
-        [below, above].into_iter().flatten().map(|at| (at, winner(at))).collect::<Vec<_>>()
-    };
-    let together = ends(&race(1.0, a.exits, b.exits)).into_iter().map(|(factor, winner)| Flip {
+/// The race of these rows over a number with which the cost of each grows by its slope.
+fn race(c: &Comparison, rows: &[&Row], assumed: f64, slope: &dyn Fn(&Row) -> f64) -> Race {
+    let line = |r: &Row| Line { at: r.extra, slope: slope(r) };
+    let modes = rows.iter().map(|r| (r.config.mode, line(r))).collect();
+    Race { modes, ideal: c.outcome.ideal_cycles(), assumed }
+}
+
+/// Each change of a single exit cost, and of all together, that changes the verdict on these rows. A cost of 0 is left out, because
+/// no ratio changes it.
+fn flips(c: &Comparison, rows: &[&Row]) -> Vec<Flip> {
+    let together = race(c, rows, 1.0, &|r| r.exits).ends().into_iter().flatten().map(|end| Flip {
         key: None,
         assumed_cycles: None,
         at_cycles: None,
-        factor,
-        winner,
+        factor: end.border,
+        winner: end.winner,
     });
-    let costs = &c.meta.hardware.exit;
-    let counts = costs.counted(&a.counts).zip(costs.counted(&b.counts));
-    let each = counts.filter(|((_, cost, _), _)| cost.cycles > 0).flat_map(|((name, cost, n), (.., m))| {
+    let each = c.meta.hardware.exit.iter().filter(|(_, cost)| cost.cycles > 0).flat_map(|(name, cost)| {
+        let count = |r: &Row| {
+            let mut counted = c.meta.hardware.exit.counted(&r.counts);
+            counted.find(|(of, ..)| *of == name).map_or(0.0, |(.., n)| n as f64)
+        };
+        let race = race(c, rows, cost.cycles as f64, &count);
         let assumed = cost.cycles as f64;
-        let ends = ends(&race(assumed, n as f64, m as f64)).into_iter().filter(|(at, _)| *at <= MOST_CYCLES);
-        ends.map(move |(at, winner)| Flip {
+        let ends = race.ends().into_iter().zip(race.whole_ends());
+        let ends = ends.filter_map(|(end, whole)| Some((end?.border, whole?)));
+        ends.filter(|(_, whole)| whole.border <= MOST_CYCLES).map(move |(border, whole)| Flip {
             key: Some(format!("exit.{name}.cycles")),
             assumed_cycles: Some(cost.cycles),
-            at_cycles: Some(at),
-            factor: at / assumed,
-            winner,
+            at_cycles: Some(whole.border as u64),
+            // The border beside the whole value: a nearer one may have no whole value beyond.
+            factor: border.clamp(whole.border - 1.0, whole.border + 1.0) / assumed,
+            winner: whole.winner,
         })
     });
-    each.chain(together).collect()
-}
-
-/// Whether a change lowers the cost by so much that the assumed costs decide it.
-fn pays(from: &Row, to: &Row, ideal: f64) -> bool {
-    to.extra < from.extra && !equal(to.extra, from.extra, ideal)
-}
-
-/// Whether a change is of the mode or of the page size, and not of both.
-fn one_step(a: &Row, b: &Row) -> bool {
-    (a.config.mode == b.config.mode) != (a.config.host_page == b.config.host_page)
-}
-
-/// Single steps from the first configuration to the cheapest, each of which lowers the cost.
-fn changes(c: &Comparison, rows: &[Row]) -> Vec<Change> {
-    let ideal = c.outcome.ideal_cycles();
-    let Some(first) = rows.first() else { return Vec::new() };
-    let pays = |from: &Row, to: &Row| pays(from, to, ideal);
-    let cheapest = |from: &Row, may: &dyn Fn(&Row) -> bool| {
-        let better = rows.iter().filter(|r| may(r) && pays(from, r)).copied();
-        better.min_by(|a, b| a.extra.total_cmp(&b.extra))
-    };
-    let change = |from: &Row, to: &Row| Change {
-        from: from.config.name(),
-        to: to.config.name(),
-        from_percent: percent(c, from.extra),
-        to_percent: percent(c, to.extra),
-    };
-    match cheapest(first, &|r| one_step(first, r)) {
-        Some(second) => {
-            let third = cheapest(&second, &|r| one_step(&second, r) && !one_step(first, r));
-            let steps = [Some(change(first, &second)), third.map(|t| change(&second, &t))];
-            steps.into_iter().flatten().collect()
-        }
-        None => cheapest(first, &|_| true).iter().map(|both| change(first, both)).collect(),
-    }
+    each.collect::<Vec<_>>().into_iter().chain(together).collect()
 }
 
 #[cfg(test)]

@@ -1,20 +1,18 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! The race between two paging modes on one host page size: the values of one assumed number at
-//! which the winner changes. Of more modes, the cheapest has a race with each of the others.
+//! The race of paging modes on one host page size: the values of one assumed number at which the verdict changes.
 //!
-//! Both modes' costs are linear in every exit cost and in a factor on all exit costs, because counts do
-//! not depend on costs. So the value at which the winner changes is a root of a linear equation.
+//! Every mode's cost is linear in every exit cost and in a factor on all exit costs, because counts do not depend on costs. So the
+//! verdict changes only at roots of linear equations, one for each border between two modes' verdicts.
 
 use bifold_model::Paging;
 use serde::{Serialize, Serializer};
-use std::cmp::Ordering;
 
 /// Costs that differ by less than this share of the larger are called equal: neither the assumed costs nor the placement of
 /// pages is exact enough to decide.
-pub(super) const EQUAL_SHARE: f64 = 0.05;
+const EQUAL_SHARE: f64 = 0.05;
 /// Costs that differ by less than this share of the ideal run are called equal too: no measurement of
 /// time shows the difference.
-pub(super) const EQUAL_OF_IDEAL: f64 = 0.001;
+const EQUAL_OF_IDEAL: f64 = 0.001;
 
 /// The cheapest mode.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
@@ -50,7 +48,7 @@ impl Serialize for Winner {
 }
 
 /// Whether two costs, in cycles, are too close to decide, for an ideal run of `ideal` cycles.
-pub(super) fn equal(a: f64, b: f64, ideal: f64) -> bool {
+pub(crate) fn equal(a: f64, b: f64, ideal: f64) -> bool {
     (a - b).abs() <= (EQUAL_SHARE * a.max(b)).max(EQUAL_OF_IDEAL * ideal)
 }
 
@@ -72,116 +70,139 @@ pub(super) struct Line {
     pub slope: f64,
 }
 
-/// Two modes' costs as functions of one number.
-#[derive(Debug, Clone, Copy)]
+/// The costs of modes as functions of one number.
+#[derive(Debug, Clone)]
 pub(super) struct Race {
-    pub a: Line,
-    pub b: Line,
+    pub modes: Vec<(Paging, Line)>,
     /// Cycles of the ideal run.
     pub ideal: f64,
     /// The assumed value of the number, above 0.
     pub assumed: f64,
 }
 
+/// A value of the number at which the verdict changes.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub(super) struct End {
+    /// The verdict is that of the assumed value up to here.
+    pub border: f64,
+    /// The verdict beyond.
+    pub winner: Winner,
+}
+
 impl Race {
-    fn costs(&self, value: f64) -> (f64, f64) {
-        let of = |l: Line| l.at + l.slope * (value - self.assumed);
-        (of(self.a), of(self.b))
+    /// The verdict at this value of the number.
+    pub fn winner(&self, value: f64) -> Winner {
+        let cost = |l: Line| l.at + l.slope * (value - self.assumed);
+        let costs: Vec<(Paging, f64)> = self.modes.iter().map(|(mode, line)| (*mode, cost(*line))).collect();
+        winner(&costs, self.ideal)
     }
 
-    /// The cost of `a` against that of `b` at this value of the number.
-    pub fn order(&self, value: f64) -> Ordering {
-        let (a, b) = self.costs(value);
-        if equal(a, b, self.ideal) { Ordering::Equal } else { a.total_cmp(&b) }
+    /// The nearest values below and above the assumed one beyond which the verdict is another. None on a side where every value
+    /// above 0 has the same verdict.
+    pub fn ends(&self) -> [Option<End>; 2] {
+        let (was, borders) = (self.winner(self.assumed), self.borders());
+        let end = |border: f64, beyond: f64| {
+            let winner = self.winner(beyond);
+            (winner != was).then_some(End { border, winner })
+        };
+        // The verdict is constant between two borders.
+        let above = borders.iter().enumerate().filter(|(_, b)| **b >= self.assumed).find_map(|(i, b)| {
+            end(*b, borders.get(i + 1).map_or(2.0 * b, |next| (b + next) / 2.0))
+        });
+        let below = borders.iter().enumerate().rev().filter(|(_, b)| **b <= self.assumed).find_map(|(i, b)| {
+            end(*b, (b + if i == 0 { 0.0 } else { borders[i - 1] }) / 2.0)
+        });
+        [below, above]
     }
 
-    /// Whether the verdict still is `order` at this value: until the other mode is cheaper.
-    fn still(&self, order: Ordering, value: f64) -> bool {
-        let (a, b) = self.costs(value);
-        match order {
-            Ordering::Less => a <= b,
-            Ordering::Greater => b <= a,
-            Ordering::Equal => equal(a, b, self.ideal),
-        }
+    /// As [`ends`](Race::ends) for a number that is whole: the nearest values with another verdict. A stretch of values between two
+    /// whole ones is no end.
+    pub fn whole_ends(&self) -> [Option<End>; 2] {
+        let was = self.winner(self.assumed);
+        // A stretch that has a whole value has one beside its border.
+        let beside = |b: f64| [b.floor() - 1.0, b.floor(), b.ceil(), b.floor() + 1.0];
+        let mut near: Vec<f64> = self.borders().into_iter().flat_map(beside).collect();
+        near.extend([0.0, 1.0]);
+        near.sort_by(f64::total_cmp);
+        let end = |value: f64| {
+            let winner = self.winner(value);
+            (winner != was).then_some(End { border: value, winner })
+        };
+        let above = near.iter().filter(|v| **v > self.assumed).find_map(|v| end(*v));
+        let below = near.iter().rev().filter(|v| (0.0..self.assumed).contains(*v)).find_map(|v| end(*v));
+        [below, above]
     }
 
-    /// Whether `a` wins beyond an end.
-    pub fn a_wins_beyond(&self, end: f64) -> bool {
-        let (a, b) = self.costs(end);
-        match self.order(self.assumed) {
-            Ordering::Less => false,
-            Ordering::Greater => true,
-            // Beyond the range in which both are equal, the one with the lower cost, however small the difference.
-            Ordering::Equal => a < b,
-        }
-    }
-
-    /// The nearest values below and above the assumed value beyond which the winner no longer wins. None
-    /// on a side where the winner wins at every value above 0.
-    pub fn ends(&self) -> (Option<f64>, Option<f64>) {
-        let order = self.order(self.assumed);
-        let (n, s, band) = (self.a, self.b, EQUAL_OF_IDEAL * self.ideal);
-        let less = 1.0 - EQUAL_SHARE;
-        // Where a + b x = 0, x from the assumed value: each border between two verdicts.
-        let borders = [
-            (n.at - s.at, n.slope - s.slope),
-            (n.at - s.at - band, n.slope - s.slope),
-            (s.at - n.at - band, s.slope - n.slope),
-            (less * n.at - s.at, less * n.slope - s.slope),
-            (less * s.at - n.at, less * s.slope - n.slope),
-        ];
-        let roots = borders.iter().filter(|(_, b)| *b != 0.0).map(|(a, b)| self.assumed - a / b);
+    /// The values above 0 at which the verdict between two modes may change, in order.
+    fn borders(&self) -> Vec<f64> {
+        let (band, less) = (EQUAL_OF_IDEAL * self.ideal, 1.0 - EQUAL_SHARE);
+        let pairs = (0..self.modes.len()).flat_map(|j| (0..j).map(move |i| (i, j)));
+        // Where a + b x = 0, x from the assumed value.
+        let of_pair = |(i, j): (usize, usize)| {
+            let (n, s) = (self.modes[i].1, self.modes[j].1);
+            [
+                (n.at - s.at, n.slope - s.slope),
+                (n.at - s.at - band, n.slope - s.slope),
+                (s.at - n.at - band, s.slope - n.slope),
+                (less * n.at - s.at, less * n.slope - s.slope),
+                (less * s.at - n.at, less * s.slope - n.slope),
+            ]
+        };
+        let roots = pairs.flat_map(of_pair).filter(|(_, b)| *b != 0.0).map(|(a, b)| self.assumed - a / b);
         let mut roots: Vec<f64> = roots.filter(|r| r.is_finite() && *r > 0.0).collect();
         roots.sort_by(f64::total_cmp);
-        // The verdict is constant between two borders.
-        let ends_at = |i: usize, beyond: f64| (!self.still(order, beyond)).then_some(roots[i]);
-        let above = (0..roots.len()).filter(|&i| roots[i] >= self.assumed).find_map(|i| {
-            let next = roots.get(i + 1).copied().unwrap_or(2.0 * roots[i]);
-            ends_at(i, (roots[i] + next) / 2.0)
-        });
-        let below = (0..roots.len()).rev().filter(|&i| roots[i] <= self.assumed).find_map(|i| {
-            let next = if i == 0 { 0.0 } else { roots[i - 1] };
-            ends_at(i, (roots[i] + next) / 2.0)
-        });
-        (below, above)
+        // Roots that differ by rounding alone have nothing between them.
+        roots.dedup_by(|a, b| (*a - *b).abs() <= 1e-12 * *b);
+        roots
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use Paging::{Nested, Offset, Shadow};
     use proptest::prelude::*;
 
     fn race(a: (f64, f64), b: (f64, f64), assumed: f64) -> Race {
         let line = |(at, slope)| Line { at, slope };
-        Race { a: line(a), b: line(b), ideal: 1e6, assumed }
+        Race { modes: vec![(Nested, line(a)), (Shadow, line(b))], ideal: 1e6, assumed }
+    }
+
+    fn borders(ends: [Option<End>; 2]) -> [Option<(f64, Winner)>; 2] {
+        ends.map(|e| e.map(|e| (e.border.round(), e.winner)))
     }
 
     #[test]
-    fn a_winner_wins_until_the_other_is_cheaper() {
-        // 50,000 + 10 per cycle of the cost against 200,000: equal cost at 15,000 cycles.
+    fn a_winner_wins_until_another_costs_about_the_same() {
+        // 50,000 + 10 per cycle of the cost against 200,000: within 5 % from 14,000 cycles.
         let r = race((60_000.0, 10.0), (200_000.0, 0.0), 1000.0);
-        assert_eq!(r.order(1000.0), Ordering::Less);
-        assert_eq!(r.ends(), (None, Some(15_000.0)));
+        assert_eq!(r.winner(1000.0), Winner::Mode(Nested));
+        assert_eq!(borders(r.ends()), [None, Some((14_000.0, Winner::Equal))]);
+        assert_eq!(borders(r.whole_ends()), [None, Some((14_000.0, Winner::Equal))]);
         let r = race((200_000.0, 0.0), (300_000.0, 100.0), 2000.0);
-        assert_eq!((r.order(2000.0), r.ends()), (Ordering::Less, (Some(1000.0), None)));
+        assert_eq!(r.winner(2000.0), Winner::Mode(Nested));
+        // 200,000 are 95 % of 210,526, which shadow paging costs at 1,105 cycles.
+        assert_eq!(borders(r.ends()), [Some((1105.0, Winner::Equal)), None]);
+        assert_eq!(borders(r.whole_ends()), [Some((1105.0, Winner::Equal)), None]);
     }
 
     #[test]
     fn what_is_equal_is_so_until_one_is_cheaper_by_what_counts() {
         // Of 100,000, 5 % are 5000, which is more than 0.1 % of a million.
         let r = race((100_000.0, 10.0), (100_000.0, 0.0), 1000.0);
-        assert_eq!(r.order(1000.0), Ordering::Equal);
-        let (below, above) = r.ends();
-        assert!((below.unwrap() - 500.0).abs() < 1e-6);
-        assert!((above.unwrap() - (1000.0 + 5000.0 / 0.95 / 10.0)).abs() < 1e-6);
+        assert_eq!(r.winner(1000.0), Winner::Equal);
+        let [below, above] = r.ends().map(Option::unwrap);
+        assert!((below.border - 500.0).abs() < 1e-6 && below.winner == Winner::Mode(Nested));
+        assert!((above.border - (1000.0 + 5000.0 / 0.95 / 10.0)).abs() < 1e-6);
+        assert_eq!(above.winner, Winner::Mode(Shadow));
+        // At the border itself, both still cost about the same.
+        assert_eq!(r.whole_ends().map(|e| e.unwrap().border), [499.0, 1527.0]);
         // What does not depend on the number does not end.
-        assert_eq!(race((5.0, 0.0), (1e6, 0.0), 1.0).ends(), (None, None));
+        assert_eq!(race((5.0, 0.0), (1e6, 0.0), 1.0).ends(), [None, None]);
     }
 
     #[test]
     fn of_several_modes_the_cheapest_wins_if_it_beats_each() {
-        use Paging::{Nested, Offset, Shadow};
         let of = |costs: [f64; 3]| winner(&[(Nested, costs[0]), (Shadow, costs[1]), (Offset, costs[2])], 1e6);
         assert_eq!(of([3e5, 2e5, 1e5]), Winner::Mode(Offset));
         assert_eq!(of([3e5, 1e5, 2e5]), Winner::Mode(Shadow));
@@ -189,30 +210,31 @@ mod tests {
         assert_eq!(of([1e5, 3e5, 2.98e5]), Winner::Mode(Nested), "the others are equal");
     }
 
-    fn line() -> impl Strategy<Value = (f64, f64)> {
-        (0u32..200_000, 0u32..50).prop_map(|(at, slope)| (f64::from(at), f64::from(slope)))
+    fn line() -> impl Strategy<Value = Line> {
+        (0u32..200_000, 0u32..50).prop_map(|(at, slope)| Line { at: at.into(), slope: slope.into() })
     }
 
     proptest! {
         /// The reference goes from the assumed value outward, cycle by cycle.
         #[test]
         fn ends_are_where_a_search_in_small_steps_finds_them(
-            a in line(), b in line(), assumed in 1u32..2000,
+            lines in prop::collection::vec(line(), 2..4), assumed in 1u32..2000,
         ) {
-            let r = race(a, b, f64::from(assumed));
-            let winner = r.order(r.assumed);
-            let step = |n: i64| r.assumed + n as f64 / 4.0;
-            let wins = |value: f64| r.still(winner, value);
-            let above = (1..20_000).map(step).find(|v| !wins(*v));
-            let below = (1..20_000).map(|n| step(-n)).take_while(|v| *v > 0.0).find(|v| !wins(*v));
-            let (from, to) = r.ends();
-            let near = |end: Option<f64>, found: Option<f64>, far: f64| match (end, found) {
-                (Some(end), Some(found)) => (end - found).abs() <= 0.25 + 1e-6 * end,
-                (Some(end), None) => (end - r.assumed).abs() >= far - 0.5,
-                (None, found) => found.is_none(),
-            };
-            prop_assert!(near(to, above, 5000.0), "{r:?} {winner:?}: above {to:?}, found {above:?}");
-            prop_assert!(near(from, below, (r.assumed - 0.25).min(5000.0)), "{r:?} {winner:?}: below {from:?}, found {below:?}");
+            let modes = [Nested, Shadow, Offset].into_iter().zip(lines).collect();
+            let r = Race { modes, ideal: 1e6, assumed: assumed.into() };
+            let was = r.winner(r.assumed);
+            let whole = |n: i64| (r.assumed + n as f64, r.winner(r.assumed + n as f64));
+            let above = (1..20_000).map(whole).find(|(_, w)| *w != was);
+            let below = (1..=i64::from(assumed)).map(|n| whole(-n)).find(|(_, w)| *w != was);
+            for (end, found) in r.whole_ends().into_iter().zip([below, above]) {
+                let near = end.filter(|e| (e.border - r.assumed).abs() < 20_000.0).map(|e| (e.border, e.winner));
+                prop_assert_eq!(near, found, "{:?}", r);
+            }
+            // Where a value between whole ones changes the verdict first, its border is no farther.
+            for (end, whole) in r.ends().into_iter().zip(r.whole_ends()) {
+                let far = |e: Option<End>| e.map_or(f64::INFINITY, |e| (e.border - r.assumed).abs());
+                prop_assert!(far(end) <= far(whole) + 1e-6 || whole.is_some_and(|e| e.border == 0.0), "{r:?}");
+            }
         }
     }
 }

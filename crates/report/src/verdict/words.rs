@@ -2,11 +2,10 @@
 //! Verdict texts: the conclusions of a comparison as sentences, each under a label.
 
 use super::race::equal;
-use super::{Conclusion, Flip, PageConclusion, RankedChange, Winner, conclusion, rows};
-use crate::text::{grouped, number, page_words};
-use crate::{Comparison, Figures, Input};
-use bifold_mmu::PageSize;
-use bifold_model::{Config, ConfigOutcome, Paging};
+use super::{Flip, ModeCost, PageConclusion, Winner, conclusion};
+use crate::text::{TimeUnit, grouped, number, page_words, shell_words};
+use crate::{Comparison, Figures, Input, Tuning};
+use bifold_model::{Config, Paging};
 
 /// A verdict that holds between these factors on all exit costs is called robust.
 const HALF: f64 = 0.5;
@@ -32,114 +31,126 @@ pub(crate) fn sentences(c: &Comparison) -> Vec<(&'static str, String)> {
     if c.began_cold() {
         return vec![("verdict", "None, because the region began in a cold VM.".into())];
     }
-    let (all, known) = (conclusion(c), rows(c));
-    let mut cheaper: Vec<String> = costs(c).into_iter().collect();
-    if let Some(native) = c.outcome.configs.iter().find(|o| o.config.mode == Paging::Native) {
-        let percent = Figures::of(&c.outcome, native).overhead_percent;
-        cheaper.push(format!("Without a hypervisor, the overhead is {} %.", number(percent)));
+    let pages = conclusion(c).pages;
+    let mut out = vec![("verdict", costs(c, &pages))];
+    if !pages.is_empty() {
+        out.push(("holds", robustness(&pages)));
     }
-    let mut out = vec![("verdict", cheaper.join(" "))];
-    if !all.pages.is_empty() {
-        out.push(("holds", robustness(&all.pages)));
-    }
-    if known.len() > 1 {
-        let labels = ["change"].into_iter().chain(std::iter::repeat(""));
-        out.extend(labels.zip(what_to_change(c, &all, &known[0].config.name())));
-    }
+    let labels = ["change"].into_iter().chain(std::iter::repeat(""));
+    out.extend(labels.zip(what_to_change(c)));
     out
 }
 
-/// What to change, starting from the configuration `first`, a line each.
-fn what_to_change(c: &Comparison, all: &Conclusion, first: &str) -> Vec<String> {
-    let mut lines = ranking(all, first);
-    lines.extend(guest_settings(c));
-    if !all.ranked.is_empty() {
+/// What to change, a line each: the first of what is ranked among these figures, and how to find out more.
+fn what_to_change(c: &Comparison) -> Vec<String> {
+    let rankings = Tuning::of_run(c);
+    let mut lines: Vec<String> = rankings.iter().flat_map(Tuning::first_change).collect();
+    if rankings.iter().any(|t| t.ranked.is_empty()) {
+        lines.extend(not_offered(c, &rankings));
+    }
+    lines.extend(guest_settings(c).filter(|_| !rankings.is_empty()));
+    if rankings.iter().any(|t| !t.ranked.is_empty()) {
         lines.push(format!("How to change, check and undo: {HOW_TO_CHANGE}"));
     }
     lines
 }
 
-/// The cheaper mode and its verb.
+/// The fastest of the modes that no product has, where it takes less time than all that can be chosen.
+fn not_offered(c: &Comparison, rankings: &[Tuning]) -> Option<String> {
+    let now = rankings.iter().map(|t| t.now_seconds).fold(f64::INFINITY, f64::min);
+    let rows = c.outcome.configs.iter().filter(|o| matches!(o.config.mode, Paging::Offset | Paging::Agile));
+    let rows = rows.map(|o| (o.config, Figures::of(&c.outcome, o).seconds)).filter(|(_, s)| *s < now);
+    let (config, seconds) = rows.min_by(|a, b| a.1.total_cmp(&b.1))?;
+    let (name, time) = (config.name(), TimeUnit::of([seconds]).text(seconds));
+    Some(format!("Of what a product has, that is; {name} takes {time}, and no product has {}.", config.mode.words()))
+}
+
+/// The verdict in words.
 fn is_cheaper(winner: Winner) -> String {
     match winner {
         Winner::Mode(mode) => format!("{} is cheaper", mode.words()),
-        Winner::Equal => "neither mode is cheaper".into(),
+        Winner::Equal => "no mode is cheaper".into(),
     }
 }
 
-/// The overhead of each mode on each page size, and the cheaper mode.
-fn costs(c: &Comparison) -> Option<String> {
-    let conclusion = conclusion(c);
-    let on = |page| format!("On {} host pages,", page_words(page));
-    let overhead = |o: &ConfigOutcome| number(Figures::of(&c.outcome, o).overhead_percent);
-    let mut parts = Vec::new();
-    for page in [PageSize::Size4K, PageSize::Size2M, PageSize::Size1G] {
-        let compared = conclusion.pages.iter().find(|p| p.host_page == page);
-        parts.extend(compared.map(|p| format!("{} {}.", on(page), modes(p))));
-        let alone = |o: &&ConfigOutcome| {
-            let mode = o.config.mode;
-            let named = compared.is_some_and(|p| p.percents.iter().any(|(m, _)| *m == mode));
-            o.config.host_page == page && mode.has_sizes() && !named
-        };
-        for one in c.outcome.configs.iter().filter(alone) {
-            let (mode, percent) = (one.config.mode.words(), overhead(one));
-            parts.push(format!("{} {mode} has {percent} % overhead.", on(page)));
-        }
+/// Why a mode whose band of times overlaps another's is cheaper all the same.
+const OVERLAP: &str = "The bands of the modes overlap, and the cheaper mode is cheaper at both ends of its band: what a core hides, it \
+     hides in every mode.";
+
+/// Most of the other configurations that the verdict lists.
+const MOST_OTHERS: usize = 4;
+
+/// The modes on each page size with the cheaper one, and the other configurations in the order of their times.
+fn costs(c: &Comparison, pages: &[PageConclusion]) -> String {
+    let figures = |config: Config| {
+        let found = c.outcome.configs.iter().find(|o| o.config == config);
+        found.map_or(0.0, |o| Figures::of(&c.outcome, o).seconds)
+    };
+    let mut all: Vec<(Config, f64)> = c.outcome.configs.iter().map(|o| (o.config, figures(o.config))).collect();
+    let unit = TimeUnit::of(all.iter().map(|(_, seconds)| *seconds));
+    let on = |p: &PageConclusion| format!("On {} host pages, {}.", page_words(p.host_page), modes(p, unit));
+    let mut parts: Vec<String> = pages.iter().map(on).collect();
+    if pages.iter().any(|p| p.bands_overlap && p.possible == [p.winner]) {
+        parts.push(OVERLAP.into());
     }
-    let other = |o: &&ConfigOutcome| o.config.mode != Paging::Native && !o.config.mode.has_sizes();
-    for one in c.outcome.configs.iter().filter(other) {
-        parts.push(format!("The overhead of {} is {} %.", one.config.mode.words(), overhead(one)));
+    all.retain(|(config, _)| {
+        let page = pages.iter().find(|p| p.host_page == config.host_page);
+        !page.is_some_and(|p| p.costs.iter().any(|cost| cost.mode == config.mode))
+    });
+    all.sort_by(|a, b| a.1.total_cmp(&b.1));
+    let mut words: Vec<String> =
+        all.iter().map(|(config, seconds)| format!("{} {}", config.name(), unit.text(*seconds))).collect();
+    if words.len() > MOST_OTHERS {
+        let last = words.pop().unwrap_or_default();
+        words.truncate(MOST_OTHERS - 1);
+        words.push(format!("the slowest {last}"));
     }
-    (!parts.is_empty()).then(|| parts.join(" "))
+    match (&words[..], pages.is_empty()) {
+        ([], _) => {}
+        ([one], true) => parts.push(format!("{one}.")),
+        ([one], false) => parts.push(format!("Beside them: {one}.")),
+        (some, true) => parts.push(format!("By time: {}.", some.join(", "))),
+        (some, false) => parts.push(format!("The others by time: {}.", some.join(", "))),
+    }
+    parts.join(" ")
 }
 
 /// The modes on one page size, with the cheaper one.
-pub(super) fn modes(p: &PageConclusion) -> String {
-    let percent = |mode: Paging| {
-        let found = p.percents.iter().find(|(m, _)| *m == mode);
-        found.map_or(String::new(), |(_, percent)| format!("{} %", number(*percent)))
-    };
-    // `nested 12 %, shadow 15 %`, without `but`.
+pub(super) fn modes(p: &PageConclusion, unit: TimeUnit) -> String {
+    let words = |cost: &ModeCost| format!("{} ({} %)", unit.text(cost.seconds), number(cost.percent));
+    let cost = |mode: Paging| p.costs.iter().find(|cost| cost.mode == mode).map_or(String::new(), words);
+    // `nested 449.61 ms (12.40 %), shadow 468.22 ms (17.06 %)`, without `but`.
     let others = |but: Paging| {
-        let others = p.percents.iter().filter(|(m, _)| *m != but);
-        others.map(|(m, _)| format!("{} {}", m.name(), percent(*m))).collect::<Vec<_>>().join(", ")
+        let others = p.costs.iter().filter(|cost| cost.mode != but);
+        others.map(|cost| format!("{} {}", cost.mode.name(), words(cost))).collect::<Vec<_>>().join(", ")
     };
     let may: Vec<Paging> = p.possible.iter().filter_map(|w| w.mode()).collect();
     match (p.winner, &may[..]) {
         (_, [_, _, ..]) => {
-            let which = if p.percents.len() == 2 {
+            let which = if p.costs.len() == 2 {
                 "either mode".into()
             } else {
                 format!("each of {}", and(may.iter().map(|m| m.words())))
             };
-            let first = p.percents[0].0;
-            format!(
-                "{which} may be cheaper within the band: overhead of {} {}, {}",
-                first.words(),
-                percent(first),
-                others(first)
-            )
+            let first = p.costs[0].mode;
+            format!("{which} may be cheaper within the band: {} {}, {}", first.words(), cost(first), others(first))
         }
         (_, [mode]) if p.possible.contains(&Winner::Equal) => {
-            let words = mode.words();
-            format!("{words} is cheaper or costs the same: overhead {}, {}", percent(*mode), others(*mode))
+            format!("{} is cheaper or costs the same: {}, {}", mode.words(), cost(*mode), others(*mode))
         }
-        (Winner::Mode(mode), _) => {
-            format!("{}: overhead {}, {}", is_cheaper(p.winner), percent(mode), others(mode))
-        }
-        (Winner::Equal, _) => equal_modes(p),
+        (Winner::Mode(mode), _) => format!("{}: {}, {}", is_cheaper(p.winner), cost(mode), others(mode)),
+        (Winner::Equal, _) => equal_modes(p, &words),
     }
 }
 
 /// Modes whose costs are about the same, and those that cost more.
-fn equal_modes(p: &PageConclusion) -> String {
-    let least = p.percents.iter().map(|(_, percent)| *percent).fold(f64::INFINITY, f64::min);
-    let (equal, more): (Vec<_>, Vec<_>) = p.percents.iter().partition(|(_, of)| equal(least, *of, 100.0));
-    let names = and(equal.iter().map(|(m, _)| m.name()));
-    let percents = and(equal.iter().map(|(_, percent)| format!("{} %", number(*percent))));
-    let more: String =
-        more.iter().map(|(m, percent)| format!("; {} {} %", m.name(), number(*percent))).collect();
-    format!("{names} paging cost about the same: overhead {percents}{more}")
+fn equal_modes(p: &PageConclusion, words: &dyn Fn(&ModeCost) -> String) -> String {
+    let least = p.costs.iter().map(|cost| cost.percent).fold(f64::INFINITY, f64::min);
+    let (equal, more): (Vec<&ModeCost>, Vec<_>) = p.costs.iter().partition(|c| equal(least, c.percent, 100.0));
+    let names = and(equal.iter().map(|cost| cost.mode.name()));
+    let costs = and(equal.iter().map(|cost| words(cost)));
+    let more: String = more.iter().map(|cost| format!("; {} {}", cost.mode.name(), words(cost))).collect();
+    format!("{names} paging cost about the same: {costs}{more}")
 }
 
 /// `a, b and c`.
@@ -152,8 +163,8 @@ fn and(words: impl Iterator<Item = impl ToString>) -> String {
     }
 }
 
-/// The exit costs for which the winners stay cheaper, and the change of exit costs that changes a winner first. A factor holds for
-/// all costs together and for each alone.
+/// The exit costs for which the verdicts stay, and the change of exit costs that changes a verdict first. A factor holds for all
+/// costs together and for each alone.
 fn robustness(pages: &[PageConclusion]) -> String {
     let robust =
         |p: &&PageConclusion| p.holds_from.is_none_or(|f| f <= HALF) && p.holds_to.is_none_or(|t| t >= TWICE);
@@ -203,70 +214,29 @@ fn down(factor: f64) -> String {
 }
 
 fn flip(f: &Flip) -> String {
-    let cheaper = is_cheaper(f.winner);
-    let than = if f.factor > 1.0 { "more" } else { "less" };
+    let then = match f.winner {
+        Winner::Mode(_) => is_cheaper(f.winner),
+        Winner::Equal => "the modes cost about the same".into(),
+    };
+    let more = f.factor >= 1.0;
     match (&f.key, f.assumed_cycles, f.at_cycles) {
         (Some(key), Some(assumed), Some(at)) => {
-            // A whole number of cycles beyond which the winner changes.
-            let cycles = if f.factor > 1.0 { at.floor() } else { at.ceil() };
-            let (key, cycles) = (key.trim_end_matches(".cycles"), grouped(cycles as u64));
-            format!("{cheaper} if {key} costs {than} than {cycles} cycles (profile: {})", grouped(assumed))
+            let (key, or) = (key.trim_end_matches(".cycles"), if more { "more" } else { "less" });
+            format!("{then} if {key} costs {} cycles or {or} (profile: {})", grouped(at), grouped(assumed))
         }
-        _ if f.factor > 1.0 => {
-            format!("{cheaper} if all exits cost more than {} times as much", down(f.factor))
-        }
-        _ => format!("{cheaper} if all exits cost less than {} times as much", up(f.factor)),
+        _ if more => format!("{then} if all exits cost more than {} times as much", down(f.factor)),
+        _ => format!("{then} if all exits cost less than {} times as much", up(f.factor)),
     }
 }
 
-/// The changes from the configuration `first`, a sentence each.
-fn ranking(c: &Conclusion, first: &str) -> Vec<String> {
-    let numbered = c.ranked.len() > 1;
-    let one = |(i, s): (usize, &RankedChange)| {
-        let place = if numbered { format!("{}. ", i + 1) } else { String::new() };
-        let saves = format!(
-            "{place}From {first} to {} ({}): overhead falls by {} points, from {} % to {} %",
-            s.to,
-            what(s),
-            number(s.gain_points),
-            number(s.from_percent),
-            number(s.to_percent)
-        );
-        let memory = s.from_backed_bytes.zip(s.to_backed_bytes).filter(|(a, b)| a != b);
-        let memory = memory
-            .map(|(a, b)| format!("; the host backs {} of guest memory in place of {}", mib(b), mib(a)));
-        format!("{saves}{}.", memory.unwrap_or_default())
-    };
-    match c.ranked.is_empty() {
-        true => vec![format!("Keep {first}, as no configuration is cheaper.")],
-        false => c.ranked.iter().enumerate().map(one).collect(),
-    }
-}
-
-/// Settings of the guest whose change this run cannot tell, with the options of a run that can.
+/// The command that tries settings of the guest, where some may matter.
 fn guest_settings(c: &Comparison) -> Option<String> {
     let guest = c.meta.guest.as_ref().filter(|_| matches!(c.meta.input, Input::Guest))?;
-    let thp = guest.thp.as_deref().filter(|thp| *thp != "always").map(|_| "--thp always");
-    let kpti = guest.kpti.filter(|on| *on).map(|_| "--kpti off");
-    let options: Vec<&str> = thp.into_iter().chain(kpti).collect();
-    (!options.is_empty()).then(|| {
-        format!(
-            "Settings of the guest are not ranked: compare this run with one with {}.",
-            options.join(" or ")
-        )
+    let thp = guest.thp.as_deref().filter(|thp| *thp != "always").map(|_| "huge pages");
+    let kpti = guest.kpti.filter(|on| *on).map(|_| "page-table isolation");
+    let settings: Vec<&str> = thp.into_iter().chain(kpti).collect();
+    (!settings.is_empty()).then(|| {
+        let command = shell_words(&guest.command);
+        format!("Settings of the guest ({}) are not tried here: bifold tune -- {command}", settings.join(", "))
     })
-}
-
-/// What a change changes, in words.
-fn what(s: &RankedChange) -> String {
-    match (Config::from_name(&s.from), Config::from_name(&s.to)) {
-        (Some(a), Some(b)) if a.mode == b.mode => format!("{} host pages", page_words(b.host_page)),
-        (Some(a), Some(b)) if a.host_page == b.host_page => b.mode.words().into(),
-        (_, Some(b)) => format!("{} on {} host pages", b.mode.words(), page_words(b.host_page)),
-        _ => s.to.clone(),
-    }
-}
-
-fn mib(bytes: u64) -> String {
-    format!("{} MiB", number((bytes as f64) / f64::from(1 << 20)))
 }

@@ -46,7 +46,7 @@ fn what_grew_by_more_than_the_limit_is_worse_and_the_other_way_round_it_fell() {
     let shown = Comparison { baseline: Some(worse), ..now };
     let table = shown.render(Format::Table).unwrap();
     insta::assert_snapshot!(&table[table.find("baseline ").unwrap()..]);
-    assert_schema("compare-1.json", &shown.render(Format::Json).unwrap());
+    assert_schema("compare-2.json", &shown.render(Format::Json).unwrap());
     assert!(shown.render_html().unwrap().contains("Since the baseline"));
 }
 
@@ -74,7 +74,7 @@ fn a_baseline_of_another_program_profile_guest_or_version_is_refused() {
         ("Bifold", |c| c.meta.bifold = "9".into()),
         ("vCPUs", |c| c.meta.guest.as_mut().unwrap().vcpus = 2),
         ("THP", |c| c.meta.guest.as_mut().unwrap().thp = Some("always".into())),
-        ("--vm", |c| c.outcome.vm = bifold_model::VmState::LongLived),
+        ("VM is started", |c| c.outcome.vm = bifold_model::VmState::LongLived),
         ("--nested-levels", |c| c.outcome.nested_levels = 5),
         ("this run is not whole", |c| c.meta.partial = Some(bifold_report::Partial::Interrupted)),
     ];

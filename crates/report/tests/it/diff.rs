@@ -78,11 +78,11 @@ fn json_is_as_the_schema_says_and_its_differences_are_those_of_the_sides() {
     partial.meta.partial = Some(Partial::TimedOut);
     let (a, b) = (result(&comparison()), result(&changed()));
     for d in [diff(&a, &b), diff(&a, &result(&partial)), diff(&runs(&comparison(), &[0, 3]), &b)] {
-        assert_schema("diff-1.json", &d.render(Format::Json).unwrap());
+        assert_schema("diff-2.json", &d.render(Format::Json).unwrap());
     }
     let several =
         diff(&runs(&comparison(), &[0, 3, 5]), &runs(&changed(), &[9, 2])).render(Format::Json).unwrap();
-    assert_schema("diff-1.json", &several);
+    assert_schema("diff-2.json", &several);
     let of = |json: &str| -> Value { serde_json::from_str(json).unwrap() };
     let (v, a, b) = (of(&diff(&a, &b).render(Format::Json).unwrap()), of(&a), of(&b));
     for (i, config) in v["configs"].as_array().unwrap().iter().enumerate() {
@@ -166,9 +166,9 @@ fn files_that_are_no_result() {
         ("other", "{\"schema\": \"bifold.doctor/1\"}".into()),
         ("control", "{\"schema\": \"\\u001b[31mred\"}".into()),
         ("none", "{}".into()),
-        ("bare", "{\"schema\": \"bifold.compare/1\"}".into()),
+        ("bare", "{\"schema\": \"bifold.compare/2\"}".into()),
         ("twice", whole.clone() + &whole),
-        ("no runs", "{\"schema\": \"bifold.runs/1\", \"runs\": []}".into()),
+        ("no runs", "{\"schema\": \"bifold.runs/2\", \"runs\": []}".into()),
         ("no configurations", with("\"configs\": [", "\"configs\": [], \"x\": [")),
         ("cpi", with_value(&whole, "/outcome/base_cpi", 1e-300.into())),
         ("clock", with_value(&whole, "/outcome/frequency_hz", 0.into())),
@@ -185,6 +185,50 @@ fn files_that_are_no_result() {
         all += &format!("{e}\n");
     }
     insta::assert_snapshot!(all);
+}
+
+/// A program that a guest's setting shortens: the ideal run by so many percent, and walks and exits by less.
+fn shortened(percent: u64, cost_percent: u64) -> Comparison {
+    let mut c = comparison();
+    for o in &mut c.outcome.configs {
+        o.total.instructions -= o.total.instructions / 100 * percent;
+        o.total.walk_cycles -= o.total.walk_cycles / 100 * cost_percent;
+        o.total.vmm_cycles -= o.total.vmm_cycles / 100 * cost_percent;
+    }
+    c
+}
+
+/// The overhead of a shorter run is a percentage of less, so that its sign is no sign of the time's.
+#[test]
+fn a_program_that_a_setting_shortens_takes_less_time_in_every_output() {
+    for (percent, cost) in [(8, 0), (20, 5), (50, 30), (70, 1)] {
+        let d = diff(&result(&comparison()), &result(&shortened(percent, cost)));
+        let v: Value = serde_json::from_str(&d.render(Format::Json).unwrap()).unwrap();
+        for config in v["configs"].as_array().unwrap() {
+            let of = |figure: &str| config["figures"][figure]["difference"].as_f64().unwrap();
+            assert!(of("overhead_percent") > 0.0 && of("seconds") < 0.0, "{config}");
+        }
+        assert_eq!(v["ideal"]["instructions"]["percent"], -(percent as f64));
+        let table = d.render(Format::Table).unwrap();
+        let words = table.split_whitespace().collect::<Vec<_>>().join(" ");
+        assert!(words.contains("B takes ") && words.contains(" % less time than A in "), "{table}");
+        assert!(words.contains(&format!("The ideal runs differ, so compare times and not overheads: B executes {percent}.00 % fewer")), "{table}");
+        let times = table.lines().skip_while(|l| !l.starts_with("time, ")).skip(3).take(5);
+        assert!(times.clone().count() == 5 && times.clone().all(|l| l.contains(" -")), "{table}");
+        assert!(d.render_html().unwrap().contains("% less time than A"));
+        let back = diff(&result(&shortened(percent, cost)), &result(&comparison())).render(Format::Table).unwrap();
+        assert!(back.split_whitespace().collect::<Vec<_>>().join(" ").contains(" % more time than A in "), "{back}");
+    }
+}
+
+/// What Bifold wrote before predicted times and states of the VM.
+#[test]
+fn a_result_of_the_first_version_is_read_beside_a_new_one() {
+    let old = include_str!("../../../../python/tests/data/fork.json");
+    assert!(old.contains("\"bifold.compare/1\""));
+    let d = diff(old, &result(&comparison()));
+    let table = d.render(Format::Table).unwrap();
+    assert!(table.contains("differs  program:") && table.contains("time, "), "{table}");
 }
 
 /// A counter that an older Bifold did not have is no reason to refuse; neither is one of a later Bifold.

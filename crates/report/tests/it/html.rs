@@ -27,8 +27,8 @@ fn figures(page: &str) -> (Vec<String>, Vec<Vec<String>>) {
         cells.map(|c| c.split_once("</t").unwrap().0.to_string()).collect()
     };
     let (head, body) = table.split_once("<tbody>").unwrap();
-    let mut names = cells(head.rsplit_once("<tr>").unwrap().1, "<th");
-    names.extend(["references per walk".into(), "exits".into()]);
+    let heads = cells(head.rsplit_once("<tr>").unwrap().1, "<th ");
+    let names = heads.into_iter().skip(1).map(|head| head.split("<br>").next().unwrap().to_string()).collect();
     (names, body.split("<tr>").skip(1).map(|row| cells(row, "<td")).collect())
 }
 
@@ -51,13 +51,17 @@ fn charts_and_the_table_of_a_page_show_the_same_numbers() {
                 assert_eq!(bar["cells"][name], **cell, "{name} of {}", bar["config"]);
             }
             let parts: f64 =
-                ["walk", "vmm", "data", "frames"].map(|part| bar[part].as_f64().unwrap()).iter().sum();
-            let all = bar["overhead"].as_f64().unwrap();
-            assert!((parts - all).abs() < 1e-9, "the parts of {} make {parts}, not {all}", bar["config"]);
+                ["ideal", "walk", "vmm", "data", "frames"].map(|part| bar[part].as_f64().unwrap()).iter().sum();
+            let all = bar["time"].as_f64().unwrap();
+            assert!((parts - all).abs() < 1e-6, "the parts of {} make {parts}, not {all}", bar["config"]);
         }
         let has_data = c.outcome.caches.is_some();
         assert!(["data", "frames"].iter().all(|name| names.contains(&name.to_string()) == has_data));
         assert_eq!(data["has_data"], has_data);
+        // The heads are those of the terminal.
+        let table = c.render(bifold_report::Format::Table).unwrap();
+        let line = table.lines().find(|l| l.contains("time") && l.contains("band")).unwrap();
+        assert_eq!(line.split_whitespace().collect::<Vec<_>>(), names);
     }
 }
 
@@ -90,7 +94,7 @@ fn a_page_explains_the_columns_that_it_has() {
     };
     let plain = prose(&comparison());
     assert!(
-        plain.replace('\n', " ").contains("CPI of 2.0 and of 0.5") && !plain.contains("waits for data"),
+        plain.replace('\n', " ").contains("CPI of 0.5 and of 2.0") && !plain.contains("waits for data"),
         "{plain}"
     );
     assert!(!plain.contains("columns for half and double the CPI"));
@@ -133,4 +137,20 @@ fn every_table_of_every_page_scrolls_within_its_own_part_or_folds() {
         tables.len()
     });
     assert!(counts[0] >= 6 && counts[1] >= 3 && counts[2] == 1, "{counts:?}");
+}
+
+#[test]
+fn the_image_of_times_has_a_bar_with_its_time_for_each_configuration_and_escapes_text() {
+    for c in [comparison(), with_caches()] {
+        let svg = c.render_chart().unwrap();
+        assert!(svg.starts_with("<svg xmlns=") && svg.contains("prefers-color-scheme: dark"));
+        assert!(svg.contains("&lt;b&gt;") && !svg.contains("<b>"), "{svg}");
+        let table = c.render(bifold_report::Format::Table).unwrap();
+        for config in Config::ALL.map(Config::name) {
+            let row = table.lines().find(|l| l.starts_with(&format!("{config} "))).unwrap();
+            let time = row.split_whitespace().nth(1).unwrap();
+            assert!(svg.contains(&format!(">{config}</text>")) && svg.contains(&format!(">{time} ms</text>")), "{svg}");
+        }
+        assert_eq!(svg.contains("waits for data"), c.outcome.caches.is_some());
+    }
 }
