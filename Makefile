@@ -63,7 +63,7 @@ reporter: setup ## build the program for guests, static: target/reporter/bifold-
 demo: setup ## show what compiling a C file costs in each paging mode: table and report
 	$(CARGO) build --release --locked $$($(BIFOLD) policy --help >/dev/null 2>&1 || echo --no-default-features)
 	@source=$$(realpath --relative-to=. "$$(tools/demo-source)"); set -x; \
-	$(BIFOLD) compare --report $(REPORT) -- gcc -O2 -c -DSTB_IMAGE_IMPLEMENTATION "$$source" -o /tmp/stb_image.o
+	$(BIFOLD) compare --profile i5-7600 --report $(REPORT) -- gcc -O2 -c -DSTB_IMAGE_IMPLEMENTATION "$$source" -o /tmp/stb_image.o
 
 # Root runs this target, so the target does not build: run `make build` first.
 install: ## install command, man pages, completions and the daemon's unit (PREFIX=/usr/local, DESTDIR=)

@@ -15,8 +15,8 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 /// Most characters of a failure's text.
 const MOST_TEXT: usize = 2000;
-/// What `bifold compare` gets of this environment: where its caches are.
-const KEPT: [&str; 4] = ["PATH", "HOME", "XDG_CACHE_HOME", "TMPDIR"];
+/// What `bifold compare` gets of this environment: where its caches and the measured profile are.
+const KEPT: [&str; 5] = ["PATH", "HOME", "XDG_CACHE_HOME", "XDG_CONFIG_HOME", "TMPDIR"];
 /// What a program gets, beside the variables of its own.
 const FIXED: [&str; 3] =
     ["PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin", "HOME=/tmp", "LC_ALL=C.UTF-8"];

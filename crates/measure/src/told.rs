@@ -5,6 +5,7 @@
 //! Leaves: 0, 1, 4, 0x18 (Intel SDM vol. 2A, CPUID), 0x8000_0005, 0x8000_0006, 0x8000_001D, 0x8000_0021 (AMD APM
 //! vol. 3, appendix E.4).
 
+use bifold_model::CpuId;
 use serde::Serialize;
 
 /// A level of the data caches.
@@ -48,6 +49,8 @@ pub struct Told {
     pub family: u32,
     /// Model, extended model added.
     pub model: u32,
+    /// Stepping.
+    pub stepping: u32,
     /// The name in the processor's or the hypervisor's words.
     pub name: String,
     /// The hypervisor's signature, if one says that it is there (leaf 1, ECX bit 31).
@@ -91,7 +94,20 @@ impl Told {
             false if highest >= 0x18 => intel_tlbs(cpuid),
             _ => Vec::new(),
         };
-        Told { vendor, family, model: (signature >> 4 & 0xf) + high_model, name, hypervisor, caches, tlbs }
+        let (model, stepping) = ((signature >> 4 & 0xf) + high_model, signature & 0xf);
+        Told { vendor, family, model, stepping, name, hypervisor, caches, tlbs }
+    }
+
+    /// Which processor it is.
+    pub fn id(&self) -> CpuId {
+        CpuId {
+            vendor: self.vendor.clone(),
+            family: self.family,
+            model: self.model,
+            stepping: self.stepping,
+            name: self.name.clone(),
+            guest: self.hypervisor.is_some(),
+        }
     }
 
     /// The TLB array of a level, for data or for code, for a page size.
@@ -248,9 +264,10 @@ mod tests {
     fn an_epyc_tells_its_caches_and_tlbs() {
         let told = Told::ask(&epyc);
         assert_eq!(
-            (&told.vendor[..], told.family, told.model, &told.name[..]),
-            ("AuthenticAMD", 0x1a, 2, "AMD EPYC")
+            (&told.vendor[..], told.family, told.model, told.stepping, &told.name[..]),
+            ("AuthenticAMD", 0x1a, 2, 1, "AMD EPYC")
         );
+        assert!(told.id().guest);
         assert_eq!(told.hypervisor.as_deref(), Some("KVMKVMKVM"));
         let caches: Vec<_> =
             told.caches.iter().map(|c| (c.level, c.bytes >> 10, c.ways, c.inclusive)).collect();

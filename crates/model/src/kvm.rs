@@ -18,6 +18,9 @@ pub enum KvmVersion {
 }
 
 impl KvmVersion {
+    /// The newest version that was compared with the model.
+    pub const NEWEST: KvmVersion = KvmVersion::Linux6_12;
+
     /// The version of a kernel with this release (`uname -r`). `None` if that kernel was not
     /// compared with the model.
     pub fn of_release(release: &str) -> Option<KvmVersion> {

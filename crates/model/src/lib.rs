@@ -68,8 +68,8 @@ pub use outcome::{
 };
 pub use placement::{Placed, PlacedCycles, PlacedFacts, Placement, PlacementOptions, Split, TableNode};
 pub use profile::{
-    Agile, AgileStart, CacheLevel, Content, Cost, ExitCosts, KEYS, Key, Profile, ProfileError, TableOrigin,
-    TagKind, Unmeasured, Variant, Virtualization,
+    Agile, AgileStart, CacheLevel, Chosen, ChosenBy, Content, Cost, CpuId, ExitCosts, KEYS, Key, KvmBy,
+    Processor, Profile, ProfileError, Quality, TableOrigin, TagKind, Unmeasured, Variant, Virtualization,
 };
 pub use sample::{Counter, Sample};
 pub use swaps::Swaps;

@@ -111,6 +111,7 @@ pub(crate) fn render(c: &Comparison, spread: Option<&[PageTable]>) -> Result<Str
         accesses => grouped(total.accesses),
         ideal => seconds(o.ideal_cycles() / o.frequency_hz.max(1) as f64),
         profile => c.meta.profile_words(),
+        choice => c.meta.profile_choice(),
         hardware => serde_json::to_string_pretty(&c.meta.hardware)?,
         frequency => number(o.frequency_hz as f64 / 1e9),
         cpi => o.base_cpi,

@@ -51,6 +51,7 @@ pub(crate) struct Head<'a> {
     #[serde(flatten)]
     meta: &'a crate::Meta,
     clock_figures: Option<clock::Figures>,
+    profile_choice: Value,
     kvm: &'static str,
     overrides: &'a [String],
     priors: Vec<String>,
@@ -63,6 +64,9 @@ impl Head<'_> {
         Head {
             meta: &c.meta,
             clock_figures: clock::figures(c),
+            profile_choice: json!({
+                "by": hardware.chosen.by, "kvm_by": hardware.chosen.kvm_by, "quality": hardware.quality(),
+            }),
             kvm: hardware.kvm.name(),
             overrides: &hardware.overrides,
             priors: hardware.priors(),

@@ -3,7 +3,7 @@
 //! ended, and whether the run is complete.
 
 use crate::text::shell_words;
-use bifold_model::Profile;
+use bifold_model::{ChosenBy, KvmBy, Profile, Quality};
 use bifold_trace::{Clock, CommandExit, Stats, TableFormat};
 use serde::{Deserialize, Serialize};
 
@@ -115,7 +115,39 @@ impl Meta {
             [] => String::new(),
             some => format!("changed: {}; ", some.join(", ")),
         };
-        format!("{} ({changed}kvm {})", self.hardware.name, self.hardware.kvm.name())
+        let whose = match self.hardware.chosen.kvm_by {
+            KvmBy::Profile => "",
+            KvmBy::Host => " as this host",
+            KvmBy::Newest => ", the newest compared",
+        };
+        format!("{} ({changed}kvm {}{whose})", self.hardware.name, self.hardware.kvm.name())
+    }
+
+    /// How the profile was chosen and how good it is, and for a profile that was not named, how to name one:
+    /// `built-in, as named`.
+    pub fn profile_choice(&self) -> String {
+        let quality = match self.hardware.quality() {
+            Quality::Measured => "measured",
+            Quality::BuiltIn => "built-in",
+            Quality::Guessed => "guessed",
+            Quality::File => "from a file",
+        };
+        let (how, better) = match self.hardware.chosen.by {
+            ChosenBy::Name => (", as named", ""),
+            ChosenBy::Baseline => (", as in the baseline", ""),
+            ChosenBy::State => (", as in the file of --state", ""),
+            ChosenBy::Measured => (" on this machine", " (another: --profile)"),
+            ChosenBy::Processor => {
+                (" for this processor", " (better: `bifold profile measure`; another: --profile)")
+            }
+            ChosenBy::Vendor => {
+                (": its vendor's newest server", " (better: `bifold profile measure`; another: --profile)")
+            }
+            ChosenBy::Unknown => {
+                (": the processor is unknown", " (better: `bifold profile measure`; another: --profile)")
+            }
+        };
+        format!("{quality}{how}{better}")
     }
 
     /// One line that names the command, its recording, or the generator.

@@ -69,12 +69,13 @@ pub(crate) fn head(c: &Comparison) -> String {
     lines.push((
         "profile",
         format!(
-            "{} at {} GHz, {} CPI {}, seed {}",
+            "{} at {} GHz, {} CPI {}, seed {}; {}",
             c.meta.profile_words(),
             number(o.frequency_hz as f64 / 1e9),
             if o.caches.is_some() { "base" } else { "assumed" },
             o.base_cpi,
-            o.seed
+            o.seed,
+            c.meta.profile_choice()
         ),
     ));
     lines.push(("VM", format!("{}: {}", o.vm.name(), o.vm.words())));

@@ -68,6 +68,7 @@ impl Fingerprints {
                 program,
                 settings,
                 args,
+                profile: None,
                 command: vec![],
                 env: vec![],
             })

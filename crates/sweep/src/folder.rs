@@ -66,8 +66,8 @@ pub enum FolderError {
     },
     /// The folder has the plan of another sweep.
     #[error(
-        "{} has the plan of another sweep, of {had} tasks, and this one has {asked}: programs, axes, options or the folder of \
-         the description differ. Name another folder, or remove this one with its results",
+        "{} has the plan of another sweep, of {had} tasks, and this one has {asked}: programs, axes, options, hardware \
+         profiles or the folder of the description differ. Name another folder, or remove this one with its results",
         path.display()
     )]
     Other {

@@ -1,7 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! The tasks of a sweep.
 
+use bifold_model::Profile;
 use serde::{Deserialize, Serialize};
+use std::collections::BTreeMap;
 use std::path::PathBuf;
 use xxhash_rust::xxh3::xxh3_64;
 
@@ -22,6 +24,9 @@ pub struct Plan {
     pub repeats: Vec<String>,
     /// The tasks by number.
     pub tasks: Vec<Task>,
+    /// The hardware profiles of tasks, by their hashes; none in plans of earlier versions.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub profiles: BTreeMap<String, Profile>,
 }
 
 /// The verb of `bifold` that a task runs.
@@ -66,6 +71,9 @@ pub struct Task {
     pub settings: Vec<(String, String)>,
     /// Options of the verb, and a recording or image as the last of them.
     pub args: Vec<String>,
+    /// The hash of the hardware profile, which the plan has; none for other verbs, and in plans of earlier versions.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub profile: Option<String>,
     /// The command that runs in a guest; empty for a recording or generator.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub command: Vec<String>,
@@ -95,7 +103,26 @@ impl Plan {
         tasks: Vec<Task>,
     ) -> Plan {
         let bifold = env!("CARGO_PKG_VERSION").into();
-        Plan { schema: SCHEMA.into(), bifold, folder, axes, repeats, tasks }
+        Plan { schema: SCHEMA.into(), bifold, folder, axes, repeats, tasks, profiles: BTreeMap::new() }
+    }
+
+    /// Gives a task its hardware profile, in place of the options that name one.
+    pub fn give_profile(&mut self, task: usize, profile: &Profile) {
+        let hash = profile.hash();
+        let task = &mut self.tasks[task];
+        let mut names_profile = false;
+        task.args.retain(|arg| {
+            // An option and its value may be two words.
+            let value = std::mem::replace(&mut names_profile, arg == "--profile");
+            !value && arg != "--profile" && !arg.starts_with("--profile=")
+        });
+        task.profile = Some(hash.clone());
+        self.profiles.entry(hash).or_insert_with(|| profile.clone());
+    }
+
+    /// The hardware profile of a task.
+    pub fn profile(&self, task: &Task) -> Option<&Profile> {
+        self.profiles.get(task.profile.as_ref()?)
     }
 
     /// The tasks whose results a task reads.
@@ -113,5 +140,28 @@ impl Plan {
     pub fn identity(&self) -> String {
         let bytes = serde_json::to_vec(self).expect("a plan has text and numbers alone");
         format!("{:016x}", xxh3_64(&bytes))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::Spec;
+    use std::path::Path;
+
+    #[test]
+    fn a_task_has_its_profile_s_values_in_place_of_its_name() {
+        let text = "[programs.a]\ngenerate = 't'\noptions = ['--profile', 'zen4', '--fast', '--profile=zen4']\n\
+                    [axes]\nseed = [1, 2]";
+        let mut plan = Spec::plan_of(text, Path::new("s"), Path::new("/")).unwrap();
+        let before = plan.identity();
+        let zen4 = Profile::load("zen4", &["cpu.base_cpi=0.6".into()]).unwrap();
+        (0..2).for_each(|task| plan.give_profile(task, &zen4));
+        assert_eq!(plan.tasks[1].args, ["--fast", "--seed=2", "--generate=t"]);
+        assert_eq!(plan.profiles.len(), 1);
+        assert_ne!(plan.identity(), before);
+        let read: Plan = serde_json::from_slice(&serde_json::to_vec(&plan).unwrap()).unwrap();
+        let of_task = read.profile(&read.tasks[1]).unwrap();
+        assert_eq!((of_task.hash(), of_task.cpu.base_cpi), (zen4.hash(), 0.6));
     }
 }

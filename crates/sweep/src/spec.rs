@@ -327,6 +327,7 @@ impl Spec {
             program: name.into(),
             settings: chosen.into_iter().map(|(axis, value)| (axis, value.name.clone())).collect(),
             args,
+            profile: None,
             command: program.run.clone().unwrap_or_default(),
             env: program.env.clone().into_iter().collect(),
         }

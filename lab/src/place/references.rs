@@ -19,7 +19,7 @@ use super::guests::{NODES, VCPUS};
 use super::world::{self, PROGRAMS};
 use crate::lab::{beside, in_target};
 
-/// Cycles of an access to memory of the other node, on the default profile: 1.6 times those of the own node.
+/// Cycles of an access to memory of the other node, on the profile i5-7600: 1.6 times those of the own node.
 pub const REMOTE_CYCLES: u64 = 352;
 /// Class of the kernels: problems of class S fit into the caches.
 pub const CLASS: &str = "W";
@@ -147,7 +147,7 @@ fn capture(part: &Part, nodes: bool, work: &Path) -> Result<Vec<Row>> {
     let nas = world::kernels()?.canonicalize().context("target/nas/nas")?;
     let command = program.command(&nas.to_string_lossy(), CLASS);
     let mut compare = Command::new(beside("bifold")?);
-    compare.args("compare -q --format jsonl --from-marker --regions 1 --for".split(' '));
+    compare.args("compare -q --profile i5-7600 --format jsonl --from-marker --regions 1 --for".split(' '));
     compare.args([MOST, "--vcpus", &VCPUS.to_string()]);
     compare.args(["--set", &format!("memory.remote_cycles={REMOTE_CYCLES}")]);
     if nodes {

@@ -19,8 +19,8 @@ const WORSE_THAN: f64 = 2.0;
 pub struct BaselineArgs {
     /// Compare the counts with those of an earlier run, and exit with status 4 if one grew
     ///
-    /// FILE is of --save-baseline or of --format json, of the same program under the same profile, guest options and version of
-    /// Bifold. TLB misses, walks, their references and cycles, exits, the guest's page faults and extra cycles are compared in each
+    /// FILE is of --save-baseline or of --format json, of the same program under the same guest options and version of
+    /// Bifold. The run has the profile of FILE, on any machine; another one that is named is refused. TLB misses, walks, their references and cycles, exits, the guest's page faults and extra cycles are compared in each
     /// configuration, with --where also those of each place. A run repeats to the bit, so what grew has a cause: the program, its
     /// libraries, its environment or the guest's kernel.
     #[arg(long, value_name = "FILE")]
@@ -62,14 +62,17 @@ impl BaselineArgs {
         Err(UsageError::conflict(option, problem))
     }
 
-    /// Reads the baseline, and refuses one that is not for this run.
-    pub fn against(&self, plan: &Plan) -> anyhow::Result<Option<Against>> {
-        let Some(path) = &self.baseline else { return Ok(None) };
-        let baseline = read(path)?;
+    /// Reads the baseline, if one is named.
+    pub fn read(&self) -> anyhow::Result<Option<Baseline>> {
+        self.baseline.as_deref().map(read).transpose()
+    }
+
+    /// Refuses a baseline that is not for this run.
+    pub fn against(&self, baseline: Baseline, plan: &Plan) -> anyhow::Result<Against> {
         let (source, input) = (plan.source.header().source, plan.source.input());
         let guest = (!source.command.is_empty()).then(|| Guest::named(source.command));
         baseline.refuse_early(env!("CARGO_PKG_VERSION"), &input, guest.as_ref(), &plan.profile, plan.seed)?;
-        Ok(Some(Against { baseline, worse_than: self.worse_than.unwrap_or(WORSE_THAN) }))
+        Ok(Against { baseline, worse_than: self.worse_than.unwrap_or(WORSE_THAN) })
     }
 }
 

@@ -2,6 +2,7 @@
 //! Options about the guest in which a command runs.
 
 use super::region::RegionArgs;
+use crate::run::PROFILE_VARIABLE;
 use crate::usage::UsageError;
 use crate::words::{self, MIB};
 use anyhow::Context as _;
@@ -195,7 +196,8 @@ impl GuestArgs {
         // The command's standard input is read last, by `EventSource::prepare`, after all other checks.
         Ok(GuestSpec {
             cwd: std::env::current_dir().context("cannot find the current directory")?,
-            env: std::env::vars_os().collect(),
+            // The environment lies on the program's stack: to name the profile there or by the option is one run.
+            env: std::env::vars_os().filter(|(name, _)| name != PROFILE_VARIABLE).collect(),
             timing: if self.fast { Timing::Fast } else { Timing::Exact },
             vcpus,
             nodes,

@@ -9,13 +9,13 @@ use super::guest::GuestArgs;
 use super::placement::PlacementArgs;
 use crate::console::{distinct, named, not_stdout};
 use crate::run::source::{EventSource, Guest, Recording};
-use crate::run::{self, ModelArgs, Notes, Shown, profile_file};
+use crate::run::{self, ModelArgs, Notes, Shown};
 use crate::usage::UsageError;
 use anyhow::anyhow;
 use bifold_attribute::{Metric, View};
-use bifold_model::{Config, Paging, Profile};
+use bifold_model::{ChosenBy, Config, Paging, Profile};
 use bifold_policy::replay_check::OnLine;
-use bifold_report::{Format, Show, shell_words};
+use bifold_report::{Baseline, Format, Show, shell_words};
 use bifold_trace::file::{FileError, Reader};
 use bifold_trace::generate::Generator;
 use bifold_trace::{Granularity, Windows};
@@ -102,11 +102,12 @@ pub fn compare(args: CompareArgs) -> anyhow::Result<Plan> {
     }
     let sample = common.guest.region.windows(common.model.seed);
     baseline.check(runs, common.guest.fast, sample)?;
-    let plan = plan(common, Source::OfReader("compare", file), None)?;
+    let before = baseline.read()?;
+    let plan = plan(common, Source::OfReader("compare", file), None, before.as_ref())?;
     // A recording has its own timing and windows.
     let source = plan.run.source.header().source;
     baseline.check(runs, source.timing.as_deref() == Some("fast"), source.sample)?;
-    let against = baseline.against(&plan.run)?;
+    let against = before.map(|before| baseline.against(before, &plan.run)).transpose()?;
     Ok(Plan { output, runs, against, save_baseline: baseline.save_baseline, ..plan })
 }
 
@@ -116,7 +117,7 @@ pub fn record(args: RecordArgs) -> anyhow::Result<Plan> {
         return Err(UsageError::value("--output -", "a recording needs a file").into());
     }
     distinct_files(None, Some(&args.output), &args.common, None)?;
-    let mut plan = plan(args.common, Source::OfRecord, Some(args.output))?;
+    let mut plan = plan(args.common, Source::OfRecord, Some(args.output), None)?;
     plan.run.granularity = if args.compact { Granularity::Page } else { Granularity::Byte };
     Ok(plan)
 }
@@ -131,7 +132,7 @@ fn distinct_files(
     let inputs = [
         ("the recording", recording),
         ("the baseline", baseline.and_then(|b| b.baseline.as_deref())),
-        ("the profile", profile_file(&common.model.profile)),
+        ("the profile", common.model.named.file()),
         ("the kernel", common.guest.kernel.as_deref()),
     ];
     let show = &common.show;
@@ -363,9 +364,17 @@ fn places(
 }
 
 /// The plan of either verb: a run that is made once, and what is written of it.
-fn plan(common: CommonArgs, verb: Source, record: Option<PathBuf>) -> anyhow::Result<Plan> {
+fn plan(
+    common: CommonArgs,
+    verb: Source,
+    record: Option<PathBuf>,
+    before: Option<&Baseline>,
+) -> anyhow::Result<Plan> {
     let CommonArgs { program, show, model, placement, policies, guest } = common;
-    let profile = model.profile()?;
+    let profile = match before.and_then(Baseline::profile) {
+        Some(own) => model.profile_or(|set| own.chosen_by(ChosenBy::Baseline, "of the baseline", set))?,
+        None => model.profile()?,
+    };
     let sample = guest.region.windows(model.seed);
     let (keep, until) = (guest.keep.clone(), guest.region.until);
     let source = source(verb, program, guest, &profile, model.seed)?;

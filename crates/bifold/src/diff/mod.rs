@@ -9,7 +9,7 @@ pub use args::DiffArgs;
 
 use crate::console::{Delivery, create, create_for_data, distinct, named, stop_on_signals};
 use crate::run::source::Recording;
-use crate::run::{self, Notes, carry_out, profile_file};
+use crate::run::{self, Notes, carry_out};
 use crate::status::Status;
 use crate::usage::UsageError;
 use anyhow::Context as _;
@@ -34,7 +34,7 @@ pub fn run(args: DiffArgs) -> anyhow::Result<Status> {
     let inputs = named([
         ("A", Some(args.a.as_path())),
         ("B", Some(&args.b)),
-        ("the profile", profile_file(&args.model.profile)),
+        ("the profile", args.model.named.file()),
     ]);
     let outputs = named([("--output", args.output.as_deref()), ("--report", args.report.as_deref())]);
     distinct(&inputs, &outputs)?;

@@ -2,9 +2,11 @@
 //! `bifold profile measure`: this machine as a profile.
 
 use crate::console::{Delivery, Progress, create_for_data, note, stop_on_signals};
+use crate::run::machine::Machine;
 use crate::status::{self, Status};
 use crate::usage::UsageError;
 use crate::words;
+use anyhow::Context as _;
 use bifold_measure::{End, Estimate, Finding, Made, Options, Survey, load_note, profile, survey, today};
 use bifold_model::Profile;
 use bifold_report::{Format, grouped, text_table, wrapped};
@@ -36,6 +38,9 @@ Examples:
 /// lists the values that are not.
 ///
 /// In a virtual machine the walks are those of nested paging as it is there.
+///
+/// The profile is kept in $XDG_CONFIG_HOME/bifold/measured (~/.config/bifold/measured), and later runs on this machine
+/// use it unless they name another. A measurement that Ctrl-C ended is not kept.
 #[derive(Debug, Args)]
 #[command(after_help = EXAMPLES, after_long_help = status::below(EXAMPLES))]
 pub struct MeasureArgs {
@@ -98,10 +103,20 @@ pub fn run(args: &MeasureArgs) -> anyhow::Result<Status> {
     }
     let mut delivery = Delivery::new(!args.quiet);
     delivery.data(&shown, None);
+    let stopped = matches!(found.ended, Some(End::Stopped));
+    let kept = made.as_ref().ok().filter(|_| !stopped).map(|made| Machine::this().keep(&made.text));
     // Without a profile the values are still shown.
     let made = made.map_err(|e| anyhow::Error::new(e).context("the measured values make no profile"));
     delivery.file("profile", output, || Ok(made?.text.into_bytes()));
     delivery.done()?;
+    match kept.transpose().context("the profile is not kept for later runs") {
+        Ok(file) => file.iter().for_each(|f| {
+            note(!args.quiet, format_args!("later runs on this machine use the profile: {}", f.display()));
+        }),
+        // Who named a file has the profile there.
+        Err(e) if args.output.is_some() => note(!args.quiet, format_args!("{e:#}")),
+        Err(e) => return Err(e),
+    }
     Ok(match found.ended {
         Some(End::Stopped) => Status::OfCommand(CommandExit::Interrupted),
         _ => Status::Done,

@@ -3,7 +3,7 @@
 
 use crate::compare::{GuestArgs, ProgramArgs, Source, source};
 use crate::console::{Named, named};
-use crate::run::{self, DEFAULT_PROFILE, ModelArgs, Notes, profile_file, profile_help};
+use crate::run::{self, ModelArgs, Notes, ProfileArg};
 use crate::usage::UsageError;
 use crate::words;
 use bifold_model::{CacheMode, VmState};
@@ -30,9 +30,9 @@ pub struct RunArgs {
     #[arg(short, long, help_heading = "Output")]
     pub quiet: bool,
 
-    /// Hardware profile: a built-in name or a TOML file
-    #[arg(long, value_name = "NAME|FILE", default_value = DEFAULT_PROFILE, long_help = profile_help(), help_heading = "Model")]
-    pub profile: String,
+    /// The profile.
+    #[command(flatten)]
+    pub named: ProfileArg,
 
     /// Change one value of the profile (repeatable)
     #[arg(long, value_name = "KEY=VALUE", help_heading = "Model")]
@@ -53,15 +53,14 @@ impl RunArgs {
     fn model(&self) -> ModelArgs {
         // A host that takes memory back has given what the guest touches, and no more.
         let vm = VmState::Started;
-        ModelArgs { vm, ..ModelArgs::of_profile(self.profile.clone(), self.set.clone()) }
+        ModelArgs { vm, ..ModelArgs::of_profile(self.named.clone(), self.set.clone()) }
     }
 
     /// The files that are read.
     pub fn inputs(&self) -> Vec<Named<'_>> {
-        let profile = profile_file(&self.profile);
         let inputs = [
             ("the recording", self.file.as_deref()),
-            ("the profile", profile),
+            ("the profile", self.named.file()),
             ("the kernel", self.guest.kernel.as_deref()),
         ];
         named(inputs)

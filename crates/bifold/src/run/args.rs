@@ -1,26 +1,63 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! Options of the model: profile, configurations, interval and seed.
 
+use super::machine::Machine;
 use crate::usage::{UsageError, to_blame};
 use crate::words;
 use bifold_mmu::Format;
 use bifold_mmu::format::{X86_64_4_LEVEL, X86_64_5_LEVEL};
 use bifold_model::{CacheMode, Config, Cost, Frames, Paging, Profile, ProfileError, VmState};
 use clap::{Args, ValueEnum};
+use std::cell::OnceCell;
 use std::path::Path;
 
-/// The default hardware profile.
-pub const DEFAULT_PROFILE: &str = "i5-7600";
 /// The default seed of the host frames' placement.
 const DEFAULT_SEED: u64 = 1;
+
+/// The variable of the environment that names the profile.
+pub const PROFILE_VARIABLE: &str = "BIFOLD_PROFILE";
+
+/// The hardware profile.
+#[derive(Debug, Clone, Default, Args)]
+pub struct ProfileArg {
+    /// Hardware profile: a built-in name or a TOML file [default: this machine's]
+    #[arg(long, value_name = "NAME|FILE", env = PROFILE_VARIABLE, hide_env_values = true,
+          long_help = profile_help(), help_heading = "Model")]
+    profile: Option<String>,
+}
+
+impl ProfileArg {
+    /// The profile of this name.
+    #[cfg(feature = "host")]
+    pub fn of(name: String) -> ProfileArg {
+        ProfileArg { profile: Some(name) }
+    }
+
+    /// The profile that the user names, if any. An empty variable of the environment names none.
+    pub fn name(&self) -> Option<&str> {
+        self.profile.as_deref().filter(|name| !name.is_empty())
+    }
+
+    /// Whether the option names the profile, and not the environment.
+    fn is_option(&self) -> bool {
+        self.name().is_some_and(|name| std::env::var_os(PROFILE_VARIABLE).is_none_or(|of_env| of_env != name))
+    }
+
+    /// The profile's file; none for a built-in profile, and where none is named.
+    pub fn file(&self) -> Option<&Path> {
+        let name = self.name()?;
+        let builtin = Profile::builtin_names().any(|builtin| builtin == name);
+        (!builtin).then(|| Path::new(name))
+    }
+}
 
 /// Options of the model.
 #[derive(Debug, Clone, Args)]
 #[command(next_help_heading = "Model")]
 pub struct ModelArgs {
-    /// Hardware profile: a built-in name or a TOML file
-    #[arg(long, value_name = "NAME|FILE", default_value = DEFAULT_PROFILE, long_help = profile_help())]
-    pub profile: String,
+    /// The profile; this machine's if none is named.
+    #[command(flatten)]
+    pub named: ProfileArg,
 
     /// Change one value of the profile (repeatable)
     ///
@@ -144,14 +181,19 @@ pub fn profile_help() -> String {
     let list: Vec<String> = Profile::builtin_descriptions()
         .map(|(name, description)| format!("`{name}`, {description}"))
         .collect();
-    format!("Hardware profile: a built-in name or a TOML file\n\nBuilt in: {}.", list.join("; "))
+    format!(
+        "Hardware profile: a built-in name or a TOML file\n\nWithout it, the profile that `bifold profile measure` kept of \
+         this machine; else the built-in one of this processor's family and model; else that of its vendor's newest server. \
+         KVM's rules are then those of this host's kernel, or else of the newest kernel that was compared.\n\nBuilt in: {}.",
+        list.join("; ")
+    )
 }
 
 impl ModelArgs {
     /// The defaults, with this profile and these changes of its values.
-    pub fn of_profile(profile: String, set: Vec<String>) -> ModelArgs {
+    pub fn of_profile(named: ProfileArg, set: Vec<String>) -> ModelArgs {
         ModelArgs {
-            profile,
+            named,
             set,
             configs: Vec::new(),
             interval: None,
@@ -163,13 +205,28 @@ impl ModelArgs {
         }
     }
 
-    /// The profile with its overrides.
+    /// The profile with its overrides: the one that is named, or this machine's.
     ///
     /// # Errors
     /// A usage error if there is no profile of that name, or if a `--set` is to blame; else what is wrong
     /// with the file.
     pub fn profile(&self) -> anyhow::Result<Profile> {
-        let load = |set: &[String]| Profile::load(&self.profile, set);
+        let machine = OnceCell::new();
+        self.profile_or(|set| machine.get_or_init(Machine::this).profile(set))
+    }
+
+    /// The profile with its overrides: the one that is named, or `otherwise` with these overrides.
+    ///
+    /// # Errors
+    /// As [`ModelArgs::profile`].
+    pub fn profile_or(
+        &self,
+        otherwise: impl Fn(&[String]) -> Result<Profile, ProfileError>,
+    ) -> anyhow::Result<Profile> {
+        let load = |set: &[String]| match self.named.name() {
+            Some(name) => Profile::load(name, set),
+            None => otherwise(set),
+        };
         let error = match load(&self.set) {
             Ok(profile) => return Ok(profile),
             Err(error) => error,
@@ -177,7 +234,8 @@ impl ModelArgs {
         let (argument, problem) = match error {
             ProfileError::Unreadable { name, builtin, source } => {
                 let problem = format!("neither a built-in profile ({builtin}) nor a readable file: {source}");
-                (format!("--profile {name}"), problem)
+                let option = if self.named.is_option() { "--profile " } else { "BIFOLD_PROFILE=" };
+                (format!("{option}{name}"), problem)
             }
             ProfileError::Override { origin, setting, problem } => {
                 (format!("--set {setting}"), format!("{problem} (profile {origin})"))
@@ -237,7 +295,7 @@ impl ModelArgs {
     /// The name of the first of these options that is given.
     pub fn first_given(&self) -> Option<&'static str> {
         [
-            (self.profile != DEFAULT_PROFILE, "--profile"),
+            (self.named.is_option(), "--profile"),
             (!self.set.is_empty(), "--set"),
             (!self.configs.is_empty(), "--configs"),
             (self.interval.is_some(), "--interval"),
@@ -250,12 +308,6 @@ impl ModelArgs {
         .into_iter()
         .find_map(|(given, name)| given.then_some(name))
     }
-}
-
-/// The profile's file; none for a built-in profile.
-pub fn profile_file(profile: &str) -> Option<&Path> {
-    let builtin = Profile::builtin_names().any(|name| name == profile);
-    (!builtin).then(|| Path::new(profile))
 }
 
 /// The configurations that `--configs` names, singly or by mode; all without names.

@@ -6,11 +6,12 @@
 //! has no figures, because a reader would take them for the whole recording's.
 
 mod args;
+pub mod machine;
 mod pace;
 pub mod policies;
 pub mod source;
 
-pub use args::{DEFAULT_PROFILE, ModelArgs, configs, profile_file, profile_help};
+pub use args::{ModelArgs, PROFILE_VARIABLE, ProfileArg, configs};
 
 use crate::console::{Progress, note, note_file};
 use crate::status::Status;

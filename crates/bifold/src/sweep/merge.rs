@@ -89,7 +89,9 @@ impl<'a> Same<'a> {
         let hash = made.config_hash.as_str();
         let is_of_profile =
             |o: &&String| ["--profile", "--set"].iter().any(|p| o.split('=').next() == Some(p));
-        let mut options: Vec<&str> = task.args.iter().filter(is_of_profile).map(String::as_str).collect();
+        // The plan has the profile; in a plan of an earlier version, an option names it.
+        let mut options: Vec<&str> = task.profile.as_deref().into_iter().collect();
+        options.extend(task.args.iter().filter(is_of_profile).map(String::as_str));
         // An option and its value may be two words.
         let pairs = task.args.windows(2).filter(|w| w[0] == "--profile" || w[0] == "--set");
         options.extend(pairs.map(|w| w[1].as_str()));

@@ -7,19 +7,23 @@ mod work;
 
 pub use args::SweepArgs;
 
-use crate::cli::Cli;
+use crate::cli::{Cli, Verb as CliVerb};
 use crate::console::{Delivery, create, note, print};
+use crate::run::{ModelArgs, ProfileArg};
 use crate::status::Status;
 use crate::usage::UsageError;
 use anyhow::Context as _;
 use args::{NewArgs, ReportArgs, StatusArgs, SweepVerb, TasksArgs};
+use bifold_model::Profile;
 use bifold_report::{Format, grouped};
 use bifold_sweep::effects::{self, Measured};
 use bifold_sweep::{Folder, Plan, Spec, State, Task, Verb};
 use clap::Parser as _;
 use serde_json::json;
+use std::collections::BTreeMap;
+use std::collections::btree_map::Entry;
 use std::fmt::Write as _;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 /// Most failures that the table of `status` shows.
 const SHOWN: usize = 10;
@@ -37,11 +41,18 @@ pub fn run(args: SweepArgs) -> anyhow::Result<Status> {
 }
 
 fn new(args: &NewArgs) -> anyhow::Result<Status> {
-    let plan = Spec::plan(&args.spec)?;
+    let mut plan = Spec::plan(&args.spec)?;
     let shown = args.spec.display();
-    for task in &plan.tasks {
-        understood(task).with_context(|| format!("{shown}: task {}", task.words()))?;
+    let mut profiles = Profiles { folder: plan.folder.clone(), known: BTreeMap::new() };
+    for number in 0..plan.tasks.len() {
+        let task = &plan.tasks[number];
+        let of_task = || format!("{shown}: task {}", task.words());
+        if let Some(named) = understood(task).with_context(of_task)? {
+            let profile = profiles.get(&named).with_context(of_task)?;
+            plan.give_profile(number, profile);
+        }
     }
+    let unnamed = profiles.known.get(&None).map(|p| (p.name.clone(), p.kvm.name()));
     let folder = Folder::create(&args.folder, plan)?;
     let n = folder.plan().tasks.len();
     print(&format!("{n}\n"))?;
@@ -51,11 +62,42 @@ fn new(args: &NewArgs) -> anyhow::Result<Status> {
         !args.quiet,
         format_args!("{} {words} in {at}: `bifold sweep run {at}` runs them", grouped(n as u64)),
     );
+    if let Some((name, kvm)) = unnamed {
+        let text = format_args!(
+            "tasks that name no --profile have this machine's on every machine: {name}, kvm {kvm}"
+        );
+        note(!args.quiet, text);
+    }
     Ok(Status::Done)
 }
 
-/// Checks that a task's verb takes its options, before any of them runs.
-fn understood(task: &Task) -> anyhow::Result<()> {
+/// The profiles of a plan's tasks, by their names; none for this machine's.
+struct Profiles {
+    /// Folder to which names of files relate.
+    folder: PathBuf,
+    known: BTreeMap<Option<String>, Profile>,
+}
+
+impl Profiles {
+    fn get(&mut self, named: &ProfileArg) -> anyhow::Result<&Profile> {
+        // A file's name relates to the folder in which tasks run.
+        let name = match named.file() {
+            Some(file) => Some(self.folder.join(file).to_string_lossy().into_owned()),
+            None => named.name().map(String::from),
+        };
+        Ok(match self.known.entry(name) {
+            Entry::Occupied(known) => known.into_mut(),
+            Entry::Vacant(new) => {
+                let named = new.key().clone().map_or_else(ProfileArg::default, ProfileArg::of);
+                let profile = ModelArgs::of_profile(named, Vec::new()).profile()?;
+                new.insert(profile)
+            }
+        })
+    }
+}
+
+/// Checks that a task's verb takes its options, before any of them runs. Returns the profile's option, if the verb has one.
+fn understood(task: &Task) -> anyhow::Result<Option<ProfileArg>> {
     let verb = task.verb.words();
     let given: &[&str] = match task.verb {
         Verb::Compare => &[],
@@ -67,7 +109,8 @@ fn understood(task: &Task) -> anyhow::Result<()> {
     let command = task.command.iter().map(String::as_str);
     let command = ["--"].into_iter().filter(|_| !task.command.is_empty()).chain(command);
     match Cli::try_parse_from(words.chain(command)) {
-        Ok(_) => Ok(()),
+        Ok(Cli { verb: CliVerb::Compare(args), .. }) => Ok(Some(args.common.model.named)),
+        Ok(_) => Ok(None),
         Err(e) => {
             let text = e.to_string();
             let text = text.lines().next().unwrap_or_default().trim_start_matches("error: ").to_owned();

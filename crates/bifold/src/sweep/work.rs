@@ -4,6 +4,7 @@
 use super::args::RunArgs;
 use crate::child;
 use crate::console::{Progress, note, stop_on_signals};
+use crate::run::PROFILE_VARIABLE;
 use crate::status::Status;
 use anyhow::Context as _;
 use bifold_sweep::{Folder, FolderError, State, Task, Verb};
@@ -48,6 +49,16 @@ pub fn run(args: &RunArgs) -> anyhow::Result<Status> {
              all machines have",
             runs_in.display()
         );
+    }
+    if let Some(named) = std::env::var_os(PROFILE_VARIABLE).filter(|v| !v.is_empty()) {
+        let own = folder.plan().profiles.values().map(|p| p.name.as_str()).collect::<BTreeSet<_>>();
+        let own: Vec<&str> = own.into_iter().filter(|name| named != *name).collect();
+        let text = format_args!(
+            "{PROFILE_VARIABLE} names {}, and the sweep's tasks have profiles of its plan: {}",
+            named.to_string_lossy(),
+            own.join(", ")
+        );
+        note(!args.quiet && !own.is_empty(), text);
     }
     let stop = stop_on_signals()?;
     // A scheduler that asks for a task wants its result, so the task runs even if another worker is at it: that one may have
@@ -220,6 +231,11 @@ impl Worker<'_> {
         let mut command = child::bifold(&self.folder.plan().folder, task.verb.words(), &result, &errors)?;
         if task.verb == Verb::Compare {
             command.args(["--format", "json"]);
+        }
+        if let Some(profile) = self.folder.plan().profile(task) {
+            let file = work.path().join("profile.toml");
+            std::fs::write(&file, profile.to_toml()).context("cannot write a temporary file")?;
+            command.env(PROFILE_VARIABLE, file);
         }
         command.args(&task.args);
         for source in self.folder.plan().sources(task) {

@@ -9,13 +9,13 @@ pub use args::TuneArgs;
 
 use crate::console::{Delivery, create, create_for_data, distinct, named, note, stop_on_signals};
 use crate::run::source::{EventSource as _, Guest};
-use crate::run::{self, Notes, carry_out, configs, profile_file};
+use crate::run::{self, Notes, carry_out, configs};
 use crate::status::Status;
 use crate::usage::UsageError;
 use anyhow::{Context as _, bail};
 use args::{Knob, PLACEMENTS};
 use bifold_guest::{GuestSpec, Thp};
-use bifold_model::{Config, PlacementOptions, Profile};
+use bifold_model::{ChosenBy, Config, PlacementOptions, Profile};
 use bifold_report::{Comparison, Format, Partial, Setting, Tried, TuneCost, TuneNow, Tuning, shell_words};
 use bifold_trace::CommandExit;
 use settings::{Base, Order};
@@ -32,10 +32,8 @@ const TUNABLES: &str = "GLIBC_TUNABLES";
 
 /// Carries out the verb.
 pub fn run(mut args: TuneArgs) -> anyhow::Result<Status> {
-    let inputs = named([
-        ("the profile", profile_file(&args.model.profile)),
-        ("the kernel", args.guest.kernel.as_deref()),
-    ]);
+    let inputs =
+        named([("the profile", args.model.named.file()), ("the kernel", args.guest.kernel.as_deref())]);
     let outputs = named([
         ("--output", args.output.as_deref()),
         ("--report", args.report.as_deref()),
@@ -55,9 +53,12 @@ pub fn run(mut args: TuneArgs) -> anyhow::Result<Status> {
         let problem = format!("is not among the configurations that are compared: {}", names.join(", "));
         return Err(UsageError::value(format!("--now {}", args.now), problem).into());
     }
-    let profile = args.model.profile()?;
+    let profile = match state::profile(args.state.as_deref())? {
+        Some(own) => args.model.profile_or(|set| own.chosen_by(ChosenBy::State, "of --state", set))?,
+        None => args.model.profile()?,
+    };
     let mut spec = args.guest.clone().spec(args.command.clone(), &profile, args.model.seed)?;
-    let state = State::open(args.state.as_deref(), state::identity(&args, &profile))?;
+    let state = State::open(args.state.as_deref(), state::identity(&args, &profile), &profile)?;
     let (report, output) = (create(args.report.as_deref())?, create_for_data(args.output.as_deref())?);
     let stop = stop_on_signals()?;
     // Every run has the input of the first.

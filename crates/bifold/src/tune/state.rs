@@ -3,6 +3,7 @@
 
 use super::args::TuneArgs;
 use super::settings::Base;
+use crate::run::{ModelArgs, ProfileArg};
 use anyhow::{Context as _, bail};
 use bifold_model::Profile;
 use bifold_report::{Setting, Tried};
@@ -20,6 +21,7 @@ pub struct State {
     file: Option<PathBuf>,
     /// What the runs are of.
     pub identity: Value,
+    hardware: Profile,
     /// The runs; the first has the setting of now.
     pub tried: Vec<Tried>,
     /// What each says about huge pages.
@@ -30,6 +32,9 @@ pub struct State {
 struct Document {
     schema: String,
     of: Value,
+    /// The profile of the runs; none in files of earlier versions.
+    #[serde(default)]
+    hardware: Option<Profile>,
     tried: Vec<Tried>,
     bases: Vec<[f64; 2]>,
 }
@@ -37,10 +42,29 @@ struct Document {
 /// What runs depend on beside their setting.
 pub fn identity(args: &TuneArgs, profile: &Profile) -> Value {
     let command: Vec<_> = args.command.iter().map(|w| w.to_string_lossy()).collect();
+    // The profile counts by its values, however it was named.
+    let model = ModelArgs { named: ProfileArg::default(), ..args.model.clone() };
     json!({
         "bifold": env!("CARGO_PKG_VERSION"), "command": command, "profile": profile.name, "profile_hash": profile.hash(),
-        "axes": format!("{:?}", args.axis), "now": args.now, "all": args.all, "model": format!("{:?}", args.model), "guest": format!("{:?}", args.guest),
+        "axes": format!("{:?}", args.axis), "now": args.now, "all": args.all, "model": format!("{model:?}"), "guest": format!("{:?}", args.guest),
     })
+}
+
+fn read(path: &Path) -> anyhow::Result<Document> {
+    let shown = path.display();
+    let bytes =
+        bifold_trace::bounded::read(path, MOST_BYTES).with_context(|| format!("cannot read {shown}"))?;
+    serde_json::from_slice(&bytes)
+        .with_context(|| format!("{shown} was not written by `tune --state`: name another file"))
+}
+
+/// The profile of the runs that a file has; none without a file, and in a file of earlier versions.
+///
+/// # Errors
+/// If the file is damaged.
+pub fn profile(file: Option<&Path>) -> anyhow::Result<Option<Profile>> {
+    let Some(path) = file.filter(|p| p.exists()) else { return Ok(None) };
+    Ok(read(path)?.hardware)
 }
 
 impl State {
@@ -48,18 +72,20 @@ impl State {
     ///
     /// # Errors
     /// If the file is of another command or other options, or damaged.
-    pub fn open(file: Option<&Path>, identity: Value) -> anyhow::Result<State> {
-        let mut state =
-            State { file: file.map(Path::to_path_buf), identity, tried: Vec::new(), bases: Vec::new() };
+    pub fn open(file: Option<&Path>, identity: Value, hardware: &Profile) -> anyhow::Result<State> {
+        let mut state = State {
+            file: file.map(Path::to_path_buf),
+            identity,
+            hardware: hardware.clone(),
+            tried: Vec::new(),
+            bases: Vec::new(),
+        };
         let Some(path) = file.filter(|p| p.exists()) else {
             state.save()?; // a path that cannot be written costs no run
             return Ok(state);
         };
         let shown = path.display();
-        let bytes =
-            bifold_trace::bounded::read(path, MOST_BYTES).with_context(|| format!("cannot read {shown}"))?;
-        let Document { schema, of, tried, bases } = serde_json::from_slice(&bytes)
-            .with_context(|| format!("{shown} was not written by `tune --state`: name another file"))?;
+        let Document { schema, of, tried, bases, .. } = read(path)?;
         if schema != SCHEMA || tried.len() != bases.len() {
             bail!("{shown} is not of schema {SCHEMA}: name another file");
         }
@@ -93,6 +119,7 @@ impl State {
         let document = Document {
             schema: SCHEMA.into(),
             of: self.identity.clone(),
+            hardware: Some(self.hardware.clone()),
             tried: self.tried.clone(),
             bases: self.bases.clone(),
         };

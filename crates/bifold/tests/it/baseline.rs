@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! `compare --baseline`: a run beside the counts of an earlier one.
 
-use crate::command::bifold_in;
+use crate::command::{Ran, bifold_in, command, ran};
 use serde_json::Value;
 use std::path::Path;
 
@@ -73,4 +73,50 @@ fn what_is_no_baseline_for_a_run_is_refused_before_the_run() {
     })
     .collect();
     insta::assert_snapshot!(refusals.join("\n"));
+}
+
+/// A run elsewhere: with another default profile, named by the environment, or with this machine's.
+fn elsewhere(dir: &Path, profile: Option<&str>, args: &str) -> Ran {
+    let mut c = command(args.split(' '));
+    c.current_dir(dir).env_remove("BIFOLD_PROFILE");
+    if let Some(profile) = profile {
+        c.env("BIFOLD_PROFILE", profile);
+    }
+    ran(c)
+}
+
+#[test]
+fn a_run_has_the_baseline_s_profile_on_every_machine() {
+    let dir = tempfile::tempdir().unwrap();
+    let dir = dir.path();
+    let own = bifold_in(dir, "profile show zen4").quietly().replacen("\"zen4\"", "\"mine\"", 1);
+    std::fs::write(dir.join("mine.toml"), own).unwrap();
+    let save = "compare -q --generate fork-storm:20 --profile mine.toml --set kvm=linux-6.12 --set memory.cycles=555";
+    bifold_in(dir, &format!("{save} --save-baseline base.json")).quietly();
+    std::fs::remove_file(dir.join("mine.toml")).unwrap();
+    let run = "compare -q --generate fork-storm:20 --baseline base.json";
+    let same = elsewhere(dir, None, run).quietly();
+    assert!(same.contains("no count moved"), "{same}");
+    let words = same.split_whitespace().collect::<Vec<_>>().join(" ");
+    let line = "profile mine (changed: memory.cycles=555; kvm linux-6.12) at 3.70 GHz, base CPI 0.5, seed 1; from a file, \
+                as in the baseline";
+    assert!(words.contains(line), "{same}");
+    // Another profile that is named is refused, with both.
+    for (profile, options, says) in [
+        (Some("i5-7600"), "", "its profile is mine, and here it is i5-7600 (without --profile"),
+        (None, " --profile zen4", "its profile is mine, and here it is zen4 (without --profile"),
+        (None, " --set memory.cycles=556", "memory.cycles=555, and here it is kvm=linux-6.12, memory.cycles=556"),
+    ] {
+        let refused = elsewhere(dir, profile, &format!("{run}{options}")).refused();
+        assert!(refused.contains(says), "{options}: {refused}");
+    }
+    let again = elsewhere(dir, None, &format!("{run} --set memory.cycles=555")).quietly();
+    assert!(again.contains("no count moved"), "{again}");
+    // A file without a profile's values, as others may make them: the run's own profile has to be the same by its hash.
+    let text = std::fs::read_to_string(dir.join("base.json")).unwrap();
+    let mut v: Value = serde_json::from_str(&text).unwrap();
+    v.as_object_mut().unwrap().remove("hardware");
+    std::fs::write(dir.join("base.json"), v.to_string()).unwrap();
+    let refused = elsewhere(dir, Some("zen4"), run).refused();
+    assert!(refused.contains("its profile is mine, and here it is zen4"), "{refused}");
 }

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! `bifold sweep`: tasks of several workers, and what becomes of them.
 
-use crate::command::{Ran, bifold_in, command};
+use crate::command::{Ran, bifold_in, command, ran};
 use crate::export::csv;
 use serde_json::Value;
 use std::path::Path;
@@ -188,6 +188,7 @@ fn options_that_compare_does_not_take_are_refused_before_a_task_runs() {
         ("generate = 'gups", "generate = 'gups", ""),
         ("'nested-4k,shadow-4k'", "'nested-4k', '--runs=3'", "which a task cannot have"),
         ("generate = 'gups:2000'", "", "needs one of run, recording and generate"),
+        ("'i5-7600'", "'no-such-profile'", "--profile no-such-profile: neither a built-in profile"),
     ] {
         // The name of an axis stands in its program's list as well.
         let axis = if to.contains("sead") { "'sead'" } else { "'seed'" };
@@ -198,13 +199,13 @@ fn options_that_compare_does_not_take_are_refused_before_a_task_runs() {
         assert!(tried.stderr.contains(says), "{to}: {}", tried.stderr);
     }
     // A task whose values only the run can judge fails, says why, and does not stop the others.
-    std::fs::write(dir.join("sweep.toml"), SPEC.replace("'i5-7600'", "'no-such-profile'")).unwrap();
+    std::fs::write(dir.join("sweep.toml"), SPEC.replace("base_cpi=2.0", "base_cpi=-2.0")).unwrap();
     at(dir, "new -q sweep.toml failing").quietly();
     let failed = at(dir, "run -q failing");
     assert_eq!(failed.status, 1, "{}", failed.stderr);
     let v: Value = serde_json::from_str(&at(dir, "status --format json failing").quietly()).unwrap();
-    assert_eq!((&v["done"], &v["failed"]), (&9.into(), &9.into()), "{v}");
-    assert!(v["failures"][0]["why"].as_str().unwrap().contains("no-such-profile"), "{v}");
+    assert_eq!((&v["done"], &v["failed"]), (&12.into(), &6.into()), "{v}");
+    assert!(v["failures"][0]["why"].as_str().unwrap().contains("cpu.base_cpi"), "{v}");
     assert!(at(dir, "run --task 99 failing").stderr.contains("has no task 99: tasks are 0 to 17"));
 }
 
@@ -284,4 +285,40 @@ fn fingerprints_of_a_fleet_give_the_figures_of_the_images() {
     std::fs::copy(dir.join("b"), dir.join("missing")).unwrap();
     let tasks = (0..7).map(|n| n.to_string()).collect::<Vec<_>>().join(",");
     at(dir, &format!("run -q --jobs 3 --task {tasks} failing")).quietly();
+}
+
+#[test]
+fn a_sweep_has_the_profiles_of_the_machine_that_made_it() {
+    let dir = tempfile::tempdir().unwrap();
+    let dir = dir.path();
+    let own = bifold_in(dir, "profile show geometry-g").quietly().replacen("\"geometry-g\"", "\"mine\"", 1);
+    std::fs::write(dir.join("mine.toml"), &own).unwrap();
+    let spec = "[programs.named]\ngenerate = 't:1000'\noptions = ['--profile', 'mine.toml', '--set', 'cpu.base_cpi=1.0']\n\
+                [programs.unnamed]\ngenerate = 't:1000'\n";
+    std::fs::write(dir.join("sweep.toml"), spec).unwrap();
+    let made = at(dir, "new sweep.toml runs");
+    let says = "tasks that name no --profile have this machine's on every machine: i5-7600, kvm linux-6.1";
+    assert!(made.stderr.contains(says), "{}", made.stderr);
+    // Another machine has another file of the name, or none, and another default.
+    std::fs::write(dir.join("mine.toml"), own.replacen("entries = 1536", "entries = 24", 1)).unwrap();
+    let elsewhere = |args: &str| {
+        let mut c = command(args.split(' '));
+        c.current_dir(dir).env("BIFOLD_PROFILE", "zen4");
+        ran(c)
+    };
+    let run = elsewhere("sweep run runs");
+    let says = "BIFOLD_PROFILE names zen4, and the sweep's tasks have profiles of its plan: i5-7600, mine";
+    assert!(run.status == 0 && run.stderr.contains(says), "{}", run.stderr);
+    at(dir, "merge -q -o r.csv runs").quietly();
+    let rows = csv(&dir.join("r.csv"));
+    std::fs::write(dir.join("mine.toml"), &own).unwrap();
+    for (task, options) in [("0", "--profile mine.toml --set cpu.base_cpi=1.0"), ("1", "--profile i5-7600")] {
+        let alone = bifold_in(dir, &format!("compare -q --generate t:1000 --format json {options}")).quietly();
+        let alone: Value = serde_json::from_str(&alone).unwrap();
+        let row = rows.iter().find(|r| r["task"] == task).unwrap();
+        assert_eq!(alone["outcome"]["config_hash"], row["config_hash"].as_str(), "{options}");
+    }
+    // The same description on another machine is another plan.
+    let again = elsewhere("sweep new -q sweep.toml runs");
+    assert!(again.status == 1 && again.stderr.contains("hardware profiles"), "{}", again.stderr);
 }

@@ -1,19 +1,24 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! `bifold tune`: a command under several settings of the guest.
 
-use crate::command::{command, ran};
+use crate::command::{Ran, command, ran};
 use crate::guest::no_guest_here;
 use serde_json::Value;
 use std::path::Path;
+use std::process::Command;
 
 /// A program that walks over memory of its heap.
 const HEAP: &str = "dd if=/dev/zero of=/dev/null bs=24M count=2 2>/dev/null";
 
-fn tune(dir: &Path, options: &str, script: &str) -> crate::command::Ran {
+fn tune(dir: &Path, options: &str, script: &str) -> Ran {
+    ran(tuned(dir, options, script))
+}
+
+fn tuned(dir: &Path, options: &str, script: &str) -> Command {
     let mut c =
         command("tune -q -m 256 --configs nested-4k,nested-2m".split(' ').chain(options.split_whitespace()));
     c.args(["--", "/bin/sh", "-c", script]).current_dir(dir);
-    ran(c)
+    c
 }
 
 #[test]
@@ -53,6 +58,15 @@ fn changes_are_ranked_and_a_second_call_repeats_no_run() {
         let gain = number(a, "gain_percent");
         assert!(number(a, "low_percent") <= gain && gain <= number(a, "high_percent"), "{a}");
     }
+    // A machine with another default has the file's profile, and one that names another is refused.
+    let mut unnamed = tuned(dir.path(), "--try thp --state s.json", HEAP);
+    unnamed.env_remove("BIFOLD_PROFILE");
+    let shown = ran(unnamed).quietly();
+    assert_eq!(read(), state, "no run was made");
+    assert!(shown.contains("THP always in the guest"), "{shown}");
+    let other = tune(dir.path(), "--try thp --state s.json --profile zen4", HEAP);
+    let says = "s.json has runs of another profile (i5-7600, now zen4)";
+    assert!(other.stdout.is_empty() && other.stderr.contains(says), "{}", other.stderr);
     // Runs of another command are not taken for these.
     let other = tune(dir.path(), "--try thp --state s.json", "true");
     assert_eq!((other.status, other.stdout.as_str()), (125, ""));

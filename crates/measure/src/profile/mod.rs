@@ -9,7 +9,7 @@ mod words;
 use crate::survey::{Part, Survey};
 use crate::told::Told;
 use crate::toml_text;
-use bifold_model::{Profile, ProfileError};
+use bifold_model::{Processor, Profile, ProfileError};
 use toml::{Table, Value};
 pub use words::Unwritten;
 use words::{Words, spread};
@@ -59,6 +59,8 @@ fn make(survey: &Survey, name: &str, date: &str, contradiction: Option<&str>) ->
     let clock = if measured { survey.clock.median / loaded.cpu.frequency_hz as f64 } else { 1.0 };
     put(&mut p, "name", name);
     put(&mut p, "description", description(survey));
+    let own = Table::try_from(Processor::exactly(&survey.told.id())).unwrap_or_default();
+    put(&mut p, "processor", vec![Value::Table(own)]);
     cpu(table(&mut p, "cpu"), survey, words);
     arrays::tlbs(&mut p, survey, words);
     for part in ["walk_cache", "walk"] {
@@ -80,18 +82,11 @@ fn make(survey: &Survey, name: &str, date: &str, contradiction: Option<&str>) ->
     Ok(Made { text: toml_text::text(&comment, &p), base, unwritten, notes })
 }
 
-/// The built-in profile of the nearest core: by vendor and family, for Intel by model (SDM vol. 4, table 2-1).
+/// The built-in profile of the processor, or that of its vendor's newest server.
 fn nearest(told: &Told) -> &'static str {
-    match (told.is_amd(), told.family, told.model) {
-        (true, 0x17.., _) => "zen4",
-        (true, ..) => "phenom2-x3-720",
-        (false, 6, 0x1a | 0x1e | 0x1f | 0x2e) => "i7-860",
-        (false, 6, 0x25 | 0x2c | 0x2f) => "xeon-x5670",
-        (false, 6, 0x2a | 0x2d | 0x3a | 0x3e) => "xeon-e5-2609",
-        (false, 6, 0x4e | 0x5e | 0x8e | 0x9e | 0xa5 | 0xa6) => "i5-7600",
-        (false, 6, 0x55) => "skylake-sp",
-        _ => "sapphire-rapids",
-    }
+    let vendor = if told.is_amd() { "AuthenticAMD" } else { "GenuineIntel" };
+    let newest = || Profile::newest_of(vendor).expect("both vendors have one");
+    Profile::builtin_of(&told.id()).unwrap_or_else(newest)
 }
 
 fn description(survey: &Survey) -> String {

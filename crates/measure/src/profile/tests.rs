@@ -33,8 +33,9 @@ fn found() -> Survey {
         cpu: 1,
         told: Told {
             vendor: "AuthenticAMD".into(),
-            family: 0x1a,
-            model: 2,
+            family: 0x19,
+            model: 0x11,
+            stepping: 1,
             name: "AMD EPYC".into(),
             hypervisor: Some("KVMKVMKVM".into()),
             caches: Vec::new(),
@@ -99,6 +100,7 @@ fn what_is_measured_has_its_spread_and_what_is_not_its_origin() {
     assert!(made.text.contains("# Note: the machine is busy.\n"), "{}", made.text);
     let p = Profile::parse(&made.text, "mine", &[]).unwrap();
     assert_eq!((p.name.as_str(), p.cpu.frequency_hz), ("mine", 3_700_000_000));
+    assert_eq!(p.processor, [Processor::exactly(&found().told.id())]);
     let tlb = |name: &str| p.tlb.iter().find(|t| t.name == name).unwrap();
     assert_eq!((tlb("l1d").entries, tlb("l1d").ways, tlb("l1d").miss_cycles), (96, 0, Some(7)));
     // CPUID's number of entries contradicts the measurement; its ways stay, and say so.
@@ -343,9 +345,16 @@ fn every_nearest_profile_exists() {
             assert!(Profile::builtin_text(nearest(&told)).is_some(), "{vendor} {model:#x}");
         }
     }
-    told.vendor = "AuthenticAMD".into();
-    told.family = 0x19;
-    assert_eq!(nearest(&told), "zen4");
+    for (vendor, family, model, expected) in [
+        ("AuthenticAMD", 0x19, 0x11, "zen4"),
+        ("AuthenticAMD", 0x1a, 2, "zen5"),
+        ("AuthenticAMD", 0x17, 0x31, "zen5"),
+        ("GenuineIntel", 6, 0xcf, "emerald-rapids"),
+        ("GenuineIntel", 6, 0x97, "granite-rapids"),
+    ] {
+        (told.vendor, told.family, told.model) = (vendor.into(), family, model);
+        assert_eq!(nearest(&told), expected, "{vendor} {family:#x} {model:#x}");
+    }
 }
 
 #[test]

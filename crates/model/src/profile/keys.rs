@@ -78,6 +78,22 @@ table! {
 }
 
 table! {
+    /// Processors that a profile stands for.
+    #[derive(Eq)]
+    Processor, PROCESSOR: "processor." {
+        vendor: String, "1" = "Of `[[processor]]`, which lists processors that the profile stands for where a user names no profile; not for `--set`. The vendor, in CPUID's words: `GenuineIntel` or `AuthenticAMD`.";
+        family: u32, "1" = "The family, extended family added, as `cpu family` in /proc/cpuinfo.";
+        models: [u32; 2], "1" = "The first and the last model, extended model added, as `model` in /proc/cpuinfo.";
+        #[serde(skip_serializing_if = "Option::is_none")]
+        steppings: Option<[u32; 2]>, "1" = "The first and the last stepping. Without this key, all.";
+        #[serde(skip_serializing_if = "Option::is_none")]
+        name: Option<String>, "1" = "The name, as `model name` in /proc/cpuinfo. Without this key, any. `profile measure` writes it.";
+        #[serde(skip_serializing_if = "Option::is_none")]
+        guest: Option<bool>, "1" = "Whether the processor is seen in a virtual machine. Without this key, both. `profile measure` writes it.";
+    }
+}
+
+table! {
     /// Clock and base speed.
     Cpu, CPU: "cpu." {
         frequency_hz: u64, "Hz" = "Core frequency.";
@@ -416,12 +432,17 @@ impl Cost {
 const TOP: &[Key] = &[
     Key { name: "name", unit: "1", doc: "Short name." },
     Key { name: "description", unit: "1", doc: "What machine it is." },
-    Key { name: "kvm", unit: "1", doc: "The host's KVM: `linux-6.1` (the default) or `linux-6.12`." },
+    Key {
+        name: "kvm",
+        unit: "1",
+        doc: "The host's KVM: `linux-6.1` (without this key) or `linux-6.12`. A run that names no profile has the rules of its host's kernel series.",
+    },
 ];
 
 /// Every key of a profile, by table.
-pub const KEYS: [&[Key]; 13] = [
+pub const KEYS: [&[Key]; 14] = [
     TOP,
+    PROCESSOR,
     CPU,
     TLB,
     WALK_CACHES,
@@ -455,7 +476,9 @@ mod tests {
                 }
             }
             toml::Value::Array(a) if a.iter().all(toml::Value::is_table) => {
-                a.iter().for_each(|v| keys(&format!("{prefix}.NAME"), v, out));
+                // Processors are the only ones without names of their own.
+                let below = if prefix == "processor" { prefix.into() } else { format!("{prefix}.NAME") };
+                a.iter().for_each(|v| keys(&below, v, out));
             }
             _ => {
                 let origin = prefix.strip_prefix("exit.").and_then(|k| k.split_once('.')).map(|(_, k)| k);

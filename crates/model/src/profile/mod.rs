@@ -9,18 +9,20 @@ mod check_caches;
 mod keys;
 mod origins;
 mod overrides;
+mod processor;
 
 use crate::KvmVersion;
 use bifold_mmu::{ArraySpec, CacheSpec, PageSize, Tag};
 use bifold_trace::bounded;
 pub(crate) use keys::WalkCosts;
 pub use keys::{
-    Agile, AgileStart, CacheLevel, Content, Cost, ExitCosts, KEYS, Key, Memory, TagKind, Variant,
+    Agile, AgileStart, CacheLevel, Content, Cost, ExitCosts, KEYS, Key, Memory, Processor, TagKind, Variant,
     Virtualization,
 };
 use keys::{Cpu, DimensionKind, Side, System, TlbArray, WalkCaches};
 pub use origins::{TableOrigin, Unmeasured};
 use overrides::set;
+pub use processor::{Chosen, ChosenBy, CpuId, KvmBy, Quality};
 use serde::{Deserialize, Serialize};
 use std::path::Path;
 
@@ -35,7 +37,10 @@ macro_rules! builtin {
 builtin! {
     "i5-7600",
     "phenom2-x3-720",
+    "granite-rapids",
+    "emerald-rapids",
     "sapphire-rapids",
+    "ice-lake-sp",
     "athlon2-x3-440",
     "i7-860",
     "xeon-x5670",
@@ -43,7 +48,9 @@ builtin! {
     "skylake-sp",
     "xeon-gold-6252",
     "xeon-8269cy",
+    "zen5",
     "zen4",
+    "zen3",
     "epyc-zen5-guest",
     "geometry-d",
     "geometry-g",
@@ -119,6 +126,9 @@ pub struct Profile {
     /// values, and not this list.
     #[serde(skip)]
     pub overrides: Vec<String>,
+    /// How the run came to this profile.
+    #[serde(skip)]
+    pub chosen: Chosen,
     /// Short name.
     pub name: String,
     /// What machine it is.
@@ -126,6 +136,9 @@ pub struct Profile {
     /// The host's KVM.
     #[serde(default, skip_serializing_if = "is_default")]
     pub kvm: KvmVersion,
+    /// The processors that the profile stands for where a user names none; empty if it stands for none.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub processor: Vec<Processor>,
     /// Clock and base speed.
     pub cpu: Cpu,
     /// TLB arrays.
@@ -190,8 +203,10 @@ impl Profile {
     fn of_file(text: &str, origin: &str, overrides: &[String]) -> Result<Profile, ProfileError> {
         let profile = Profile::parse(text, origin, overrides)?;
         if let Some((name, builtin)) = BUILTIN.iter().find(|(n, _)| *n == profile.name) {
-            // Without the overrides, which are named beside the profile's name.
-            let (file, builtin) = (Profile::parse(text, origin, &[])?, Profile::parse(builtin, name, &[])?);
+            // Without the overrides and the version of KVM, which are named beside the profile's name.
+            let (file, mut builtin) =
+                (Profile::parse(text, origin, &[])?, Profile::parse(builtin, name, &[])?);
+            builtin.kvm = file.kvm;
             let value = |p: &Profile| toml::Value::try_from(p).unwrap_or(toml::Value::Boolean(false));
             if let Some(key) = overrides::first_difference(&value(&file), &value(&builtin)) {
                 let name = (*name).into();
@@ -223,10 +238,30 @@ impl Profile {
         Ok(profile)
     }
 
+    /// The profile as TOML, with the overrides' values in it.
+    pub fn to_toml(&self) -> String {
+        toml::to_string(self).expect("a profile is a table")
+    }
+
+    /// The profile of an earlier run, with further overrides; `origin` names it in errors.
+    pub fn chosen_by(
+        &self,
+        by: ChosenBy,
+        origin: &str,
+        overrides: &[String],
+    ) -> Result<Profile, ProfileError> {
+        let profile = Profile::parse(&self.to_toml(), origin, overrides)?;
+        let overrides = overrides::last_per_key(&[&self.overrides[..], overrides].concat());
+        Ok(Profile { overrides, chosen: Chosen { by, kvm_by: KvmBy::Profile }, ..profile })
+    }
+
     fn check(&self, origin: &str) -> Result<(), ProfileError> {
         let bad = |field: String, problem: &str| {
             Err(ProfileError::Value { origin: origin.into(), field, problem: problem.into() })
         };
+        if let Some((key, problem)) = self.processor.iter().find_map(Processor::problem) {
+            return bad(format!("processor.{key}"), problem);
+        }
         if !(1_000_000..=100_000_000_000).contains(&self.cpu.frequency_hz) {
             return bad("cpu.frequency_hz".into(), "must be between 1 MHz and 100 GHz");
         }
@@ -320,9 +355,10 @@ impl Profile {
         Ok(())
     }
 
-    /// XXH3-64 of the profile as resolved, hexadecimal.
+    /// XXH3-64 of the profile as resolved, hexadecimal; without the processors that the profile stands for, on which no
+    /// figure depends.
     pub fn hash(&self) -> String {
-        let text = toml::to_string(self).unwrap_or_default();
+        let text = Profile { processor: Vec::new(), ..self.clone() }.to_toml();
         format!("{:016x}", xxhash_rust::xxh3::xxh3_64(text.as_bytes()))
     }
 

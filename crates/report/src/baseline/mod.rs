@@ -25,6 +25,8 @@ const LEAST_SHARE: f64 = 0.1;
 #[derive(Debug, Clone, PartialEq)]
 pub struct Baseline {
     side: Side,
+    /// The profile that the run had; none in a file without one, or with one of another version.
+    hardware: Option<Profile>,
     host: Host,
     places: Option<Places>,
 }
@@ -110,6 +112,11 @@ pub struct NotComparable {
 }
 
 impl Baseline {
+    /// The profile of the baseline's run, with all of its values.
+    pub fn profile(&self) -> Option<&Profile> {
+        self.hardware.as_ref()
+    }
+
     /// Compares a run with the baseline: a count grew if it exceeds the baseline's by more than `worse_than` percent, and by more
     /// than chance and rounding could give a short program (`docs/guide/ci.md`).
     ///
@@ -167,7 +174,15 @@ impl Baseline {
             seed,
             ..before.clone()
         };
-        let refused = |d: &Difference| NotComparable { baseline: self.side.name.clone(), why: words(d) };
+        let refused = |d: &Difference| {
+            let of_profile = ["profile", "profile changes", "KVM", "profile hash"].contains(&d.what);
+            let tip = if of_profile {
+                " (without --profile, --set and BIFOLD_PROFILE, the baseline's is used)"
+            } else {
+                ""
+            };
+            NotComparable { baseline: self.side.name.clone(), why: words(d) + tip }
+        };
         diff::differences(before, &now).first().map_or(Ok(()), |d| Err(refused(d)))
     }
 

@@ -204,6 +204,44 @@ fn places_in_json_sum_to_their_totals_and_are_ranked() {
 }
 
 #[test]
+fn the_first_lines_say_how_the_profile_was_chosen_and_how_good_it_is() {
+    use bifold_model::{ChosenBy, KvmBy, Profile};
+    let better = "(better: `bifold profile measure`; another: --profile)";
+    let said = [
+        (ChosenBy::Name, "built-in, as named".into()),
+        (ChosenBy::Baseline, "built-in, as in the baseline".into()),
+        (ChosenBy::State, "built-in, as in the file of --state".into()),
+        (ChosenBy::Measured, "measured on this machine (another: --profile)".into()),
+        (ChosenBy::Processor, format!("built-in for this processor {better}")),
+        (ChosenBy::Vendor, format!("guessed: its vendor's newest server {better}")),
+        (ChosenBy::Unknown, format!("guessed: the processor is unknown {better}")),
+    ];
+    for (by, words) in said {
+        let mut c = short();
+        if by == ChosenBy::Measured {
+            c.meta.hardware = Profile { name: "measured".into(), ..Profile::load("zen4", &[]).unwrap() };
+        }
+        c.meta.hardware.chosen.by = by;
+        let table = c.render(Format::Table).unwrap();
+        assert!(table.lines().all(|l| l.chars().count() <= 100), "{table}");
+        let joined = table.split_whitespace().collect::<Vec<_>>().join(" ");
+        assert!(joined.contains(&format!("seed 1; {words} ")), "{by:?}: {table}");
+        let html = c.render_html().unwrap();
+        assert!(html.contains(words.split(':').next().unwrap()), "{by:?}");
+        let v: Value = serde_json::from_str(&c.render(Format::Json).unwrap()).unwrap();
+        assert_eq!(v["profile_choice"]["by"], serde_json::to_value(by).unwrap());
+        assert!(words.starts_with(v["profile_choice"]["quality"].as_str().unwrap()), "{v}");
+    }
+    for (kvm_by, words) in
+        [(KvmBy::Profile, ""), (KvmBy::Host, " as this host"), (KvmBy::Newest, ", the newest compared")]
+    {
+        let mut c = short();
+        c.meta.hardware.chosen.kvm_by = kvm_by;
+        assert!(c.meta.profile_words().ends_with(&format!("kvm linux-6.1{words})")), "{kvm_by:?}");
+    }
+}
+
+#[test]
 fn table_fits_in_100_columns_even_with_overheads_of_many_digits() {
     let mut c = comparison();
     for o in &mut c.outcome.configs {
