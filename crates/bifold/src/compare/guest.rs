@@ -196,7 +196,7 @@ impl GuestArgs {
         // The command's standard input is read last, by `EventSource::prepare`, after all other checks.
         Ok(GuestSpec {
             cwd: std::env::current_dir().context("cannot find the current directory")?,
-            // The environment lies on the program's stack: to name the profile there or by the option is one run.
+            // The environment lies on the program's stack, and the run is the same however the profile is named.
             env: std::env::vars_os().filter(|(name, _)| name != PROFILE_VARIABLE).collect(),
             timing: if self.fast { Timing::Fast } else { Timing::Exact },
             vcpus,

@@ -39,8 +39,8 @@ Examples:
 ///
 /// In a virtual machine the walks are those of nested paging as it is there.
 ///
-/// The profile is kept in $XDG_CONFIG_HOME/bifold/measured (~/.config/bifold/measured), and later runs on this machine
-/// use it unless they name another. A measurement that Ctrl-C ended is not kept.
+/// The profile is kept in $XDG_CONFIG_HOME/bifold/measured (~/.config/bifold/measured), and later runs on this
+/// machine use it unless they name another. A measurement that Ctrl-C ended is not kept.
 #[derive(Debug, Args)]
 #[command(after_help = EXAMPLES, after_long_help = status::below(EXAMPLES))]
 pub struct MeasureArgs {

@@ -182,9 +182,10 @@ pub fn profile_help() -> String {
         .map(|(name, description)| format!("`{name}`, {description}"))
         .collect();
     format!(
-        "Hardware profile: a built-in name or a TOML file\n\nWithout it, the profile that `bifold profile measure` kept of \
-         this machine; else the built-in one of this processor's family and model; else that of its vendor's newest server. \
-         KVM's rules are then those of this host's kernel, or else of the newest kernel that was compared.\n\nBuilt in: {}.",
+        "Hardware profile: a built-in name or a TOML file\n\nWithout it, the profile that `bifold profile measure` \
+         kept of this machine; else the built-in one of this processor's family and model; else that of its \
+         vendor's newest server. KVM's rules are then those of this host's kernel, or else of the newest kernel \
+         that was compared.\n\nBuilt in: {}.",
         list.join("; ")
     )
 }

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! The profile of a run for which the user names none: the one measured on this machine, else the built-in one of this
-//! processor's family and model, else that of its vendor's newest server. KVM's rules are those of this host's kernel.
+//! The profile of a run for which the user names none: the one measured on this machine, else the built-in one
+//! of this processor's family and model, else that of its vendor's newest server. KVM's rules are those of this
+//! host's kernel.
 
 use anyhow::{Context as _, bail};
 use bifold_model::{Chosen, ChosenBy, CpuId, KvmBy, KvmVersion, Profile, ProfileError};
@@ -89,7 +90,7 @@ impl Machine {
         Ok(file)
     }
 
-    /// The file of the profile that was measured on a processor. A home folder may be shared by several machines.
+    /// The file of the profile that was measured on a processor. Several machines may share a home folder.
     fn kept_file(&self, cpu: &CpuId) -> Option<PathBuf> {
         let guest = if cpu.guest { "guest" } else { "host" };
         let CpuId { vendor, family, model, stepping, name, .. } = cpu;

@@ -96,7 +96,8 @@ impl Profiles {
     }
 }
 
-/// Checks that a task's verb takes its options, before any of them runs. Returns the profile's option, if the verb has one.
+/// Checks that a task's verb takes its options, before any of them runs. Returns the profile's option, if the
+/// verb has one.
 fn understood(task: &Task) -> anyhow::Result<Option<ProfileArg>> {
     let verb = task.verb.words();
     let given: &[&str] = match task.verb {

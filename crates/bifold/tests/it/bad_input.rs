@@ -452,6 +452,7 @@ fn a_recording_that_can_no_longer_be_written_costs_the_recording_and_not_the_run
     let mut c = std::process::Command::new("sh");
     let run = "trap '' XFSZ; ulimit -f 100; exec \"$0\" record --generate t:300000 -q -o x.bifold";
     c.args(["-c", run, env!("CARGO_BIN_EXE_bifold")]).current_dir(dir.path());
+    c.env("BIFOLD_PROFILE", "i5-7600");
     let ran = ran(c);
     assert_eq!(ran.status, 1);
     assert_eq!(ran.stderr, "bifold: cannot write recording x.bifold: File too large (os error 27)\n");

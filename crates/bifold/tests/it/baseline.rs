@@ -91,8 +91,10 @@ fn a_run_has_the_baseline_s_profile_on_every_machine() {
     let dir = dir.path();
     let own = bifold_in(dir, "profile show zen4").quietly().replacen("\"zen4\"", "\"mine\"", 1);
     std::fs::write(dir.join("mine.toml"), own).unwrap();
-    let save = "compare -q --generate fork-storm:20 --profile mine.toml --set kvm=linux-6.12 --set memory.cycles=555";
-    bifold_in(dir, &format!("{save} --save-baseline base.json")).quietly();
+    let set = "--set kvm=linux-6.12 --set memory.cycles=555";
+    let save =
+        format!("compare -q --generate fork-storm:20 --profile mine.toml {set} --save-baseline base.json");
+    bifold_in(dir, &save).quietly();
     std::fs::remove_file(dir.join("mine.toml")).unwrap();
     let run = "compare -q --generate fork-storm:20 --baseline base.json";
     let same = elsewhere(dir, None, run).quietly();
@@ -105,14 +107,18 @@ fn a_run_has_the_baseline_s_profile_on_every_machine() {
     for (profile, options, says) in [
         (Some("i5-7600"), "", "its profile is mine, and here it is i5-7600 (without --profile"),
         (None, " --profile zen4", "its profile is mine, and here it is zen4 (without --profile"),
-        (None, " --set memory.cycles=556", "memory.cycles=555, and here it is kvm=linux-6.12, memory.cycles=556"),
+        (
+            None,
+            " --set memory.cycles=556",
+            "memory.cycles=555, and here it is kvm=linux-6.12, memory.cycles=556",
+        ),
     ] {
         let refused = elsewhere(dir, profile, &format!("{run}{options}")).refused();
         assert!(refused.contains(says), "{options}: {refused}");
     }
     let again = elsewhere(dir, None, &format!("{run} --set memory.cycles=555")).quietly();
     assert!(again.contains("no count moved"), "{again}");
-    // A file without a profile's values, as others may make them: the run's own profile has to be the same by its hash.
+    // Without a profile's values in the file, the run's own profile has to be the same by its hash.
     let text = std::fs::read_to_string(dir.join("base.json")).unwrap();
     let mut v: Value = serde_json::from_str(&text).unwrap();
     v.as_object_mut().unwrap().remove("hardware");

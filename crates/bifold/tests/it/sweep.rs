@@ -188,7 +188,7 @@ fn options_that_compare_does_not_take_are_refused_before_a_task_runs() {
         ("generate = 'gups", "generate = 'gups", ""),
         ("'nested-4k,shadow-4k'", "'nested-4k', '--runs=3'", "which a task cannot have"),
         ("generate = 'gups:2000'", "", "needs one of run, recording and generate"),
-        ("'i5-7600'", "'no-such-profile'", "--profile no-such-profile: neither a built-in profile"),
+        ("'i5-7600'", "'no-such-profile'", "no-such-profile: neither a built-in profile"),
     ] {
         // The name of an axis stands in its program's list as well.
         let axis = if to.contains("sead") { "'sead'" } else { "'seed'" };
@@ -296,9 +296,12 @@ fn a_sweep_has_the_profiles_of_the_machine_that_made_it() {
     let spec = "[programs.named]\ngenerate = 't:1000'\noptions = ['--profile', 'mine.toml', '--set', 'cpu.base_cpi=1.0']\n\
                 [programs.unnamed]\ngenerate = 't:1000'\n";
     std::fs::write(dir.join("sweep.toml"), spec).unwrap();
-    let made = at(dir, "new sweep.toml runs");
-    let says = "tasks that name no --profile have this machine's on every machine: i5-7600, kvm linux-6.1";
+    let mut of_machine = command("sweep new sweep.toml other".split(' '));
+    of_machine.current_dir(dir).env_remove("BIFOLD_PROFILE");
+    let made = ran(of_machine);
+    let says = "tasks that name no --profile have this machine's on every machine: ";
     assert!(made.stderr.contains(says), "{}", made.stderr);
+    at(dir, "new -q sweep.toml runs").quietly();
     // Another machine has another file of the name, or none, and another default.
     std::fs::write(dir.join("mine.toml"), own.replacen("entries = 1536", "entries = 24", 1)).unwrap();
     let elsewhere = |args: &str| {
@@ -313,7 +316,8 @@ fn a_sweep_has_the_profiles_of_the_machine_that_made_it() {
     let rows = csv(&dir.join("r.csv"));
     std::fs::write(dir.join("mine.toml"), &own).unwrap();
     for (task, options) in [("0", "--profile mine.toml --set cpu.base_cpi=1.0"), ("1", "--profile i5-7600")] {
-        let alone = bifold_in(dir, &format!("compare -q --generate t:1000 --format json {options}")).quietly();
+        let alone =
+            bifold_in(dir, &format!("compare -q --generate t:1000 --format json {options}")).quietly();
         let alone: Value = serde_json::from_str(&alone).unwrap();
         let row = rows.iter().find(|r| r["task"] == task).unwrap();
         assert_eq!(alone["outcome"]["config_hash"], row["config_hash"].as_str(), "{options}");
