@@ -44,6 +44,7 @@ mod comparison;
 pub mod diff;
 mod error;
 mod figures;
+mod first_touches;
 mod flames;
 mod format;
 mod html;

@@ -6,7 +6,7 @@
 use crate::text::{TimeUnit, WIDTH, decimals, fixed, grouped, number, seconds};
 use crate::text_table::{labelled, table};
 use crate::{
-    Comparison, Figures, Show, caches, clock, placement, policies, regions, sampled, several, terminal,
+    Comparison, Figures, Show, caches, clock, first_touches, placement, policies, regions, sampled, several, terminal,
     verdict,
 };
 use bifold_model::Sample;
@@ -36,6 +36,7 @@ pub(crate) fn render(c: &Comparison, show: Show) -> String {
         }
     }
     let mut end: String = verdict::sentences(c).iter().map(|(label, text)| labelled(label, text)).collect();
+    end.extend(first_touches::line(c).map(|text| labelled("started", &text)));
     end.extend(several::line(c).map(|text| labelled("vCPUs", &text)));
     if show.checks {
         end += &labelled("checks", &verdict::checks_line(c));
