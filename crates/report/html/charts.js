@@ -23,11 +23,11 @@
 
   const times = () => {
     const kinds = [
-      { part: "ideal run", field: "ideal", opacity: 0.22 },
-      { part: "page walks", field: "walk", cell: "walks", opacity: 1 },
+      { part: "ideal run", field: "ideal", opacity: 0.2 },
+      { part: "page walks", field: "walk", cell: "walks", opacity: 0.45 },
       { part: "hypervisor", field: "vmm", cell: "VMM", opacity: 0.7 },
-      ...(data.has_data ? [{ part: "waits for data", field: "data", cell: "data", opacity: 0.5 },
-        { part: "host frames", field: "frames", cell: "frames", opacity: 0.36 }] : []),
+      ...(data.has_data ? [{ part: "waits for data", field: "data", cell: "data", opacity: 0.85 },
+        { part: "host frames", field: "frames", cell: "frames", opacity: 1 }] : []),
     ];
     // A bar that is far longer than most is cut off, so that the others differ in sight.
     const lengths = data.bars.map((b) => b.time).sort((a, b) => a - b);
@@ -52,7 +52,8 @@
         text: (right > cap ? "\u25b8 " : "") + b.cells.time });
     }
     // Room for the label behind the longest bar.
-    const most = Math.max(...ends.map((e) => e.end)) * (bifold.narrow() ? 1.3 : 1.1);
+    const most = Math.max(...ends.map((e) => e.end)) * (bifold.narrow() ? 1.5 : 1.12);
+    const least = Math.min(0, ...parts.map((p) => p.to));
     return {
       ...base(), height: rows,
       layer: [
@@ -62,7 +63,7 @@
           encoding: {
             y: configY,
             x: { field: "from", type: "quantitative", title: "predicted time, " + data.unit,
-              scale: { domainMax: most }, axis: { tickCount: bifold.narrow() ? 4 : 6 } },
+              scale: { domain: [least, most], nice: false }, axis: { tickCount: bifold.narrow() ? 4 : 6 } },
             x2: { field: "to" },
             color: { field: "config", type: "nominal", scale: configColour(data.configs), legend: null },
             opacity: { field: "part", type: "ordinal", title: null, sort: kinds.map((k) => k.part),

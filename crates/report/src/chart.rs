@@ -53,7 +53,8 @@ impl Comparison {
         let unit = table::unit(self);
         let all: Vec<Figures> = o.configs.iter().map(|r| Figures::of(o, r)).collect();
         let cap = cap(all.iter().map(|f| f.seconds).collect());
-        let most = all.iter().map(|f| f.seconds.max(f.high_seconds).min(cap)).fold(f64::MIN_POSITIVE, f64::max);
+        let most =
+            all.iter().map(|f| f.seconds.max(f.high_seconds).min(cap)).fold(f64::MIN_POSITIVE, f64::max);
         let x = |seconds: f64| pixel(LEFT + seconds.clamp(0.0, most) / most * (WIDTH - LEFT - RIGHT));
         let row = |(i, (r, f)): (usize, (&bifold_model::ConfigOutcome, &Figures))| {
             let ideal = f.seconds / (1.0 + f.overhead_percent / 100.0);
@@ -111,7 +112,12 @@ impl Comparison {
 
 /// The parts of the overhead in percent of the ideal run, in the order of the table.
 fn parts(f: &Figures) -> [(&'static str, f64); 4] {
-    [("walks", f.walk_percent), ("data", f.data_percent), ("frames", f.frames_percent), ("VMM", f.vmm_percent)]
+    [
+        ("walks", f.walk_percent),
+        ("data", f.data_percent),
+        ("frames", f.frames_percent),
+        ("VMM", f.vmm_percent),
+    ]
 }
 
 /// Where bars are cut off, in seconds; infinite where none is far longer than most.

@@ -9,8 +9,8 @@
 use crate::flames::flames;
 use crate::memory::MemoryChart;
 use crate::page::{self, PageTable};
-use crate::template::{STYLE, environment, scripts};
 use crate::table::{self, Column};
+use crate::template::{STYLE, environment, scripts};
 use crate::text::{grouped, number, page_words, seconds};
 use crate::{
     Comparison, Figures, MemoryNeeds, RenderError, caches, clock, placement, policies, regions, several,

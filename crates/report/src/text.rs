@@ -240,7 +240,10 @@ mod tests {
         assert_eq!(TimeUnit::of([1.5, 12.0]).text(1.5), "1.500 s");
         assert_eq!(TimeUnit::of([2e-6]).text(1.5e-6), "1.5000 us");
         assert_eq!((unit.difference(-0.1), unit.difference(0.0)), ("-100.00".into(), "0.00".into()));
-        assert_eq!((less_or_more(-8.456), less_or_more(0.5)), ("8.46 % less time".into(), "0.50 % more time".into()));
+        assert_eq!(
+            (less_or_more(-8.456), less_or_more(0.5)),
+            ("8.46 % less time".into(), "0.50 % more time".into())
+        );
     }
 
     #[test]

@@ -152,7 +152,15 @@ pub fn effects(plan: &Plan, measured: &[Measured]) -> Vec<Effect> {
                     [0, 1].map(|i| Spread::of(&changes.iter().map(|c| c[i]).collect::<Vec<_>>()));
                 let (axis, from, to) = (axis.clone(), from.clone(), to.clone());
                 let (percent, instructions_percent) = (percent?, instructions?.mean);
-                Some(Effect { axis, from, to, program: program.cloned(), config, percent, instructions_percent })
+                Some(Effect {
+                    axis,
+                    from,
+                    to,
+                    program: program.cloned(),
+                    config,
+                    percent,
+                    instructions_percent,
+                })
             };
             for (at, config) in configs.iter().enumerate() {
                 let of_config: Vec<_> = differences.iter().filter(|((_, c), _)| *c == at).collect();
@@ -160,7 +168,8 @@ pub fn effects(plan: &Plan, measured: &[Measured]) -> Vec<Effect> {
                     of_config.iter().filter_map(|((program, _), d)| effect(Some(program), *config, d)),
                 );
                 if of_config.len() > 1 {
-                    let mean = |d: &[[f64; 2]], i: usize| d.iter().map(|c| c[i]).sum::<f64>() / d.len() as f64;
+                    let mean =
+                        |d: &[[f64; 2]], i: usize| d.iter().map(|c| c[i]).sum::<f64>() / d.len() as f64;
                     let means = of_config.iter().map(|(_, d)| [mean(d, 0), mean(d, 1)]);
                     out.extend(effect(None, *config, &means.collect::<Vec<_>>()));
                 }
@@ -228,7 +237,8 @@ pub fn tables(plan: &Plan, measured: &[Measured]) -> Vec<PageTable> {
 }
 
 /// Columns of changes.
-const DIFFERENCES: [&str; 7] = ["program", "config", "time\n%", "95 %\ninterval", "differs", "instructions\n%", "n"];
+const DIFFERENCES: [&str; 7] =
+    ["program", "config", "time\n%", "95 %\ninterval", "differs", "instructions\n%", "n"];
 /// What changes are.
 const NOTE: &str = "The second value's predicted time against the first's, in percent: -20 is 20 % less time, +20 is 20 % more. `instructions`: how \
      the ideal runs differ. n counts pairs of tasks that differ in this axis alone, and for all programs the programs. `differs`: 0 lies \
@@ -287,9 +297,9 @@ pub fn page(plan: &Plan, measured: &[Measured], name: &str) -> Page {
         brand: "sweep".into(),
         title: name.into(),
         verdict: format!("{} of {} tasks have results.", grouped(measured.len() as u64), grouped(all as u64)),
-        alarm: (failed > 0).then(|| format!("{} tasks have no result: means lack them.", grouped(failed as u64))),
-        about: "Programs under each combination of settings, compared by their predicted times."
-            .into(),
+        alarm: (failed > 0)
+            .then(|| format!("{} tasks have no result: means lack them.", grouped(failed as u64))),
+        about: "Programs under each combination of settings, compared by their predicted times.".into(),
         facts: axes.collect(),
         bars: bars(&effects(plan, measured)),
         tables: tables(plan, measured),
@@ -322,7 +332,11 @@ mod tests {
             let seconds = program * (1.0 + seed / 8.0) * (1.0 + thp / 100.0) * (1.0 + profile / 100.0);
             let values = Values { config, seconds, overhead: program + seed / 8.0, misses: 1.0, exits: 2.0 };
             // A setting that shortens the program raises its overhead.
-            Measured { task: t.clone(), values: vec![values], instructions: if thp > 0.0 { 200 } else { 100 } }
+            Measured {
+                task: t.clone(),
+                values: vec![values],
+                instructions: if thp > 0.0 { 200 } else { 100 },
+            }
         };
         let measured = plan.tasks.iter().map(of).collect();
         (plan, measured)

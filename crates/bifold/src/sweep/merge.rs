@@ -39,7 +39,12 @@ pub fn run(args: &MergeArgs) -> anyhow::Result<Status> {
     };
     let file = create(Some(&args.output))?;
     let mut rows = match table {
-        Some(table) => Rows::new(format, &format!("bifold.sweep-{}/{}", table.name(), table.version()), first(plan), table)?,
+        Some(table) => Rows::new(
+            format,
+            &format!("bifold.sweep-{}/{}", table.name(), table.version()),
+            first(plan),
+            table,
+        )?,
         None => Rows::of(format, "bifold.sweep-tasks/1", &[first(plan), of_tasks()].concat())?,
     };
     let mut same = Same::default();

@@ -137,7 +137,10 @@ mod tests {
     #[test]
     fn an_axis_has_a_name_and_two_values() {
         let found = axis("huge_pages=off,on").unwrap();
-        assert_eq!((found.name.as_str(), &found.values[..]), ("huge_pages", &["off".into(), "on".to_string()][..]));
+        assert_eq!(
+            (found.name.as_str(), &found.values[..]),
+            ("huge_pages", &["off".into(), "on".to_string()][..])
+        );
         assert_eq!(axis("OPTS=-a x,").unwrap().values, ["-a x", ""]);
         for bad in ["huge_pages", "=a,b", "a-b=1,2", "2a=1,2", "a=1", "a=1,1"] {
             axis(bad).expect_err(bad);

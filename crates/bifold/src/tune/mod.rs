@@ -44,8 +44,16 @@ pub fn run(mut args: TuneArgs) -> anyhow::Result<Status> {
         let problem = "is about a single run, and `tune` makes several: leave it out";
         return Err(UsageError::conflict(option, problem).into());
     }
+    let now = Config::from_name(&args.now);
+    let within = now.is_some_and(|now| now.mode.has_outer());
+    if now.is_some_and(|now| !now.mode.is_offered() && !within) {
+        let problem =
+            "cannot be chosen in place of another: name nested or shadow paging, or a guest within a guest";
+        return Err(UsageError::value(format!("--now {}", args.now), problem).into());
+    }
     if args.model.configs.is_empty() {
-        args.model.configs = CONFIGS.map(String::from).into();
+        let inner = Config::KNOWN.into_iter().filter(|c| c.mode.has_outer()).map(Config::name);
+        args.model.configs = if within { inner.collect() } else { CONFIGS.map(String::from).into() };
     }
     let known = configs(&args.model.configs)?;
     if !known.iter().any(|c| c.name() == args.now) {

@@ -109,7 +109,9 @@ impl Order<'_> {
             let heap = of_always.is_none_or(|g| g >= WORTH_PERCENT) || base.thp == "always";
             let against = |name: &str| {
                 (!heap).then(|| {
-                    format!("{name}: THP always gains less than {WORTH_PERCENT} %, and reaches the heap as well")
+                    format!(
+                        "{name}: THP always gains less than {WORTH_PERCENT} %, and reaches the heap as well"
+                    )
                 })
             };
             if has(Knob::Malloc) && base.malloc == 0 {
@@ -166,7 +168,8 @@ mod tests {
     /// The settings that are tried where a run gains this much.
     fn tried(base: &Setting, of_base: Base, gain: impl Fn(&Setting) -> f64) -> Vec<Setting> {
         let order = Order { base, knobs: &[], axes: &[], of_base };
-        let mut tried = vec![Tried { setting: base.clone(), seconds: 1.0, costs: Vec::new(), touched_bytes: 0 }];
+        let mut tried =
+            vec![Tried { setting: base.clone(), seconds: 1.0, costs: Vec::new(), touched_bytes: 0 }];
         loop {
             let known = |s: &Setting| tried.iter().any(|t| t.setting == *s).then(|| gain(s));
             let Some(setting) = order.next(&tried, known) else { break };
@@ -213,7 +216,10 @@ mod tests {
     #[test]
     fn axes_of_the_users_own_are_tried_alone_and_then_with_what_gains() {
         let own = |a: &str, b: &str| vec![("a".to_string(), a.to_string()), ("b".to_string(), b.to_string())];
-        let axis = |name: &str, values: [&str; 2]| Axis { name: name.into(), values: values.map(String::from).into() };
+        let axis = |name: &str, values: [&str; 2]| Axis {
+            name: name.into(),
+            values: values.map(String::from).into(),
+        };
         let axes = [axis("a", ["1", "2"]), axis("b", ["x", "y"])];
         let base = Setting { own: own("1", "x"), ..setting("madvise", 0, false) };
         let order = Order { base: &base, knobs: &[Knob::Thp], axes: &axes, of_base: MUCH };
@@ -222,11 +228,18 @@ mod tests {
             let parts = [s.thp == "always", s.own[0].1 == "2"].map(|on| if on { 2.0 } else { 0.0 });
             parts.iter().sum::<f64>() - if s.own[1].1 == "y" { 5.0 } else { 0.0 }
         };
-        let mut tried = vec![Tried { setting: base.clone(), seconds: 1.0, costs: Vec::new(), touched_bytes: 0 }];
-        while let Some(setting) = order.next(&tried, |s| tried.iter().any(|t| t.setting == *s).then(|| gain(s))) {
+        let mut tried =
+            vec![Tried { setting: base.clone(), seconds: 1.0, costs: Vec::new(), touched_bytes: 0 }];
+        while let Some(setting) =
+            order.next(&tried, |s| tried.iter().any(|t| t.setting == *s).then(|| gain(s)))
+        {
             tried.push(Tried { setting, seconds: 1.0, costs: Vec::new(), touched_bytes: 0 });
         }
-        let shown: Vec<String> = tried.iter().skip(1).map(|t| format!("{} {}{}", t.setting.thp, t.setting.own[0].1, t.setting.own[1].1)).collect();
+        let shown: Vec<String> = tried
+            .iter()
+            .skip(1)
+            .map(|t| format!("{} {}{}", t.setting.thp, t.setting.own[0].1, t.setting.own[1].1))
+            .collect();
         assert_eq!(shown, ["always 1x", "madvise 2x", "madvise 1y", "always 2x"]);
         assert_eq!(all(&base, &[Knob::Thp], &axes).len(), 3 * 2 * 2);
     }

@@ -97,7 +97,8 @@ fn every_combination_has_its_rows_and_a_report_compares_values() {
     );
     // A slower core takes more time, though its overhead is a smaller percentage; nothing says that less is cheaper.
     let slower = report.split("cpi: fast -> slow").nth(1).unwrap().split("\n\n").next().unwrap();
-    let rows: Vec<&str> = slower.lines().filter(|l| l.contains("nested-4k") || l.contains("shadow-4k")).collect();
+    let rows: Vec<&str> =
+        slower.lines().filter(|l| l.contains("nested-4k") || l.contains("shadow-4k")).collect();
     assert!(!rows.is_empty() && rows.iter().all(|l| l.contains(" +")), "{slower}");
     assert!(report.contains("-20 is 20 % less time") && !report.contains("cheaper"), "{report}");
     let html = std::fs::read_to_string(dir.join("r.html")).unwrap();

@@ -47,7 +47,8 @@ fn changes_are_ranked_and_a_second_call_repeats_no_run() {
     c.args(["--", "/bin/sh", "-c", HEAP]).current_dir(dir.path());
     let compared: Value = serde_json::from_str(&ran(c).stdout).unwrap();
     let advice = &compared["advice"][0];
-    let first = advice["ranked"].as_array().unwrap().iter().chain(advice["undecided"].as_array().unwrap()).next();
+    let first =
+        advice["ranked"].as_array().unwrap().iter().chain(advice["undecided"].as_array().unwrap()).next();
     assert_eq!(of_host.map(|a| &a["config"]), first.map(|a| &a["config"]), "{v}\n{advice}");
     // The ranking is in order, and each advice is within its band.
     let ranked = v["ranked"].as_array().unwrap();
@@ -94,6 +95,7 @@ fn a_command_that_fails_ends_the_runs_and_options_of_one_run_are_refused() {
         ("--for 1M", "--for is about a single run"),
         ("--fast", "--fast is about a single run"),
         ("--now shadow-4k", "not among the configurations that are compared: nested-4k, nested-2m"),
+        ("--now native", "cannot be chosen in place of another"),
         ("--within 0m", "not a time such as 90s"),
     ] {
         let refused = tune(dir.path(), options, "true");
@@ -142,7 +144,8 @@ fn an_axis_of_the_users_own_is_ranked_among_the_settings() {
     let script = "i=0; while [ $i -lt {n} ]; do i=$((i+${step:-1})); done";
     let options = "--try kpti --axis n=20000,10000 --axis step=1,2 --format json --state s.json";
     let v: Value = serde_json::from_str(&tune(dir.path(), options, script).quietly()).unwrap();
-    let own: Vec<String> = v["tried"].as_array().unwrap().iter().map(|t| t["setting"]["own"].to_string()).collect();
+    let own: Vec<String> =
+        v["tried"].as_array().unwrap().iter().map(|t| t["setting"]["own"].to_string()).collect();
     let both = r#"[["n","10000"],["step","2"]]"#;
     assert_eq!(own[0], r#"[["n","20000"],["step","1"]]"#, "{v}");
     assert!(own.contains(&both.to_string()), "{own:?}");
@@ -151,7 +154,9 @@ fn an_axis_of_the_users_own_is_ranked_among_the_settings() {
     assert!(best["gain_percent"].as_f64().unwrap() > 20.0, "{best}");
     let other = tune(dir.path(), "--try kpti --axis n=20000,5000 --state s.json", script);
     assert!(other.stderr.contains("s.json has runs of another axes"), "{}", other.stderr);
-    for (bad, says) in [("n=1", "at least two values"), ("a-b=1,2", "is no variable's"), ("n", "use NAME=VALUE,VALUE")] {
+    for (bad, says) in
+        [("n=1", "at least two values"), ("a-b=1,2", "is no variable's"), ("n", "use NAME=VALUE,VALUE")]
+    {
         let refused = tune(dir.path(), &format!("--axis {bad}"), "true");
         assert_eq!(refused.status, 2, "{bad}");
         assert!(refused.stderr.contains(says), "{}", refused.stderr);

@@ -45,7 +45,9 @@ fn every_output_advises_the_same_change_first() {
     for program in PROGRAMS {
         let v = json(
             dir,
-            &format!("compare -q --generate {program} --format json --report r.html --timeline t.timeline -i 0.0001"),
+            &format!(
+                "compare -q --generate {program} --format json --report r.html --timeline t.timeline -i 0.0001"
+            ),
         );
         let advice = &v["advice"][0];
         let said = first(advice);
@@ -62,8 +64,9 @@ fn every_output_advises_the_same_change_first() {
         let wide = json(dir, &format!("compare -q p.bifold --format json --configs {sizes}"));
         let wide = first(&wide["advice"][0]);
         assert!(wide == said || wide.ends_with("1g"), "{program}: {said}, {wide}");
-        // No advice is of a mode that the verdict calls dearer, and policies prefer the mode that the verdict prefers.
-        let page = v["conclusion"]["pages"].as_array().unwrap().iter().find(|p| p["host_page"] == "4K").unwrap();
+        // No advice is of a mode that the verdict calls costlier, and policies prefer the mode that the verdict prefers.
+        let page =
+            v["conclusion"]["pages"].as_array().unwrap().iter().find(|p| p["host_page"] == "4K").unwrap();
         let winner = page["winner"].as_str().unwrap();
         assert!(winner != "nested" || !said.ends_with("to shadow-4k"), "{program}: {said}");
         assert!(winner != "equal" || !said.ends_with("to shadow-4k"), "{program}: {said}");
@@ -99,7 +102,8 @@ fn the_verdict_changes_at_the_cost_that_holds_names_and_not_one_step_before() {
             for p in v["conclusion"]["pages"].as_array().unwrap() {
                 let (flip, page) = (&p["flip"], &p["host_page"]);
                 let Some(key) = flip["key"].as_str() else { continue };
-                let (at, assumed) = (flip["at_cycles"].as_u64().unwrap(), flip["assumed_cycles"].as_u64().unwrap());
+                let (at, assumed) =
+                    (flip["at_cycles"].as_u64().unwrap(), flip["assumed_cycles"].as_u64().unwrap());
                 let before = if at > assumed { at - 1 } else { at + 1 };
                 let at_end = winner(program, vm, &format!("--set {key}={at}"), page);
                 assert_eq!(at_end, flip["winner"], "{program} {vm} {page}: {flip}");
@@ -122,12 +126,16 @@ fn a_chart_has_the_times_of_the_table() {
     let out = ran(c);
     assert_eq!((out.status, out.stderr.as_str()), (0, "bifold: chart written to c.svg\n"));
     let svg = std::fs::read_to_string(dir.path().join("c.svg")).unwrap();
-    let table = out.stdout.lines().skip_while(|l| !l.starts_with("config")).skip(2).take_while(|l| !l.is_empty());
+    let table =
+        out.stdout.lines().skip_while(|l| !l.starts_with("config")).skip(2).take_while(|l| !l.is_empty());
     let mut rows = 0;
     for row in table {
         let mut cells = row.split_whitespace();
         let (config, time) = (cells.next().unwrap(), cells.next().unwrap());
-        assert!(svg.contains(&format!(">{config}</text>")) && svg.contains(&format!(">{time} ")), "{row}\n{svg}");
+        assert!(
+            svg.contains(&format!(">{config}</text>")) && svg.contains(&format!(">{time} ")),
+            "{row}\n{svg}"
+        );
         rows += 1;
     }
     assert_eq!(rows, 5);

@@ -246,7 +246,11 @@ impl Model {
                 })
                 .collect(),
             current: 0,
-            resident: if options.vm == VmState::LongLived { vec![(0, options.guest_frames)] } else { Vec::new() },
+            resident: if options.vm == VmState::LongLived {
+                vec![(0, options.guest_frames)]
+            } else {
+                Vec::new()
+            },
             switched: Vec::new(),
             sampled: None,
             before_region: None,

@@ -3,7 +3,9 @@
 
 use crate::stream::{FRAMES, Stream};
 use bifold_mmu::PageSize;
-use bifold_model::{CacheMode, Charge, Config, Model, Options, Outcome, Paging, PlacementOptions, Profile, VmState};
+use bifold_model::{
+    CacheMode, Charge, Config, Model, Options, Outcome, Paging, PlacementOptions, Profile, VmState,
+};
 use bifold_trace::event::gap;
 use bifold_trace::{Event, Generator};
 

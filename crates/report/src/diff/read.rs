@@ -168,7 +168,9 @@ impl Side {
         let schema = schema(path, bytes)?;
         let form = |e: serde_json::Error| form_error(path, &schema, &e);
         let documents = match schema.as_str() {
-            schema if crate::json::SCHEMAS.contains(&schema) => vec![serde_json::from_slice(bytes).map_err(form)?],
+            schema if crate::json::SCHEMAS.contains(&schema) => {
+                vec![serde_json::from_slice(bytes).map_err(form)?]
+            }
             crate::runs::SCHEMA | "bifold.runs/1" => {
                 let document: RunsDocument = serde_json::from_slice(bytes).map_err(form)?;
                 document.runs

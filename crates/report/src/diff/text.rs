@@ -193,9 +193,8 @@ pub(super) fn verdict(d: &Diff) -> String {
     let percent = |c: &Change| c.percent.unwrap_or(0.0);
     let guests: Vec<&(Config, Change)> = rows.iter().filter(|(c, _)| c.mode != Paging::Native).collect();
     let shown = if guests.is_empty() { rows.iter().collect() } else { guests.clone() };
-    let by_size = |x: &&&(Config, Change), y: &&&(Config, Change)| {
-        percent(&x.1).abs().total_cmp(&percent(&y.1).abs())
-    };
+    let by_size =
+        |x: &&&(Config, Change), y: &&&(Config, Change)| percent(&x.1).abs().total_cmp(&percent(&y.1).abs());
     let Some((config, most)) = shown.iter().max_by(by_size).copied() else { return String::new() };
     let unit = unit(&rows);
     let beyond = match most.beyond_spread {
@@ -249,5 +248,7 @@ fn ideal(d: &Diff) -> String {
         ),
     };
     let takes = less_or_more(seconds.percent.unwrap_or(0.0));
-    format!(" The ideal runs differ, so compare times and not overheads: {executes}, and takes {takes} without walks and exits.")
+    format!(
+        " The ideal runs differ, so compare times and not overheads: {executes}, and takes {takes} without walks and exits."
+    )
 }

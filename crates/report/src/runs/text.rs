@@ -222,7 +222,15 @@ fn times(r: &Runs, rows: &[Row]) -> PageTable {
     };
     let of = |head: &str| format!("{head}\n{}", unit.name);
     let interval = format!("95 % interval\nof the mean, {}", unit.name);
-    let head = ["predicted time of\nconfiguration".into(), of("mean"), interval, of("SD"), of("median"), of("min"), of("max")];
+    let head = [
+        "predicted time of\nconfiguration".into(),
+        of("mean"),
+        interval,
+        of("SD"),
+        of("median"),
+        of("min"),
+        of("max"),
+    ];
     PageTable {
         title: "Predicted time over the runs".into(),
         head: head.into_iter().chain(["outlier\nruns".into()]).collect(),

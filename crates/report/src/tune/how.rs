@@ -41,7 +41,9 @@ impl Change {
             },
             Change::Inner4k => How {
                 name: "4 KB pages of the inner hypervisor".into(),
-                commands: &["in the VM that runs the guest: echo never | sudo tee /sys/kernel/mm/transparent_hugepage/enabled"],
+                commands: &[
+                    "in the VM that runs the guest: echo never | sudo tee /sys/kernel/mm/transparent_hugepage/enabled",
+                ],
                 price: "none",
             },
             Change::Inner2m => How {
@@ -81,17 +83,23 @@ impl Change {
             },
             Change::InnerNested => How {
                 name: "nested paging of the inner hypervisor".into(),
-                commands: &["in the VM that runs the guest: sudo modprobe -r kvm_intel && sudo modprobe kvm_intel ept=1    # AMD: kvm_amd npt=1"],
+                commands: &[
+                    "in the VM that runs the guest: sudo modprobe -r kvm_intel && sudo modprobe kvm_intel ept=1    # AMD: kvm_amd npt=1",
+                ],
                 price: "the mode of all guests of that VM",
             },
             Change::InnerShadow => How {
                 name: "shadow paging of the inner hypervisor".into(),
-                commands: &["in the VM that runs the guest: sudo modprobe -r kvm_intel && sudo modprobe kvm_intel ept=0    # AMD: kvm_amd npt=0"],
+                commands: &[
+                    "in the VM that runs the guest: sudo modprobe -r kvm_intel && sudo modprobe kvm_intel ept=0    # AMD: kvm_amd npt=0",
+                ],
                 price: "the mode of all guests of that VM",
             },
             Change::Pvm => How {
                 name: "PVM as the inner hypervisor".into(),
-                commands: &["in the VM that runs the guest: a kernel with the PVM patches, modprobe kvm-pvm (https://github.com/virt-pvm/linux)"],
+                commands: &[
+                    "in the VM that runs the guest: a kernel with the PVM patches, modprobe kvm-pvm (https://github.com/virt-pvm/linux)",
+                ],
                 price: "a patched kernel in that VM and a guest kernel built for PVM",
             },
             Change::Nested => How {

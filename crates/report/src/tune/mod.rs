@@ -375,7 +375,8 @@ impl Tuning {
         };
         let choice = Choice::of(now.config);
         let may = |c: &Cost| {
-            let placed = c.placement == now.placement || placement_change(now.placement, c.placement).is_some();
+            let placed =
+                c.placement == now.placement || placement_change(now.placement, c.placement).is_some();
             placed && (c.config == now.config || choice.is_some() && Choice::of(&c.config) == choice)
         };
         // The assumed costs of exits decide between the modes of one run, as they do in the verdict of `compare`.
@@ -398,7 +399,8 @@ impl Tuning {
         let fewer = |a: &Advice, b: &Advice| set(a).is_subset(&set(b)) && a.changes.len() < b.changes.len();
         // Larger host pages have to gain more than smaller ones: they are harder to get and keep.
         let others = |a: &Advice| set(a).into_iter().filter(|c| !c.is_host_page()).collect::<Vec<_>>();
-        let smaller = |a: &Advice, b: &Advice| others(a) == others(b) && page_bytes(&a.config) < page_bytes(&b.config);
+        let smaller =
+            |a: &Advice, b: &Advice| others(a) == others(b) && page_bytes(&a.config) < page_bytes(&b.config);
         let known = || all.iter().filter(|(_, decided)| *decided).map(|(a, _)| a);
         let worth = |a: &Advice| {
             let least = a.gain_percent - WORTH_PERCENT;

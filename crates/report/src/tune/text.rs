@@ -88,7 +88,7 @@ impl Tuning {
             (None, Some(best)) if best > 0.005 => {
                 format!("nothing here is worth a change: the best gains {} % of the time", fixed(best, 2))
             }
-            _ => "nothing here is worth a change: all else takes as long or longer".into(),
+            _ => "nothing here is worth a change: every other choice takes as long or longer".into(),
         }
     }
 
@@ -258,12 +258,19 @@ impl Tuning {
                 .into(),
             facts,
             bars: Some(PageBars { title: "Gain".into(), unit: "% of the time now".into(), bars: shown.map(bar).collect() }),
-            tables: self.tables(),
+            tables: self.tables().into_iter().map(unnumbered).collect(),
             texts: vec![changes],
             ..Page::default()
         }
         .render()
     }
+}
+
+/// The table without its first column, so that the change names its row.
+fn unnumbered(mut table: PageTable) -> PageTable {
+    table.head.remove(0);
+    table.rows.iter_mut().for_each(|row| drop(row.remove(0)));
+    table
 }
 
 fn capital(text: &str) -> String {

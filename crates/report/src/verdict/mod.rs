@@ -11,8 +11,8 @@ pub use race::Winner;
 pub(crate) use race::equal;
 pub(crate) use words::{sentences, verdict};
 
-use crate::{Comparison, Figures};
 use crate::figures::{at_overlaps, error_cycles};
+use crate::{Comparison, Figures};
 use bifold_mmu::PageSize;
 use bifold_model::{Config, ConfigOutcome, Paging, Sample};
 use race::{Line, Race, winner};
@@ -122,9 +122,8 @@ fn rows(c: &Comparison) -> Vec<Row> {
     let row = |o: &ConfigOutcome| {
         let total = &o.total;
         let extra = total.extra_cycles() as f64;
-        let at = |data_overlap, walk_overlap| {
-            at_overlaps(total, c.outcome.base_cpi, data_overlap, walk_overlap)
-        };
+        let at =
+            |data_overlap, walk_overlap| at_overlaps(total, c.outcome.base_cpi, data_overlap, walk_overlap);
         Row {
             config: o.config,
             counts: *total,

@@ -106,12 +106,17 @@ impl Race {
             (winner != was).then_some(End { border, winner })
         };
         // The verdict is constant between two borders.
-        let above = borders.iter().enumerate().filter(|(_, b)| **b >= self.assumed).find_map(|(i, b)| {
-            end(*b, borders.get(i + 1).map_or(2.0 * b, |next| (b + next) / 2.0))
-        });
-        let below = borders.iter().enumerate().rev().filter(|(_, b)| **b <= self.assumed).find_map(|(i, b)| {
-            end(*b, (b + if i == 0 { 0.0 } else { borders[i - 1] }) / 2.0)
-        });
+        let above = borders
+            .iter()
+            .enumerate()
+            .filter(|(_, b)| **b >= self.assumed)
+            .find_map(|(i, b)| end(*b, borders.get(i + 1).map_or(2.0 * b, |next| (b + next) / 2.0)));
+        let below = borders
+            .iter()
+            .enumerate()
+            .rev()
+            .filter(|(_, b)| **b <= self.assumed)
+            .find_map(|(i, b)| end(*b, (b + if i == 0 { 0.0 } else { borders[i - 1] }) / 2.0));
         [below, above]
     }
 

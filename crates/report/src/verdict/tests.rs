@@ -126,7 +126,10 @@ fn a_change_of_all_costs_together_may_come_first() {
     assert_eq!((f.key.as_deref(), f.winner, p.winner), (None, Winner::Equal, SHADOW));
     assert!((f.factor - 0.95 / 0.9).abs() < 1e-9 && p.holds_to == Some(f.factor));
     let text = words::verdict(&c);
-    assert!(text.contains("the modes cost about the same if all exits cost more than 1.05 times as much."), "{text}");
+    assert!(
+        text.contains("the modes cost about the same if all exits cost more than 1.05 times as much."),
+        "{text}"
+    );
 }
 
 /// The band of a run with data caches: what the core hides may decide.
@@ -161,7 +164,10 @@ fn a_winner_by_walks_alone_cannot_be_flipped_and_one_by_exits_can() {
     assert_eq!((p.winner, p.holds_from), (SHADOW, None));
     assert!((p.holds_to.unwrap() - 380.0 / 280.0).abs() < 1e-9);
     let text = words::verdict(&c);
-    assert!(text.contains("holds only for exit costs of at most 1.35 times the profile's, changed"), "{text}");
+    assert!(
+        text.contains("holds only for exit costs of at most 1.35 times the profile's, changed"),
+        "{text}"
+    );
 }
 
 /// The texts of the label `change`.
@@ -205,13 +211,15 @@ fn the_change_is_the_first_that_tune_ranks_with_its_price() {
         qemu: None,
     };
     c.meta.guest = Some(guest("madvise", true));
-    let settings =
-        "Settings of the guest (huge pages, page-table isolation) are not tried here: bifold tune -- ls 'a b'";
+    let settings = "Settings of the guest (huge pages, page-table isolation) are not tried here: bifold tune -- ls 'a b'";
     assert_eq!(change(&c), [first.as_str(), settings, HOW]);
     c.meta.guest = Some(guest("always", false));
     assert_eq!(change(&c), [first.as_str(), HOW]);
     c.outcome.configs.swap(0, 1);
-    assert_eq!(change(&c), ["Keep nested-2m: nothing here is worth a change: all else takes as long or longer."]);
+    assert_eq!(
+        change(&c),
+        ["Keep nested-2m: nothing here is worth a change: every other choice takes as long or longer."]
+    );
 }
 
 #[test]
@@ -221,18 +229,25 @@ fn a_small_gain_is_worth_no_change_and_modes_that_cost_about_the_same_are_no_gai
         run(&rows, profile(&[]))
     };
     let c = of(&[("nested-4k", 100_000), ("nested-2m", 60_000)]);
-    assert_eq!(change(&c), ["Keep nested-4k: nothing here is worth a change: the best gains 0.40 % of the time."]);
+    assert_eq!(
+        change(&c),
+        ["Keep nested-4k: nothing here is worth a change: the best gains 0.40 % of the time."]
+    );
     // 4 % of the overhead are 2 % of the time, and no assumed cost is so well known.
     let c = of(&[("nested-4k", 10_000_000), ("shadow-4k", 9_600_000)]);
     assert!(words::verdict(&c).contains("nested and shadow paging cost about the same"));
-    assert!(change(&c)[0].contains("nothing here is sure to gain 1 % of the time: shadow paging may (+2.00 %"), "{:?}", change(&c));
+    assert!(
+        change(&c)[0].contains("nothing here is sure to gain 1 % of the time: shadow paging may (+2.00 %"),
+        "{:?}",
+        change(&c)
+    );
     // A mode of no product is no advice, and the sentence says so.
     let c = of(&[("nested-4k", 1_000_000), ("shadow-4k", 2_000_000), ("offset", 100_000)]);
     assert_eq!(
         change(&c),
         [
-            "Keep nested-4k: nothing here is worth a change: all else takes as long or longer.",
-            "Of what a product has, that is; offset takes 2.8857 ms, and no product has offset paging."
+            "Keep nested-4k: nothing here is worth a change: every other choice takes as long or longer.",
+            "offset takes 2.8857 ms, but no product has offset paging."
         ]
     );
 }
@@ -242,7 +257,10 @@ fn a_small_gain_is_worth_no_change_and_modes_that_cost_about_the_same_are_no_gai
 fn where_bands_overlap_a_sentence_says_why_one_mode_is_cheaper_all_the_same() {
     let overlap = "The bands of the modes overlap, and the cheaper mode is cheaper at both ends";
     let of = |nested, shadow| {
-        run(&[("nested-4k", nested, Sample::default()), ("shadow-4k", shadow, Sample::default())], profile(&[]))
+        run(
+            &[("nested-4k", nested, Sample::default()), ("shadow-4k", shadow, Sample::default())],
+            profile(&[]),
+        )
     };
     assert!(words::verdict(&of(1_000_000, 3_000_000)).contains(overlap));
     assert!(!words::verdict(&of(1_000_000, 1_010_000)).contains(overlap), "no mode is cheaper");
@@ -335,7 +353,7 @@ fn scaled(c: &Comparison, factor: f64) -> Vec<String> {
         .collect()
 }
 
-/// Each named end: one step before, the verdict is the one that was told, and one step beyond another.
+/// Each named end: one step before, the verdict is the one that was named, and one step beyond another.
 fn assert_ends(rows: &[(&str, u64, Sample)]) {
     let c = run(rows, profile(&[]));
     let p = c.conclusion().pages[0].clone();

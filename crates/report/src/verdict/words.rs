@@ -55,14 +55,21 @@ fn what_to_change(c: &Comparison) -> Vec<String> {
     lines
 }
 
-/// The fastest of the modes that no product has, where it takes less time than all that can be chosen.
+/// The fastest of the modes that cannot be chosen, where it takes less time than now.
 fn not_offered(c: &Comparison, rankings: &[Tuning]) -> Option<String> {
     let now = rankings.iter().map(|t| t.now_seconds).fold(f64::INFINITY, f64::min);
-    let rows = c.outcome.configs.iter().filter(|o| matches!(o.config.mode, Paging::Offset | Paging::Agile));
+    let rows = c
+        .outcome
+        .configs
+        .iter()
+        .filter(|o| matches!(o.config.mode, Paging::Offset | Paging::Agile | Paging::Direct));
     let rows = rows.map(|o| (o.config, Figures::of(&c.outcome, o).seconds)).filter(|(_, s)| *s < now);
     let (config, seconds) = rows.min_by(|a, b| a.1.total_cmp(&b.1))?;
     let (name, time) = (config.name(), TimeUnit::of([seconds]).text(seconds));
-    Some(format!("Of what a product has, that is; {name} takes {time}, and no product has {}.", config.mode.words()))
+    Some(match config.mode {
+        Paging::Direct => format!("{name} takes {time}, but needs a paravirtual guest."),
+        mode => format!("{name} takes {time}, but no product has {}.", mode.words()),
+    })
 }
 
 /// The verdict in words.
@@ -86,7 +93,8 @@ fn costs(c: &Comparison, pages: &[PageConclusion]) -> String {
         let found = c.outcome.configs.iter().find(|o| o.config == config);
         found.map_or(0.0, |o| Figures::of(&c.outcome, o).seconds)
     };
-    let mut all: Vec<(Config, f64)> = c.outcome.configs.iter().map(|o| (o.config, figures(o.config))).collect();
+    let mut all: Vec<(Config, f64)> =
+        c.outcome.configs.iter().map(|o| (o.config, figures(o.config))).collect();
     let unit = TimeUnit::of(all.iter().map(|(_, seconds)| *seconds));
     let on = |p: &PageConclusion| format!("On {} host pages, {}.", page_words(p.host_page), modes(p, unit));
     let mut parts: Vec<String> = pages.iter().map(on).collect();
@@ -133,7 +141,12 @@ pub(super) fn modes(p: &PageConclusion, unit: TimeUnit) -> String {
                 format!("each of {}", and(may.iter().map(|m| m.words())))
             };
             let first = p.costs[0].mode;
-            format!("{which} may be cheaper within the band: {} {}, {}", first.words(), cost(first), others(first))
+            format!(
+                "{which} may be cheaper within the band: {} {}, {}",
+                first.words(),
+                cost(first),
+                others(first)
+            )
         }
         (_, [mode]) if p.possible.contains(&Winner::Equal) => {
             format!("{} is cheaper or costs the same: {}, {}", mode.words(), cost(*mode), others(*mode))
@@ -146,7 +159,8 @@ pub(super) fn modes(p: &PageConclusion, unit: TimeUnit) -> String {
 /// Modes whose costs are about the same, and those that cost more.
 fn equal_modes(p: &PageConclusion, words: &dyn Fn(&ModeCost) -> String) -> String {
     let least = p.costs.iter().map(|cost| cost.percent).fold(f64::INFINITY, f64::min);
-    let (equal, more): (Vec<&ModeCost>, Vec<_>) = p.costs.iter().partition(|c| equal(least, c.percent, 100.0));
+    let (equal, more): (Vec<&ModeCost>, Vec<_>) =
+        p.costs.iter().partition(|c| equal(least, c.percent, 100.0));
     let names = and(equal.iter().map(|cost| cost.mode.name()));
     let costs = and(equal.iter().map(|cost| words(cost)));
     let more: String = more.iter().map(|cost| format!("; {} {}", cost.mode.name(), words(cost))).collect();
@@ -237,6 +251,9 @@ fn guest_settings(c: &Comparison) -> Option<String> {
     let settings: Vec<&str> = thp.into_iter().chain(kpti).collect();
     (!settings.is_empty()).then(|| {
         let command = shell_words(&guest.command);
-        format!("Settings of the guest ({}) are not tried here: bifold tune -- {command}", settings.join(", "))
+        format!(
+            "Settings of the guest ({}) are not tried here: bifold tune -- {command}",
+            settings.join(", ")
+        )
     })
 }

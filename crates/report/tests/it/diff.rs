@@ -212,19 +212,28 @@ fn a_program_that_a_setting_shortens_takes_less_time_in_every_output() {
         let table = d.render(Format::Table).unwrap();
         let words = table.split_whitespace().collect::<Vec<_>>().join(" ");
         assert!(words.contains("B takes ") && words.contains(" % less time than A in "), "{table}");
-        assert!(words.contains(&format!("The ideal runs differ, so compare times and not overheads: B executes {percent}.00 % fewer")), "{table}");
+        assert!(
+            words.contains(&format!(
+                "The ideal runs differ, so compare times and not overheads: B executes {percent}.00 % fewer"
+            )),
+            "{table}"
+        );
         let times = table.lines().skip_while(|l| !l.starts_with("time, ")).skip(3).take(5);
         assert!(times.clone().count() == 5 && times.clone().all(|l| l.contains(" -")), "{table}");
         assert!(d.render_html().unwrap().contains("% less time than A"));
-        let back = diff(&result(&shortened(percent, cost)), &result(&comparison())).render(Format::Table).unwrap();
-        assert!(back.split_whitespace().collect::<Vec<_>>().join(" ").contains(" % more time than A in "), "{back}");
+        let back =
+            diff(&result(&shortened(percent, cost)), &result(&comparison())).render(Format::Table).unwrap();
+        assert!(
+            back.split_whitespace().collect::<Vec<_>>().join(" ").contains(" % more time than A in "),
+            "{back}"
+        );
     }
 }
 
 /// What Bifold wrote before predicted times and states of the VM.
 #[test]
 fn a_result_of_the_first_version_is_read_beside_a_new_one() {
-    let old = include_str!("../../../../python/tests/data/fork.json");
+    let old = include_str!("../../../../python/tests/data/fork-1.json");
     assert!(old.contains("\"bifold.compare/1\""));
     let d = diff(old, &result(&comparison()));
     let table = d.render(Format::Table).unwrap();

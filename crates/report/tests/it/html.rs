@@ -28,7 +28,8 @@ fn figures(page: &str) -> (Vec<String>, Vec<Vec<String>>) {
     };
     let (head, body) = table.split_once("<tbody>").unwrap();
     let heads = cells(head.rsplit_once("<tr>").unwrap().1, "<th ");
-    let names = heads.into_iter().skip(1).map(|head| head.split("<br>").next().unwrap().to_string()).collect();
+    let names =
+        heads.into_iter().skip(1).map(|head| head.split("<br>").next().unwrap().to_string()).collect();
     (names, body.split("<tr>").skip(1).map(|row| cells(row, "<td")).collect())
 }
 
@@ -50,8 +51,10 @@ fn charts_and_the_table_of_a_page_show_the_same_numbers() {
             for (name, cell) in names.iter().zip(row) {
                 assert_eq!(bar["cells"][name], **cell, "{name} of {}", bar["config"]);
             }
-            let parts: f64 =
-                ["ideal", "walk", "vmm", "data", "frames"].map(|part| bar[part].as_f64().unwrap()).iter().sum();
+            let parts: f64 = ["ideal", "walk", "vmm", "data", "frames"]
+                .map(|part| bar[part].as_f64().unwrap())
+                .iter()
+                .sum();
             let all = bar["time"].as_f64().unwrap();
             assert!((parts - all).abs() < 1e-6, "the parts of {} make {parts}, not {all}", bar["config"]);
         }
@@ -149,7 +152,10 @@ fn the_image_of_times_has_a_bar_with_its_time_for_each_configuration_and_escapes
         for config in Config::ALL.map(Config::name) {
             let row = table.lines().find(|l| l.starts_with(&format!("{config} "))).unwrap();
             let time = row.split_whitespace().nth(1).unwrap();
-            assert!(svg.contains(&format!(">{config}</text>")) && svg.contains(&format!(">{time} ms</text>")), "{svg}");
+            assert!(
+                svg.contains(&format!(">{config}</text>")) && svg.contains(&format!(">{time} ms</text>")),
+                "{svg}"
+            );
         }
         assert_eq!(svg.contains("waits for data"), c.outcome.caches.is_some());
     }

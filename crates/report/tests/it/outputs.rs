@@ -283,7 +283,8 @@ fn a_table_of_every_configuration_fits_in_100_columns_and_lists_them_shortly() {
         for config in Config::KNOWN {
             assert!(table.contains(&format!("\n{} ", config.name())), "{}", config.name());
         }
-        let verdict = table.lines().skip_while(|l| !l.starts_with("verdict")).take_while(|l| !l.starts_with("holds"));
+        let verdict =
+            table.lines().skip_while(|l| !l.starts_with("verdict")).take_while(|l| !l.starts_with("holds"));
         assert!(verdict.count() <= 8, "{table}");
     }
 }

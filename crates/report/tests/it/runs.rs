@@ -144,7 +144,9 @@ fn rows_have_the_number_of_their_run() {
 #[test]
 fn the_report_has_a_section_on_the_spread() {
     let page = runs(6).render_html().unwrap();
-    for words in ["Mean and standard deviation of 6 runs", "Predicted time over the runs", "of run 1", "run 5:"] {
+    for words in
+        ["Mean and standard deviation of 6 runs", "Predicted time over the runs", "of run 1", "run 5:"]
+    {
         assert!(page.contains(words), "{words}");
     }
     assert!(!page.contains("</script><b>"));
