@@ -18,6 +18,8 @@
 
 #define VECTORS 256
 #define PAGE_FAULT 14
+/* The bit of a page fault's error code that says that user code faulted. */
+#define FAULT_USER 4
 #define FIRST_INTERRUPT 32
 /* Linux's IA32_SYSCALL_VECTOR: INT 0x80. */
 #define SYSTEM_CALL 0x80
@@ -61,6 +63,8 @@ static void on_mov_to_cr3(unsigned vcpu, void *u)
     (void)vcpu;
     if (recording)
         check_cr3(v);
+    if (recording && start_ended_by(new))
+        marker_reached(BF_MARKER_STOP);
     v->cr3 = new;
     if (!recording) {
         if ((uintptr_t)u & KERNEL_HALF)
@@ -340,6 +344,8 @@ void deliver(uint16_t vector, bool accesses)
         cr2 = read_reg(self, R_CR2);
     uncount(vector, rip, vector == PAGE_FAULT && cr2 == rip);
     flush_insns();
+    if (unlikely(starting) && vector == PAGE_FAULT && error & FAULT_USER && start_is_over())
+        start_ends();
     if (n_vcpus > 1 && vector >= BF_IPI_CALL_SINGLE && vector <= BF_IPI_RESCHEDULE)
         emit1(BF_KIND_IPI, vector);
     if (vector == PAGE_FAULT) {

@@ -226,6 +226,8 @@ void marker_reached(uint32_t code)
             die("CR3 was not followed during the boot");
         check_format(starter);
         qemu_plugin_reset(plugin_id, after_start);
+    } else if (code == BF_MARKER_OWN && !opt.boot) {
+        start_own();
     } else if (code == BF_MARKER_STOP && recording && !stopped) {
         stop_recording(region_missed() ? BF_MARKER_REGION_MISSED : BF_MARKER_STOP);
     }

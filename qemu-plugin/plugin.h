@@ -192,11 +192,20 @@ static inline void enter(const struct block *b)
 extern uint64_t region_next; /* recorded instructions at which region_due() is */
 void region_due(void);
 tb_trans_cb_t region_recording(void);
+void region_program(void);
 bool region_missed(void);
 void region_marker(uint32_t code);
 void region_watch(struct qemu_plugin_insn *insn);
 extern bool region_leaving; /* the other kind of callbacks takes over with the next block */
 void region_entered(void);
+
+/* start.c */
+extern bool starting; /* the stream has begun, and the command's own program has not */
+void start_own(void);
+void start_begins(void);
+bool start_is_over(void);
+void start_ends(void);
+bool start_ended_by(uint64_t cr3);
 
 /* sides.c */
 bool sides_open(void);

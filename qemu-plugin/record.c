@@ -299,21 +299,27 @@ uint64_t code_page(const struct block *b)
     return self->code[slot].page;
 }
 
+/* What begins before a block that has been added. The block has no place yet, and is not to be named. */
+static void before_block(const struct block *b, void (*begins)(void))
+{
+    hot.insns -= b->n;
+    hot.block = NULL;
+    begins();
+    hot.insns += b->n;
+    hot.block = b;
+}
+
 COLD static void block_slow(const struct block *b)
 {
     uint64_t page;
 
     if (!recording)
         return;
-    if (region_leaving) {
-        hot.insns -= b->n;
-        /* It has no place yet, and is not to be named. */
-        hot.block = NULL;
-        region_entered();
-        hot.insns += b->n;
-        hot.block = b;
-    }
+    if (region_leaving)
+        before_block(b, region_entered);
     page = code_page(b);
+    if (unlikely(starting) && !is_kernel(page << PAGE_SHIFT) && start_is_over())
+        before_block(b, start_ends);
     hot.told = NULL; /* it may run at another address than before */
     if (page != hot.fetch_page)
         emit1(BF_KIND_FETCH, page << PAGE_SHIFT | (b->start & PAGE_MASK));

@@ -2,9 +2,9 @@
 /*
  * Selects the part of the command that counts, for long programs.
  *
- * A region begins with the command, at a marker of the program, or at the first
- * entry to one of its functions; a number of instructions may be skipped after
- * that. The stream begins with the command in any case, so that the region finds
+ * A region begins with the command's program (start.c), at a marker of the program, or at
+ * the first entry to one of its functions; a number of instructions may be skipped after
+ * that. The stream begins before the program in any case, so that the region finds
  * memory, tables, TLBs and caches as the command left them. Before a marker or a
  * function the stream has every access, as nothing tells how near it is. Skipped
  * instructions are a gap (see below) but for the last ones, which are a warm-up.
@@ -251,7 +251,7 @@ static void place_reached(void)
 static void on_function(unsigned vcpu, void *u)
 {
     (void)vcpu, (void)u;
-    if (armed)
+    if (armed && !starting)
         place_reached();
 }
 
@@ -263,7 +263,7 @@ void region_watch(struct qemu_plugin_insn *insn)
 
 void region_marker(uint32_t code)
 {
-    if (opt.begin != BEGIN_MARKER || !recording)
+    if (opt.begin != BEGIN_MARKER || !recording || starting)
         return;
     if (code == BF_MARKER_WINDOW_BEGIN && armed)
         place_reached();
@@ -287,21 +287,31 @@ bool region_missed(void)
     return true;
 }
 
-/* Called when recording has begun, with the command. Returns what translated blocks
- * are passed to. */
-tb_trans_cb_t region_recording(void)
+/* Called when the command's program begins. */
+void region_program(void)
 {
-    armed = opt.begin != BEGIN_COMMAND;
     before = armed || opt.skip;
-    measure_begins = armed ? UINT64_MAX : opt.skip;
+    origin = stats[ST_INSNS];
+    measure_begins = armed ? UINT64_MAX : origin + opt.skip;
     if (!before) {
         begin();
-    } else if (!armed && warm_up_begins() > 0) {
-        enter_gap();
+    } else if (!armed && warm_up_begins() > origin) {
+        change();
     } else {
         enter_part(WARM_UP, BF_GAP_WARM_UP);
         await(measure_begins);
     }
+}
+
+/* Called when recording has begun. Returns what translated blocks are passed to. A recording of the boot is of the
+ * whole guest. */
+tb_trans_cb_t region_recording(void)
+{
+    armed = opt.begin != BEGIN_COMMAND;
+    if (opt.boot)
+        region_program();
+    else
+        start_begins();
     return on_block_of_part;
 }
 

@@ -58,6 +58,11 @@ pub struct Outcome {
     pub walk_mismatches: u64,
     /// Accesses that the replayed guest tables did not translate (0 unless the capture has a hole).
     pub untranslated: u64,
+    /// What the guest's init and exec(2) cost before the command's own program began, in the order of [`Outcome::configs`]. In no
+    /// other figure. None where the stream does not say where the program begins: of a generator, of an imported trace, of the
+    /// boot, and of a recording made before 0.3.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub start: Option<Vec<RegionTotal>>,
     /// Instructions of the program before the (first) region whose counts these are. None for a whole program, and for a region
     /// whose stream begins with it, and so with a cold VM.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -129,7 +134,7 @@ pub struct RegionOutcome {
     pub configs: Vec<RegionTotal>,
 }
 
-/// A region's counts in one configuration.
+/// The counts of a region, or of the guest's own start, in one configuration.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct RegionTotal {
     /// The configuration.

@@ -6,8 +6,8 @@
 //! instructions, so only waiting distorts a run. With the host's clock (`--fast`) more timer ticks fall
 //! into the same work, and on a busy host ticks can be most of what is counted.
 
-use crate::Comparison;
 use crate::text::{fixed, number, seconds};
+use crate::{Comparison, start};
 use bifold_trace::Clock;
 use serde::Serialize;
 
@@ -26,7 +26,7 @@ pub(crate) struct Figures {
     pub(crate) guest_seconds: Option<f64>,
     /// Idle time of the guest's CPUs (sleep, waits for timers), in seconds.
     pub(crate) idle_seconds: Option<f64>,
-    /// Guest time divided by the ideal run's time.
+    /// Guest time divided by the ideal run's time, each with the guest's own start.
     pub(crate) guest_to_ideal: Option<f64>,
     /// CPU time of the vCPU thread, in percent of the wall time. In the rest the thread waits: for timers,
     /// for the model to take events, for a CPU of the host.
@@ -47,7 +47,7 @@ struct Run {
     /// Whether the command ran to its end.
     whole: bool,
     instructions: u64,
-    /// Time of the ideal run.
+    /// Time of the ideal run, with the guest's own start, which the guest's clock sees too.
     ideal_seconds: f64,
     /// Whether the figures are of a part of the command. The guest's clock is of all of it.
     part: bool,
@@ -63,7 +63,8 @@ impl Run {
             exact: c.meta.guest.as_ref().and_then(|g| g.timing.as_deref()) == Some("exact"),
             whole: c.meta.partial.is_none(),
             instructions: c.outcome.configs.first().map_or(0, |r| r.total.instructions),
-            ideal_seconds: c.outcome.ideal_cycles() / c.outcome.frequency_hz.max(1) as f64,
+            ideal_seconds: (c.outcome.ideal_cycles() + start::ideal_cycles(c))
+                / c.outcome.frequency_hz.max(1) as f64,
             part: c.meta.guest.as_ref().is_some_and(|g| g.region.is_some()),
             by_timer: c.meta.exit.zip(c.meta.guest.as_ref()).is_some_and(|(e, g)| e.by_timer(&g.command)),
         })

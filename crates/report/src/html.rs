@@ -14,7 +14,7 @@ use crate::template::{STYLE, environment, scripts};
 use crate::text::{grouped, number, page_words, seconds};
 use crate::{
     Comparison, Figures, MemoryNeeds, RenderError, caches, clock, placement, policies, regions, several,
-    verdict,
+    start, verdict,
 };
 use bifold_mmu::PageSize;
 use bifold_model::Sample;
@@ -104,6 +104,7 @@ pub(crate) fn render(c: &Comparison, spread: Option<&[PageTable]>) -> Result<Str
         guest => c.meta.guest.as_ref().map(|g| g.describe()),
         exit => c.meta.exit.map(|e| e.describe()),
         warnings => c.warnings(),
+        start => start::line(c),
         clock => clock::line(c),
         several => several::line(c),
         verdict => verdict::sentences(c),

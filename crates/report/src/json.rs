@@ -150,6 +150,9 @@ fn outcome(c: &Comparison) -> Result<Value, RenderError> {
         named.insert("figures".into(), serde_json::to_value(Figures::of(&c.outcome, o))?);
         *v = Value::Object(named);
     }
+    if let (Some(start), Some(of)) = (value.get_mut("start"), &c.outcome.start) {
+        regions::name_configs(c, start, of);
+    }
     if let Some(regions) = value.get_mut("regions") {
         regions::name(c, regions);
     }

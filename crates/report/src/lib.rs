@@ -63,6 +63,7 @@ mod sampled;
 mod several;
 mod show;
 mod spread;
+mod start;
 mod table;
 mod template;
 pub mod terminal;

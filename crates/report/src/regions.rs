@@ -5,7 +5,7 @@ use crate::Comparison;
 use crate::page::PageTable;
 use crate::text::{decimals, fixed, grouped, seconds};
 use crate::text_table::{labelled, table as text_table};
-use bifold_model::{RegionOutcome, Regions, Sample};
+use bifold_model::{RegionOutcome, RegionTotal, Regions, Sample};
 use serde_json::{Map, Value};
 
 const TITLE: &str = "Regions";
@@ -105,15 +105,19 @@ pub(crate) fn name(c: &Comparison, value: &mut Value) {
     let Some(regions) = &c.outcome.regions else { return };
     let rows = value["rows"].as_array_mut().into_iter().flatten();
     for (row, r) in rows.zip(&regions.rows) {
-        let configs = row["configs"].as_array_mut().into_iter().flatten();
-        for (v, of) in configs.zip(&r.configs) {
-            let mut named = Map::new();
-            named.insert("name".into(), of.config.name().into());
-            if let Some(fields) = v.as_object_mut() {
-                named.append(fields);
-            }
-            named.insert("overhead_percent".into(), overhead(&of.total, c.outcome.base_cpi).into());
-            *v = Value::Object(named);
+        name_configs(c, &mut row["configs"], &r.configs);
+    }
+}
+
+/// Adds the same to the totals of one region, or of the guest's own start.
+pub(crate) fn name_configs(c: &Comparison, value: &mut Value, configs: &[RegionTotal]) {
+    for (v, of) in value.as_array_mut().into_iter().flatten().zip(configs) {
+        let mut named = Map::new();
+        named.insert("name".into(), of.config.name().into());
+        if let Some(fields) = v.as_object_mut() {
+            named.append(fields);
         }
+        named.insert("overhead_percent".into(), overhead(&of.total, c.outcome.base_cpi).into());
+        *v = Value::Object(named);
     }
 }

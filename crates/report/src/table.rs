@@ -6,8 +6,8 @@
 use crate::text::{TimeUnit, WIDTH, decimals, fixed, grouped, number, seconds};
 use crate::text_table::{labelled, table};
 use crate::{
-    Comparison, Figures, Show, caches, clock, first_touches, placement, policies, regions, sampled, several, terminal,
-    verdict,
+    Comparison, Figures, Show, caches, clock, first_touches, placement, policies, regions, sampled, several,
+    start, terminal, verdict,
 };
 use bifold_model::Sample;
 use std::fmt::Write as _;
@@ -96,6 +96,7 @@ pub(crate) fn head(c: &Comparison) -> String {
         let _ = write!(run, "; {}", e.describe());
     }
     lines.push(("run", run));
+    lines.extend(start::line(c).map(|text| ("start", text)));
     lines.extend(clock::line(c).map(|text| ("clock", text)));
     let warnings = c.warnings();
     lines.extend(warnings.iter().map(|w| ("WARNING", w.clone())));

@@ -191,7 +191,8 @@ impl Thin {
             i += n;
             match event {
                 Event::Marker(marker::START) if self.part.is_none() => self.begin(out),
-                Event::Gap(gap::REGION) => {
+                // What came before is no part of the counts.
+                Event::Marker(marker::PROGRAM) | Event::Gap(gap::REGION) => {
                     self.before = false;
                     self.instructions = 0;
                     self.places = Places::new(self.places.windows);

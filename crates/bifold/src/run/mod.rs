@@ -306,12 +306,17 @@ pub fn carry_out(plan: &mut Plan, part: &str, stop: &AtomicBool) -> anyhow::Resu
         ),
     );
 
-    let nothing = feed.model.instructions() == 0 || ending.failure.as_ref().is_some_and(not_started);
+    let unbegun = plan.source.live() && !feed.model.program_begun();
+    let nothing =
+        unbegun || feed.model.instructions() == 0 || ending.failure.as_ref().is_some_and(not_started);
     let hidden = !plan.source.shows_what_it_has();
     if let Some(e) = ending.failure.take_if(|_| nothing || hidden) {
         return Err(e);
     }
     let later = bifold_trace::region_begins_later(header.source.region.as_deref());
+    if unbegun {
+        anyhow::bail!("nothing was recorded: the command was stopped before its program began");
+    }
     if plan.source.live() && later && feed.model.before_region().is_none() {
         anyhow::bail!("nothing was recorded: the command was stopped before its region began");
     }

@@ -69,6 +69,8 @@ fn the_c_header_has_the_numbers_of_the_rust_definition() {
         ("MARKER_BOOT", marker::BOOT),
         ("MARKER_REGION_END", marker::REGION_END),
         ("MARKER_REGION_MISSED", marker::REGION_MISSED),
+        ("MARKER_PROGRAM", marker::PROGRAM),
+        ("MARKER_OWN", marker::OWN),
         ("MARKER_WINDOW_BEGIN", marker::WINDOW_BEGIN),
         ("MARKER_WINDOW_END", marker::WINDOW_END),
         ("CPUID_LEAF", marker::CPUID_LEAF),

@@ -219,5 +219,5 @@ fn a_program_marks_windows_of_its_own_with_cpuid() {
     assert_eq!((r.exit, &r.stdout[..]), (CommandExit::Code(0), &b"marked\n"[..]));
     let summary = assert_sound(&words);
     let windows = [0x103, 0x203, 0x1ff, 0x2ff];
-    assert_eq!(summary.markers, [&[marker::START][..], &windows, &[marker::STOP]].concat());
+    assert_eq!(summary.markers, [&[marker::START, marker::PROGRAM][..], &windows, &[marker::STOP]].concat());
 }

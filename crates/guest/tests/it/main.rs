@@ -14,4 +14,5 @@ mod nodes;
 mod refusals;
 mod replay;
 mod sampled;
+mod start;
 mod support;

@@ -10,7 +10,7 @@ use crate::paging::{Cr4Write, Stored};
 use crate::regime::Regime;
 use crate::timeline::Cut;
 use bifold_mmu::{Gpa, Gva, Side};
-use bifold_trace::event::{gap, ipi, log_bytes};
+use bifold_trace::event::{gap, ipi, log_bytes, marker};
 use bifold_trace::{DecodeError, Event, decode};
 
 /// The bits of CR4 that make a write load the registers of PAE as a load of CR3 does: PSE, PAE, PGE, SMEP (Intel SDM vol. 3A,
@@ -127,6 +127,7 @@ impl Model {
                 self.walk_mismatches += u64::from(ours != Ok(Gpa(gpa)));
             }
             Event::Resident { gfn, frames } => self.resident.push((gfn, frames)),
+            Event::Marker(marker::PROGRAM) => self.begin_program(),
             Event::Marker(_) | Event::Stats(_) | Event::Ticks { .. } => {}
             Event::Transfer { .. } | Event::Free { .. } | Event::Look(_) => self.of_memory(event),
             Event::Gap(gap::REGION) => self.begin_region(),

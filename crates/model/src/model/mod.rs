@@ -29,7 +29,7 @@ use crate::pcid::Spaces;
 use crate::placement::{PlacementOptions, Places};
 use crate::regime::Regime;
 use crate::timeline::{Cut, Kept, Shared, Timeline, counts};
-use crate::{Config, ConfigOutcome, Exit, Outcome, Profile, Sample, VmState};
+use crate::{Config, ConfigOutcome, Exit, Outcome, Profile, RegionTotal, Sample, VmState};
 use bifold_mmu::format::{PAE, X86_32, X86_64_4_LEVEL, X86_64_5_LEVEL};
 use bifold_mmu::{Filter, Format, Gpa, PageSize, Side, Tlb};
 use bifold_trace::{TableFormat, Windows};
@@ -168,6 +168,8 @@ pub struct Model {
     switched: Vec<Switched>,
     /// Where the stream is sampled, or its region has not begun.
     sampled: Option<Box<Sampled>>,
+    /// What came before the command's own program, once that has begun.
+    start: Option<Vec<RegionTotal>>,
     /// Instructions before the region that began first within the stream.
     before_region: Option<u64>,
     /// The regions that have ended.
@@ -253,6 +255,7 @@ impl Model {
             },
             switched: Vec::new(),
             sampled: None,
+            start: None,
             before_region: None,
             ended: Ended::default(),
             pcid,
@@ -444,6 +447,7 @@ impl Model {
             walk_checks: self.walk_checks,
             walk_mismatches: self.walk_mismatches,
             untranslated: self.untranslated,
+            start: self.start,
             before_region: self.before_region,
             regions: ended.regions(),
             several: None,

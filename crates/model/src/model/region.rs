@@ -83,6 +83,11 @@ impl Ended {
 }
 
 impl Model {
+    /// Whether the command's own program has begun; false in streams that do not say where.
+    pub fn program_begun(&self) -> bool {
+        self.start.is_some()
+    }
+
     /// Instructions before the first region, once it has begun.
     pub fn before_region(&self) -> Option<u64> {
         self.before_region
@@ -100,17 +105,47 @@ impl Model {
         if !first && !self.ended.between {
             return;
         }
-        // A gap before the region made the stream a sampled one.
-        self.sampled = None;
         let before = self.common.instructions - self.ended.last;
         self.ended.before = before;
         self.ended.between = false;
         if first {
             self.before_region = Some(before);
-            self.vcpus.iter_mut().for_each(|v| v.instructions = 0);
-        } else {
-            self.ended.between_instructions += before;
+            self.start_over();
+            return;
         }
+        self.ended.between_instructions += before;
+        self.reset_counts();
+        self.switched.iter_mut().for_each(|s| s.resume());
+        if self.ended.count == MOST_REGIONS as u64 {
+            self.timeline.leave_out();
+            self.switched.clear();
+        }
+        self.switch_awaited();
+    }
+
+    /// The command's own program begins: what the guest's init and exec did is put aside. Once in a stream, before all
+    /// regions.
+    pub(super) fn begin_program(&mut self) {
+        if self.start.is_some() || self.before_region.is_some() {
+            return;
+        }
+        let of = |(config, total)| RegionTotal { config, total };
+        let totals = self.totals().into_iter().take(self.options.configs.len());
+        self.start = Some(totals.map(of).collect());
+        self.start_over();
+    }
+
+    /// All that was counted so far is forgotten.
+    fn start_over(&mut self) {
+        self.reset_counts();
+        self.vcpus.iter_mut().for_each(|v| v.instructions = 0);
+        self.timeline = Timeline::new(self.timeline.interval(), self.options.configs.len());
+        self.switched.iter_mut().for_each(|s| s.restart());
+    }
+
+    fn reset_counts(&mut self) {
+        // A gap before the region made the stream a sampled one.
+        self.sampled = None;
         self.common = Sample::default();
         let configs = self.options.configs.len();
         for regime in &mut self.regimes {
@@ -132,17 +167,6 @@ impl Model {
         if let Some(charges) = &mut self.charges {
             charges.restart();
         }
-        if first {
-            self.timeline = Timeline::new(self.timeline.interval(), configs);
-            self.switched.iter_mut().for_each(|s| s.restart());
-            return;
-        }
-        self.switched.iter_mut().for_each(|s| s.resume());
-        if self.ended.count == MOST_REGIONS as u64 {
-            self.timeline.leave_out();
-            self.switched.clear();
-        }
-        self.switch_awaited();
     }
 
     /// The region ends, and the stream goes on. Outside of a region, nothing ends.

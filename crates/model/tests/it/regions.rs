@@ -11,7 +11,7 @@ use bifold_model::{
     CacheMode, Charge, Config, Costs, MOST_REGIONS, Model, Options, Outcome, Paging, Placement,
     PlacementOptions, Profile, Sample, Switching,
 };
-use bifold_trace::event::{gap, head, kind};
+use bifold_trace::event::{gap, head, kind, marker};
 use bifold_trace::{Event, decode};
 use proptest::prelude::*;
 
@@ -180,6 +180,44 @@ proptest! {
             prop_assert_eq!(&a.intervals[..n], &b.intervals[..]);
             prop_assert_eq!(&a.reuse[..n], &b.reuse[..]);
         }
+    }
+
+    /// Up to the program's begin all is counted as in a stream that ends there, and from then on as in a region that begins
+    /// there. Regions of the program count from its begin.
+    #[test]
+    fn the_guest_s_start_and_its_program_are_counted_apart(
+        which in 0..crate::random::PROFILES, ops in ops(1200), cpus in 1usize..3, at in proptest::collection::vec(any::<u16>(), 3..8)
+    ) {
+        let profile = profile(which, 0);
+        let mut guest = Guest::new(cpus);
+        guest.run(&ops);
+        let parts = parts(&guest.words, &at);
+        let program = [head(kind::MARKER, marker::PROGRAM)];
+        let rest = parts[1..].concat();
+        let whole = finished(observed(&profile, cpus), &[&parts[0][..], &program, &rest].concat());
+        let region = finished(observed(&profile, cpus), &[&parts[0][..], &[BEGIN], &rest].concat());
+        prop_assert_eq!(&whole.configs, &region.configs);
+        prop_assert_eq!(&whole.interval_starts, &region.interval_starts);
+        prop_assert_eq!(&whole.several, &region.several);
+        prop_assert!(whole.before_region.is_none() && whole.regions.is_none());
+        let mut slow = observed(&profile, cpus);
+        slow.consume(&parts[0]).unwrap();
+        let start = whole.start.as_ref().unwrap();
+        prop_assert_eq!(
+            start.iter().map(|r| (r.config, r.total)).collect::<Vec<_>>(),
+            slow.totals()
+        );
+        // A second marker does nothing.
+        let again = finished(observed(&profile, cpus), &[&parts[0][..], &program, &parts[1], &program, &parts[2..].concat()].concat());
+        prop_assert_eq!(&whole.configs, &again.configs);
+        let later = finished(observed(&profile, cpus), &[&parts[0][..], &program, &parts[1], &[BEGIN], &parts[2..].concat()].concat());
+        let alone = finished(observed(&profile, cpus), &[&parts[0][..], &parts[1], &[BEGIN], &parts[2..].concat()].concat());
+        // The program's begin starts an interval, so that what was used before is older by one.
+        for (a, b) in later.configs.iter().zip(&alone.configs) {
+            prop_assert_eq!((plain(&a.total), a.refs, &a.placed), (plain(&b.total), b.refs, &b.placed));
+        }
+        prop_assert_eq!(later.start.as_ref(), Some(start));
+        prop_assert_eq!(later.before_region.unwrap() + start[0].total.instructions, alone.before_region.unwrap());
     }
 
     #[test]

@@ -33,6 +33,8 @@ pub struct Made {
     pub input_hash: String,
     /// State of the VM when the program began.
     pub vm: VmState,
+    /// Whether the guest's own start is left out of the counts.
+    pub without_start: bool,
     /// The guest; none for a generator.
     pub guest: Option<Guest>,
 }
@@ -64,6 +66,7 @@ impl Made {
             interval_cycles: o.interval_cycles,
             input_hash: o.input_hash.clone(),
             vm: o.vm,
+            without_start: o.start.is_some(),
             guest: c.meta.guest.clone(),
         }
     }
@@ -100,6 +103,7 @@ impl Made {
         out.push(("hugetlbfs", format!("{} MiB", g.and_then(|g| g.hugetlb_mib).unwrap_or(0))));
         let mut add = |what, value: Option<String>| out.push((what, value.unwrap_or_else(unknown)));
         add("root", g.and_then(|g| g.root.clone()));
+        out.push(("guest's start", if self.without_start { "left out" } else { "counted" }.into()));
         out.push(("region", g.and_then(|g| g.region.clone()).unwrap_or_else(|| "the whole program".into())));
         out
     }

@@ -103,6 +103,7 @@ struct Body {
     input_hash: String,
     #[serde(default = "VmState::of_older", alias = "backed")]
     vm: VmState,
+    start: Option<IgnoredAny>,
     interval_cycles: u64,
     configs: Vec<OfConfig>,
 }
@@ -304,6 +305,7 @@ impl Reading<'_> {
             interval_cycles: o.interval_cycles,
             input_hash: clean(&o.input_hash),
             vm: o.vm,
+            without_start: o.start.is_some(),
             guest,
         }
     }

@@ -57,6 +57,7 @@ fn run(rows: &[(&str, u64, Sample)], hardware: Profile) -> Comparison {
             walk_checks: 0,
             walk_mismatches: 0,
             untranslated: 0,
+            start: None,
             before_region: None,
             regions: None,
             several: None,

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! A run beside its baseline.
 
-use crate::fixture::{comparison, places};
+use crate::fixture::{comparison, places, with_start};
 use crate::outputs::assert_schema;
 use bifold_report::{Baseline, Comparison, Format, Judged, NotComparable};
 
@@ -68,13 +68,14 @@ fn a_place_that_grew_is_named_and_a_renamed_one_alone_is_not_worse() {
 fn a_baseline_of_another_program_profile_guest_or_version_is_refused() {
     let c = comparison();
     type Change = fn(&mut Comparison);
-    let changes: [(&str, Change); 8] = [
+    let changes: [(&str, Change); 9] = [
         ("program", |c| c.meta.guest.as_mut().unwrap().command[0] = "cc".into()),
         ("profile hash", |c| c.outcome.config_hash = "0".into()),
         ("Bifold", |c| c.meta.bifold = "9".into()),
         ("vCPUs", |c| c.meta.guest.as_mut().unwrap().vcpus = 2),
         ("THP", |c| c.meta.guest.as_mut().unwrap().thp = Some("always".into())),
         ("VM is started", |c| c.outcome.vm = bifold_model::VmState::LongLived),
+        ("guest's start", |c| with_start(&mut c.outcome)),
         ("--nested-levels", |c| c.outcome.nested_levels = 5),
         ("this run is not whole", |c| c.meta.partial = Some(bifold_report::Partial::Interrupted)),
     ];

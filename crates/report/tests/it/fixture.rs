@@ -156,6 +156,7 @@ pub fn comparison() -> Comparison {
             walk_checks: 36_112,
             walk_mismatches: 0,
             untranslated: 0,
+            start: None,
             before_region: None,
             regions: None,
             several: None,
@@ -358,6 +359,13 @@ pub fn several_vcpus(outcome: &mut Outcome) {
         _ => LockWait::default(),
     };
     outcome.several = Some(Several { at_work: 1.94, waits: outcome.configs.iter().map(wait).collect() });
+}
+
+/// Gives the outcome a guest's start, of a tenth of its counts.
+pub fn with_start(outcome: &mut Outcome) {
+    let tenth = |total: &Sample| Sample::from_values(total.values().map(|v| v / 10));
+    let of = |c: &ConfigOutcome| RegionTotal { config: c.config, total: tenth(&c.total) };
+    outcome.start = Some(outcome.configs.iter().map(of).collect());
 }
 
 /// Makes so many regions of the outcome, whose counts sum to its own.

@@ -3,7 +3,9 @@
 //!
 //! `INSTA_UPDATE=always` writes the tables of `docs/reference/formats.md` from the schemas.
 
-use crate::fixture::{comparison, needs, place, places, policies, several_regions, several_vcpus};
+use crate::fixture::{
+    comparison, needs, place, places, policies, several_regions, several_vcpus, with_start,
+};
 use bifold_model::{CacheError, CacheFacts, Estimate, Mean, Sampling};
 use bifold_report::{Baseline, Comparison, Format, Guest, Input, Partial, RunPolicies};
 use bifold_trace::CommandExit;
@@ -128,6 +130,7 @@ fn comparisons() -> Vec<Comparison> {
         Some(CacheError { half_width_cycles: 9.5, half_width_extra_cycles: 2.5 });
     let mut regions = comparison();
     several_regions(&mut regions.outcome, 2);
+    with_start(&mut regions.outcome);
     let mut attributed = comparison();
     attributed.places = Some(places(2000));
     let mut memory = comparison();

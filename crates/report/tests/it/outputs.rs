@@ -1,7 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! What each output says, and that the JSON is as its schema describes it.
 
-use crate::fixture::{comparison, needs, place, places, policies, several_regions, several_vcpus};
+use crate::fixture::{
+    comparison, needs, place, places, policies, several_regions, several_vcpus, with_start,
+};
 use crate::html::with_caches;
 use bifold_attribute::View;
 use bifold_model::{Config, ConfigOutcome, Outcome, Sample};
@@ -69,6 +71,29 @@ fn a_region_that_a_cold_vm_began_has_a_warning_and_no_verdict() {
     let warm = of("after 5 instructions", Some(5));
     assert!(!warm.contains("cold VM") && warm.contains("(5 instructions came before)"), "{warm}");
     assert!(!of("for 5 instructions", None).contains("cold VM"));
+}
+
+#[test]
+fn the_guest_s_own_start_has_a_line_and_is_in_no_figure() {
+    let (plain, mut c) = (comparison(), comparison());
+    with_start(&mut c.outcome);
+    let (before, after) = (plain.render(Format::Table).unwrap(), c.render(Format::Table).unwrap());
+    let of_clock = |line: &&str| !line.contains("times ideal");
+    let added: Vec<&str> = after.lines().filter(|line| !before.lines().any(|l| l == *line)).collect();
+    let added: Vec<&str> = added.into_iter().filter(of_clock).collect();
+    let [line] = added[..] else { panic!("{added:?}") };
+    assert_eq!(
+        line,
+        "start    the guest's init and exec are left out: 140,000,000 instructions, 44.96 ms in nested-4k"
+    );
+    assert!(c.render_html().unwrap().contains("<dt>guest's start</dt>"));
+    let document = c.render(Format::Json).unwrap();
+    assert_schema("compare-1.json", &document);
+    let v: Value = serde_json::from_str(&document).unwrap();
+    let start = v["outcome"]["start"].as_array().unwrap();
+    assert_eq!((start.len(), &start[1]["name"]), (c.outcome.configs.len(), &json!("nested-4k")));
+    assert_eq!(start[1]["total"]["instructions"], json!(140_000_000));
+    assert_eq!(serde_json::from_value::<Outcome>(v["outcome"].clone()).unwrap(), c.outcome);
 }
 
 #[test]

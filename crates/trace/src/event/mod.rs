@@ -41,6 +41,11 @@ pub mod marker {
     /// The command has ended, and the region to be recorded never began. Ends the stream in place of
     /// [`STOP`]; the instructions of its [`Stats`](super::Stats) count from the region's marker or function on.
     pub const REGION_MISSED: u64 = 5;
+    /// The command's own program begins to run in user space. The events since [`START`] are those of the guest's init and of
+    /// exec. Recordings made before 0.3 lack it, and so do recordings of the boot.
+    pub const PROGRAM: u64 = 6;
+    /// The process that runs is the guest's own. The plugin alone sees this marker, so a stream has none.
+    pub const OWN: u64 = 7;
     /// A window begins. The code is this plus the number of the window, which is below 256.
     pub const WINDOW_BEGIN: u64 = 0x100;
     /// A window ends. The code is this plus the number of the window.
