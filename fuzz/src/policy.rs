@@ -20,8 +20,8 @@ fn timeline_file(bytes: &[u8]) {
     }
     let policies = ["regret", "rpms-dynamic"].map(|n| Named::load(n).expect("it is built in"));
     for host_page in [PageSize::Size4K, PageSize::Size2M, PageSize::Size1G] {
-        for (long_lived, keep_nested) in [(false, false), (false, true), (true, false), (true, true)] {
-            let vm = VmKind { host_page, long_lived, keep_nested };
+        for keep_nested in [false, true] {
+            let vm = VmKind { host_page, keep_nested };
             let Some(track) = Track::new(&timeline, vm) else { continue };
             for start in track.modes() {
                 let best = bifold_policy::oracle(&track, start, 100.0);
@@ -118,7 +118,6 @@ mod tests {
             shadow_pages_made: 8,
             shadow_pages_zapped: 4,
             exits_violation: 9,
-            first_touch_cycles: 20_000 * (i % 2),
             ..Sample::default()
         };
         let run = || StaticRun {
@@ -143,6 +142,7 @@ mod tests {
                 base_cpi: 1.0,
                 vcpus: 1,
                 guest_frames: 5120,
+                vm: bifold_model::VmState::LongLived,
                 interval_cycles: 1_000_000,
                 time_scale: Some(100.0),
             },

@@ -225,3 +225,10 @@ def test_a_file_that_expands_beyond_the_limit_is_refused(tmp_path: Path, monkeyp
     assert file.stat().st_size < 1 << 20
     with pytest.raises(bifold.FileError, match="longer than 4 MiB"):
         bifold.read_timeline(file)
+
+
+def test_a_timeline_names_the_state_of_its_vm_and_one_without_had_just_started(data: Path) -> None:
+    document = bifold.read_timeline(data / "fork.timeline").document
+    for about, state in [({"vm": "restored"}, "restored"), ({}, "started")]:
+        of = {key: value for key, value in document["about"].items() if key != "vm"} | about
+        assert bifold.Timeline({**document, "about": of}).vm == state

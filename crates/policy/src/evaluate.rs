@@ -12,6 +12,7 @@ use crate::oracle::oracle;
 use crate::replay::{Run, Setup, replay};
 use crate::{Mode, Named, PerMode, Timeline, Track, VmKind};
 use bifold_mmu::PageSize;
+use bifold_model::VmState;
 use rayon::prelude::*;
 use serde::Serialize;
 
@@ -53,6 +54,42 @@ pub enum EvaluateError {
         /// What it has.
         there: Vec<PageSize>,
     },
+    /// The timelines are of VMs in different states.
+    #[error(
+        "timeline {first} is of a VM in the state {}, and {other} of one in the state {}: give timelines of one state (`bifold compare \
+         --vm STATE --timeline FILE` writes one)", was.name(), other_was.name()
+    )]
+    States {
+        /// A timeline's name.
+        first: String,
+        /// The state of its VM.
+        was: VmState,
+        /// The other timeline's name.
+        other: String,
+        /// The state of the other's VM.
+        other_was: VmState,
+    },
+}
+
+/// The state of the VMs of all these timelines; the default without timelines.
+///
+/// # Errors
+/// If two are of different states.
+pub fn state<'a>(
+    inputs: impl IntoIterator<Item = (&'a str, &'a Timeline)>,
+) -> Result<VmState, EvaluateError> {
+    let mut inputs = inputs.into_iter();
+    let Some((first, timeline)) = inputs.next() else { return Ok(VmState::default()) };
+    let was = timeline.about.vm;
+    match inputs.find(|(_, t)| t.about.vm != was) {
+        None => Ok(was),
+        Some((other, t)) => Err(EvaluateError::States {
+            first: first.into(),
+            was,
+            other: other.into(),
+            other_was: t.about.vm,
+        }),
+    }
 }
 
 fn size(page: PageSize) -> &'static str {
@@ -72,8 +109,8 @@ fn sizes(pages: &[PageSize]) -> String {
 pub struct Evaluation {
     /// Size of the host's pages.
     pub host_page: PageSize,
-    /// Whether the host had backed the memory before the run.
-    pub long_lived: bool,
+    /// What the host held of the memory at the start.
+    pub vm: VmState,
     /// Whether nested tables are kept in shadow mode.
     pub keep_nested: bool,
     /// Seconds of a policy per second of the timelines.
@@ -265,6 +302,7 @@ pub fn evaluate(
     policies: &[Named],
     options: &Options,
 ) -> Result<Evaluation, EvaluateError> {
+    let vm = state(inputs.iter().map(|i| (i.name.as_str(), &i.timeline)))?;
     let track = |input: &Input| {
         Track::new(&input.timeline, options.vm).ok_or_else(|| EvaluateError::NoHostPage {
             name: input.name.clone(),
@@ -280,7 +318,7 @@ pub fn evaluate(
         .collect();
     Ok(Evaluation {
         host_page: options.vm.host_page,
-        long_lived: options.vm.long_lived,
+        vm,
         keep_nested: options.vm.keep_nested,
         time_scale: options.scale.time,
         switch_scale: options.scale.switch,
@@ -472,6 +510,25 @@ mod tests {
     }
 
     #[test]
+    fn timelines_of_vms_in_different_states_are_refused_and_both_are_named() {
+        let of = |name: &str, vm| {
+            let Input { mut timeline, .. } = halves(4);
+            timeline.about.vm = vm;
+            Input { name: name.into(), timeline }
+        };
+        let states =
+            |inputs: &[Input]| evaluate(inputs, &Named::all(), &options(VmKind::default())).map(|e| e.vm);
+        let (gcc, lbm) = (of("gcc", VmState::LongLived), of("lbm", VmState::Restored));
+        assert_eq!(states(&[gcc.clone(), gcc.clone()]).unwrap(), VmState::LongLived);
+        assert_eq!(states(std::slice::from_ref(&lbm)).unwrap(), VmState::Restored);
+        assert_eq!(
+            states(&[gcc.clone(), gcc, lbm]).unwrap_err().to_string(),
+            "timeline gcc is of a VM in the state long-lived, and lbm of one in the state restored: give timelines of one state \
+             (`bifold compare --vm STATE --timeline FILE` writes one)"
+        );
+    }
+
+    #[test]
     fn without_programs_or_policies_there_are_no_figures_and_no_failure() {
         let e = evaluate(&[], &Named::all(), &options(VmKind::default())).unwrap();
         assert!(e.policies.iter().all(|s| s.oracle_gap_percent == 0.0 && s.within == 0));
@@ -482,7 +539,6 @@ mod tests {
         (0..CYCLES, 0..CYCLES, 0..400u64, 0..40u64, 0..40u64).prop_map(
             |(walks, exits, touches, made, zapped)| Sample {
                 exits_violation: touches,
-                first_touch_cycles: touches * 2000,
                 shadow_pages_made: made,
                 shadow_pages_zapped: zapped,
                 guest_page_faults: touches,
@@ -509,9 +565,10 @@ mod tests {
 
         #[test]
         fn no_policy_beats_the_oracle_from_the_same_start(
-            timeline in timelines(), long_lived: bool, keep_nested: bool, known: bool, scale in 1.0f64..200.0,
+            mut timeline in timelines(), long_lived: bool, keep_nested: bool, known: bool, scale in 1.0f64..200.0,
         ) {
-            let vm = VmKind { host_page: PageSize::Size4K, long_lived, keep_nested };
+            timeline.about.vm = if long_lived { VmState::LongLived } else { VmState::Started };
+            let vm = VmKind { host_page: PageSize::Size4K, keep_nested };
             let options = Options {
                 vm,
                 scale: Scale::both(scale),

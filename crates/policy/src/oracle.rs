@@ -3,8 +3,8 @@
 //!
 //! An interval's cost depends on when its mode was entered. The dynamic program therefore goes over stays
 //! (mode, from, to) instead of intervals: n^2/2 of them. In a VM that keeps its nested tables and whose
-//! memory is not yet all mapped, the cost also depends on when the mode was left before. The oracle does not
-//! pay for those violations, and so stays a lower bound.
+//! memory these do not map from the start, the cost also depends on when the mode was left before. The oracle
+//! does not pay for those violations, and so stays a lower bound.
 
 use crate::{Mode, PerMode, Track};
 
@@ -38,7 +38,6 @@ pub fn oracle(track: &Track, start: Mode, switch_scale: f64) -> Oracle {
     let nothing: PerMode<Option<Way>> = track.samples.map(|_, _| None);
     let mut best = vec![nothing; n + 1];
     let mut end = Way { cost: f64::INFINITY, from: 0, mode: start };
-    let warm_nested = track.vm.keep_nested && !track.vm.long_lived;
     let mut stay =
         |from: usize, mode: Mode, before: f64, entered: bool, best: &mut Vec<PerMode<Option<Way>>>| {
             let mut cost = before;
@@ -49,7 +48,7 @@ pub fn oracle(track: &Track, start: Mode, switch_scale: f64) -> Oracle {
                     let j = k - 1;
                     cost += track.ideal[j] + track.extra(mode, j);
                     let mut tables = 0.0;
-                    if entered && !(mode == Mode::Nested && warm_nested) {
+                    if entered && !(mode == Mode::Nested && track.vm.keep_nested) {
                         let cold = track.cold(mode, j, from, 0);
                         cost += cold.cycles / switch_scale;
                         tables = cold.tables;

@@ -19,7 +19,7 @@ pub const TOLERANCE_PERCENT: f64 = 2.0;
 pub struct OnLine {
     /// The policy.
     pub named: Named,
-    /// The kind of VM: always short-lived, because the model's hosts back memory at first touch.
+    /// The kind of VM.
     pub vm: VmKind,
     /// The mode at the start.
     pub start: Mode,
@@ -31,8 +31,7 @@ impl OnLine {
     pub fn parse(text: &str) -> Result<OnLine, String> {
         let mut words = text.split('+');
         let named = Named::load(words.next().unwrap_or("")).map_err(|e| e.to_string())?;
-        let mut on_line =
-            OnLine { named, vm: VmKind { long_lived: false, ..VmKind::default() }, start: Mode::Nested };
+        let mut on_line = OnLine { named, vm: VmKind::default(), start: Mode::Nested };
         for word in words {
             match word {
                 "shadow" => on_line.start = Mode::Shadow,
@@ -102,7 +101,7 @@ pub fn checks(timeline: &Timeline) -> Vec<ReplayCheck> {
 
 fn check(timeline: &Timeline, run: &SwitchedOutcome) -> Option<ReplayCheck> {
     let Switching { name, host_page, start, keep_nested } = run.switching.clone();
-    let vm = VmKind { host_page, long_lived: false, keep_nested };
+    let vm = VmKind { host_page, keep_nested };
     let track = Track::new(timeline, vm)?;
     let recorded = |mode: &Mode| track.samples.get(*mode).is_some();
     if !run.modes.iter().chain([&start]).all(recorded) {

@@ -5,24 +5,21 @@
 use crate::timeline::{StaticRun, SwitchCosts, Timeline};
 use crate::{Mode, PerMode};
 use bifold_mmu::PageSize;
-use bifold_model::Sample;
 use bifold_model::ages::{Reuse, bounds};
+use bifold_model::{Sample, VmState};
 
-/// The kind of VM that a timeline is replayed for.
+/// The kind of VM that a timeline is replayed for. The VM's state at the start is the timeline's.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct VmKind {
     /// Size of the host's pages.
     pub host_page: PageSize,
-    /// Whether the host had backed all of the guest's memory before the run, and the nested tables mapped it.
-    /// First touches then cost nothing (`docs/design/model.md#a-long-lived-vm`).
-    pub long_lived: bool,
     /// Whether the nested tables are kept while the VM is in shadow mode.
     pub keep_nested: bool,
 }
 
 impl Default for VmKind {
     fn default() -> Self {
-        VmKind { host_page: PageSize::Size4K, long_lived: true, keep_nested: true }
+        VmKind { host_page: PageSize::Size4K, keep_nested: true }
     }
 }
 
@@ -44,6 +41,8 @@ pub struct Track {
     pub interval_s: f64,
     /// The VM's kind.
     pub vm: VmKind,
+    /// What the host held of the VM's memory at the start.
+    pub state: VmState,
     /// Costs of switching.
     pub costs: SwitchCosts,
     /// Whether policies see [`Counters::WAITS`](crate::Counters::WAITS), as they do in the model. No hardware counts
@@ -54,9 +53,6 @@ pub struct Track {
     /// Samples per interval, by mode. These are the modes that the VM can be in.
     pub samples: PerMode<Vec<Sample>>,
     reuse: PerMode<Vec<Vec<Reuse>>>,
-    /// Violations by first touches, per interval. A long-lived VM has them only if its nested tables were
-    /// dropped.
-    first_touches: Vec<f64>,
     /// Shadow pages, or another mode's tables in their place, in use at the end of each interval of the mode's run.
     shadow_pages: PerMode<Vec<f64>>,
     /// Number of nested tables that a drop would free.
@@ -67,21 +63,8 @@ impl Track {
     /// The track of a VM; `None` if the timeline lacks its host pages.
     pub fn new(timeline: &Timeline, vm: VmKind) -> Option<Track> {
         let runs = timeline.runs(vm.host_page)?;
-        let nested = runs.get(Mode::Nested)?;
+        runs.get(Mode::Nested)?;
         let ideal = runs.get(Mode::Shadow)?.samples.iter().map(|s| s.ideal_cycles(timeline.about.base_cpi));
-        let warm = |s: &Sample| {
-            if !vm.long_lived {
-                return *s;
-            }
-            Sample {
-                vmm_cycles: s.vmm_cycles - s.first_touch_cycles.min(s.vmm_cycles),
-                exits_violation: 0,
-                frames_backed: 0,
-                huge_frames_backed: 0,
-                first_touch_cycles: 0,
-                ..*s
-            }
-        };
         let shadow_pages = |_, run: &StaticRun| {
             let mut in_use = 0.0f64;
             let after = run.samples.iter().map(|s| {
@@ -93,17 +76,17 @@ impl Track {
         Some(Track {
             interval_s: timeline.interval_s(),
             vm,
+            state: timeline.about.vm,
             costs: timeline.costs,
             waits: true,
             ideal: ideal.collect(),
-            first_touches: nested.samples.iter().map(|s| s.exits_violation as f64).collect(),
             shadow_pages: runs.map(shadow_pages),
             // One leaf table per 512 host pages.
             nested_tables: (timeline.about.guest_frames as f64
                 / f64::from(1u32 << (vm.host_page.shift() - 12))
                 / 512.0)
                 .ceil(),
-            samples: runs.map(|_, run| run.samples.iter().map(warm).collect()),
+            samples: runs.map(|_, run| run.samples.clone()),
             reuse: runs.map(|_, run| run.reuse.clone()),
         })
     }
@@ -156,17 +139,10 @@ impl Track {
         let stay = (j - entered) as u32;
         match mode {
             Mode::Shadow => self.sum(mode, j, stay, u32::MAX, self.costs.hidden_fault),
-            Mode::Nested if self.vm.keep_nested && self.vm.long_lived => Cold::default(),
+            // All entries are there from the start.
+            Mode::Nested if self.vm.keep_nested && self.state == VmState::LongLived => Cold::default(),
             Mode::Nested if self.vm.keep_nested => {
                 self.sum(Mode::Nested, j, stay, (j - left) as u32, self.costs.violation)
-            }
-            Mode::Nested => {
-                let mut cold = self.sum(Mode::Nested, j, stay, u32::MAX, self.costs.violation);
-                if self.vm.long_lived {
-                    cold.exits += self.first_touches[j];
-                    cold.cycles += self.first_touches[j] * self.costs.violation as f64;
-                }
-                cold
             }
             _ => self.sum(mode, j, stay, u32::MAX, self.costs.violation),
         }

@@ -12,7 +12,7 @@ use std::time::{Duration, Instant};
 use anyhow::{Context as _, Result, bail};
 
 use crate::native::{self, Measured, Pages};
-use crate::predict::{Hidden, Host, Model, Prediction};
+use crate::predict::{Hidden, Model, Prediction};
 use crate::set::{Built, Program, Set};
 use crate::stats::{Median, spearman};
 use crate::{machine, say};
@@ -71,8 +71,7 @@ struct Band {
 impl Band {
     fn new(small: &Prediction, large: &Prediction) -> Result<Band> {
         let ratio = |host: &str, hidden| -> Result<f64> {
-            let cycles =
-                |p: &Prediction| Ok::<_, anyhow::Error>(p.cycles(p.total(host)?, hidden, Host::LongLived));
+            let cycles = |p: &Prediction| Ok::<_, anyhow::Error>(p.cycles(p.total(host)?, hidden));
             Ok(cycles(small)? / cycles(large)?)
         };
         let mut all = Vec::new();
@@ -345,7 +344,7 @@ pub fn run(mut args: Args) -> Result<bool> {
             let band = Band::new(small, large)?;
             let seconds = |host: &str| -> Result<f64> {
                 let total = large.total(host)?;
-                Ok(large.cycles(total, Hidden::Stated, Host::LongLived) / large.frequency())
+                Ok(large.cycles(total, Hidden::Stated) / large.frequency())
             };
             let (a, b) = (seconds("nested-2m")?, seconds("nested-4k")?);
             let instructions = small.total("nested-4k")?.instructions;

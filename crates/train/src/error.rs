@@ -2,6 +2,7 @@
 //! Why training fails, and how many pairs of both modes' costs it takes.
 
 use bifold_policy::TimelineError;
+use bifold_policy::evaluate::EvaluateError;
 use std::fmt;
 
 /// Fewest pairs of a VM.
@@ -46,6 +47,9 @@ pub enum TrainError {
         /// What differs.
         what: &'static str,
     },
+    /// The timelines are of VMs in different states.
+    #[error(transparent)]
+    States(#[from] EvaluateError),
     /// Both modes cost the same in all timelines.
     #[error("the modes do not differ by {0}: there is nothing to learn from these timelines")]
     NoDifference(&'static str),

@@ -3,7 +3,7 @@
 //! that the VM is in. The two modes are shadow and nested, which KVM can switch a VM between, so that a host can check
 //! the estimates.
 //!
-//! The fit uses a long-lived VM on 4 KB host pages, single intervals, and windows of ten intervals. Errors
+//! The fit uses VMs on 4 KB host pages, single intervals, and windows of ten intervals. Errors
 //! are relative to the difference between the modes (at least 2 % of all cycles), because an estimate has to
 //! tell which mode is cheaper: a large difference may be estimated roughly, a small difference may not.
 //!
@@ -364,6 +364,13 @@ mod tests {
         let mut other = programs();
         other[1].timeline.costs.switch = 1;
         assert!(told(&other).contains("a and b are of different costs"));
+        let mut states = programs();
+        states[2].timeline.about.vm = bifold_model::VmState::Started;
+        assert!(
+            told(&states).starts_with(
+                "timeline a is of a VM in the state long-lived, and c of one in the state started"
+            )
+        );
         let mut same = programs();
         for p in &mut same {
             let modes = &mut p.timeline.pages[0].modes;

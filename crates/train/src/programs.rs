@@ -3,6 +3,7 @@
 
 use crate::TrainError;
 use bifold_policy::Timeline;
+use bifold_policy::evaluate;
 use std::path::PathBuf;
 
 /// A program and its timeline.
@@ -27,7 +28,8 @@ impl Program {
         Ok(programs)
     }
 
-    /// Checks that there are two or more programs with different names, all modelled with the same profile.
+    /// Checks that there are two or more programs with different names, all modelled with the same profile and in
+    /// VMs of one state.
     pub fn check(programs: &[Program]) -> Result<(), TrainError> {
         if programs.len() < 2 {
             return Err(TrainError::TooFew(programs.len()));
@@ -45,6 +47,7 @@ impl Program {
                 return Err(mixed("profiles"));
             }
         }
+        evaluate::state(programs.iter().map(|p| (p.name.as_str(), &p.timeline)))?;
         Ok(())
     }
 }

@@ -3,7 +3,7 @@
 
 use crate::Program;
 use bifold_mmu::PageSize;
-use bifold_model::Sample;
+use bifold_model::{Sample, VmState};
 use bifold_policy::timeline::{About, Runs, StaticRun, SwitchCosts};
 use bifold_policy::{Mode, Timeline};
 
@@ -55,6 +55,7 @@ pub fn program(name: &str, seed: u64, intervals: usize) -> Program {
         base_cpi: 1.0,
         vcpus: 1,
         guest_frames: 1024,
+        vm: VmState::LongLived,
         interval_cycles: 10_000_000,
         time_scale: None,
     };

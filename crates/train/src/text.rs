@@ -32,9 +32,10 @@ pub fn row<const N: usize>(cells: [&str; N]) -> Vec<String> {
 pub fn header(what: &str, command: &str, programs: &[Program]) -> String {
     let names: Vec<&str> = programs.iter().map(|p| p.name.as_str()).collect();
     // Programs of recordings have no profile.
-    let source = match programs[0].timeline.about.profile.as_str() {
+    let about = &programs[0].timeline.about;
+    let source = match about.profile.as_str() {
         "" => "VMs in recordings of this host".to_string(),
-        profile => format!("programs under profile {profile}"),
+        profile => format!("programs under profile {profile}, in VMs of the state {}", about.vm.name()),
     };
     header_of(what, command, &source, &names)
 }

@@ -6,7 +6,7 @@
 //! last capture are the counts of their steps; what the program does before and after its steps cancels out. The
 //! capture between shows whether the counts are proportional to the steps.
 //!
-//! Costs are those of a VM whose memory the host has backed before, as in `bifold policy`.
+//! The captured VM is long-lived.
 
 mod pmu;
 
@@ -16,7 +16,7 @@ use std::sync::atomic::AtomicBool;
 use anyhow::{Context, Result, bail, ensure};
 use bifold_guest::{CaptureProgress, GuestSpec, Record, Root};
 use bifold_mmu::{Mode, PageSize};
-use bifold_model::{CacheMode, Config, KvmVersion, Model, Options, Outcome, Profile, Sample};
+use bifold_model::{CacheMode, Config, KvmVersion, Model, Options, Outcome, Profile, Sample, VmState};
 use bifold_policy::{Timeline, Track, VmKind, forced};
 use bifold_trace::CommandExit;
 
@@ -93,6 +93,8 @@ fn capture(lab: &Lab, settings: &Settings, profile: &Profile, phase: &str, steps
     let page = PageSize::Size4K;
     let configs = Mode::BOTH.map(|mode| Config::new(mode.into(), page)).to_vec();
     let options = Options {
+        // The laboratory's VMs have touched their memory when a phase is timed.
+        vm: VmState::LongLived,
         interval_seconds: INTERVAL_S,
         configs,
         guest_frames: bifold_guest::guest_frames(&spec),
@@ -117,13 +119,11 @@ fn capture(lab: &Lab, settings: &Settings, profile: &Profile, phase: &str, steps
 }
 
 impl Captured {
-    /// The counts of a mode, without first touches of the host's memory.
+    /// The counts of a mode.
     fn total(&self, mode: Mode) -> Result<Counts> {
         let all = &self.outcome.configs;
         let config = all.iter().find(|c| c.config.mode == mode.into()).context("a mode was not modelled")?;
-        let s = config.total;
-        let warm = Sample { vmm_cycles: s.vmm_cycles.saturating_sub(s.first_touch_cycles), ..s };
-        Ok(Counts::of(&warm, self.outcome.base_cpi))
+        Ok(Counts::of(&config.total, self.outcome.base_cpi))
     }
 
     /// Cycles of a switch into `mode` in the middle of the run.

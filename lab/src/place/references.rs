@@ -147,7 +147,9 @@ fn capture(part: &Part, nodes: bool, work: &Path) -> Result<Vec<Row>> {
     let nas = world::kernels()?.canonicalize().context("target/nas/nas")?;
     let command = program.command(&nas.to_string_lossy(), CLASS);
     let mut compare = Command::new(beside("bifold")?);
-    compare.args("compare -q --profile i5-7600 --format jsonl --from-marker --regions 1 --for".split(' '));
+    // A vCPU's first touch decides where the host places a page.
+    let options = "compare -q --profile i5-7600 --vm started --format jsonl --from-marker --regions 1 --for";
+    compare.args(options.split(' '));
     compare.args([MOST, "--vcpus", &VCPUS.to_string()]);
     compare.args(["--set", &format!("memory.remote_cycles={REMOTE_CYCLES}")]);
     if nodes {

@@ -2,7 +2,7 @@
 //! `bifold policy compare` and `bifold policy intervals`: compare policies, and lengths of their interval.
 
 use super::setting::{
-    Setting, VmArgs, WhichArgs, distinct_files, load, no_host_page, policies, timelines, with, with_interval,
+    Setting, VmArgs, WhichArgs, distinct_files, load, policies, timelines, unusable, with, with_interval,
 };
 use crate::console::{Delivery, Named as NamedFile, create, create_for_data, named};
 use crate::status::Status;
@@ -88,7 +88,7 @@ pub struct IntervalsArgs {
 pub struct ShowArgs {
     /// Output format
     ///
-    /// `table` is for reading. `json` is one document (schema bifold.policy-compare/1). `csv` has one
+    /// `table` is for reading. `json` is one document (schema bifold.policy-compare/2). `csv` has one
     /// row per program, policy and starting mode; `jsonl` has the same rows as objects, after those of
     /// the programs and the policies' summaries.
     #[arg(long, value_parser = words::formats(&Format::ALL), default_value = "table", hide_possible_values = true,
@@ -144,7 +144,7 @@ fn show(
     let checked = |i: &Input| (i.name.clone(), replay_check::checks(&i.timeline));
     let comparison = PolicyComparison {
         bifold: env!("CARGO_PKG_VERSION").into(),
-        evaluation: evaluate(&inputs, policies, &setting.options()).map_err(no_host_page)?,
+        evaluation: evaluate(&inputs, policies, &setting.options()).map_err(unusable)?,
         checks: check.then(|| inputs.iter().map(checked).collect()),
     };
     let mut delivery = Delivery::new(!show.quiet);

@@ -8,7 +8,8 @@ use crate::words;
 use anyhow::Context as _;
 use bifold_live::recording;
 use bifold_mmu::PageSize;
-use bifold_policy::evaluate::{EvaluateError, Input, Options};
+use bifold_model::VmState;
+use bifold_policy::evaluate::{self, EvaluateError, Input, Options};
 use bifold_policy::sweep::{Axis, settings};
 use bifold_policy::{Estimator, Named, Scale, SpecError, Timeline, Track, VmKind};
 use bifold_trace::bounded;
@@ -46,11 +47,6 @@ pub struct VmArgs {
     #[arg(long, value_enum, default_value_t = HostPage::Small, value_name = "4k|2m", hide_possible_values = true)]
     pub host_page: HostPage,
 
-    /// Whether the host has backed the VM's memory already (long-lived) or backs it at first touch
-    #[arg(long, value_enum, default_value_t = Age::LongLived, value_name = "long-lived|short-lived",
-          hide_possible_values = true)]
-    pub vm: Age,
-
     /// Drop the nested tables at a switch to shadow mode instead of keeping them
     #[arg(long)]
     pub dropped: bool,
@@ -76,14 +72,6 @@ pub enum HostPage {
     Small,
     #[value(name = "2m")]
     Large,
-}
-
-/// Whether the host has backed the VM's memory before the run.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
-#[allow(missing_docs)] // documented at `--vm`
-pub enum Age {
-    LongLived,
-    ShortLived,
 }
 
 /// The source of the other mode's cost.
@@ -120,7 +108,7 @@ impl Setting {
             HostPage::Small => PageSize::Size4K,
             HostPage::Large => PageSize::Size2M,
         };
-        let vm = VmKind { host_page, long_lived: args.vm == Age::LongLived, keep_nested: !args.dropped };
+        let vm = VmKind { host_page, keep_nested: !args.dropped };
         Ok(Setting { vm, scale: Scale::both(args.time_scale), estimator })
     }
 
@@ -293,16 +281,22 @@ pub fn track(input: &Input, setting: &Setting) -> anyhow::Result<Track> {
         wanted: setting.vm.host_page,
         there: input.timeline.pages.iter().map(|p| p.host_page).collect(),
     };
-    Track::new(&input.timeline, setting.vm).ok_or_else(|| no_host_page(none()).into())
+    Track::new(&input.timeline, setting.vm).ok_or_else(|| unusable(none()).into())
 }
 
-/// The usage error for timelines that lack the pages of `--host-page`.
-pub fn no_host_page(error: EvaluateError) -> UsageError {
-    let EvaluateError::NoHostPage { wanted, .. } = &error else {
-        return UsageError::value("--host-page", error).failing();
+/// The state of the VMs of all these timelines.
+pub fn one_state(inputs: &[Input]) -> Result<VmState, UsageError> {
+    evaluate::state(inputs.iter().map(|i| (i.name.as_str(), &i.timeline))).map_err(unusable)
+}
+
+/// The usage error for timelines that lack the pages of `--host-page`, or that do not belong together.
+pub fn unusable(error: EvaluateError) -> UsageError {
+    let argument = match &error {
+        EvaluateError::NoHostPage { wanted: PageSize::Size4K, .. } => "--host-page 4k",
+        EvaluateError::NoHostPage { .. } => "--host-page 2m",
+        _ => "TIMELINE",
     };
-    let size = if *wanted == PageSize::Size4K { "4k" } else { "2m" };
-    UsageError::value(format!("--host-page {size}"), error).failing()
+    UsageError::value(argument, error).failing()
 }
 
 /// The suite's timelines, if the current directory is the repository's root.

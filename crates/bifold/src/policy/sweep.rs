@@ -1,11 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! `bifold policy sweep`: replays a policy with a grid of parameters.
 
-use super::setting::{Setting, VmArgs, axes, distinct_files, load, no_grid, timelines, track};
+use super::setting::{Setting, VmArgs, axes, distinct_files, load, no_grid, one_state, timelines, track};
 use crate::console::{Delivery, Progress, create_for_data, named, note};
 use crate::status::Status;
 use crate::words;
 use anyhow::Context as _;
+use bifold_model::VmState;
 use bifold_policy::Named;
 use bifold_policy::sweep::{Axis, Prepared, Row, settings, sweep};
 use bifold_report::{Format, scale_words, text_table, vm_words, wrapped};
@@ -71,6 +72,7 @@ struct Swept<'a> {
     rows: Vec<Row>,
     programs: Vec<Prepared>,
     setting: &'a Setting,
+    state: VmState,
 }
 
 /// Sweeps and prints.
@@ -82,6 +84,7 @@ pub fn run(args: SweepArgs) -> anyhow::Result<Status> {
     let base = load("--policy", &args.policy)?;
     let grid = settings(&base, &axes).map_err(|e| no_grid(&base, &axes, &args.set, e))?;
     let inputs = timelines(&args.timelines)?;
+    let state = one_state(&inputs)?;
     let output = create_for_data(args.output.as_deref())?;
     let prepare = |i: &bifold_policy::evaluate::Input| {
         Ok(Prepared::new(&i.name, track(i, &setting)?, setting.scale.switch))
@@ -100,8 +103,9 @@ pub fn run(args: SweepArgs) -> anyhow::Result<Status> {
         let skipped = grid.skipped;
         note(!args.quiet, format_args!("{skipped} settings are out of range and left out; the first: {why}"));
     }
+    let settings = grid.named;
     let swept =
-        Swept { base: &base, base_row, axes: &axes, settings: grid.named, rows, programs, setting: &setting };
+        Swept { base: &base, base_row, axes: &axes, settings, rows, programs, setting: &setting, state };
     let text = match args.format {
         Format::Json => swept.json()?,
         Format::Csv => swept.csv()?,
@@ -162,7 +166,7 @@ impl Swept<'_> {
         );
         let about = [
             format!("The policy is {}", self.base.name),
-            format!("The VM is {}", vm_words(&self.setting.vm)),
+            format!("The VM is {}", vm_words(self.state, &self.setting.vm)),
             scale_words(self.setting.scale.time, self.setting.scale.switch),
         ];
         let about = about.map(|line| wrapped(&line, 0)).concat();
@@ -189,12 +193,12 @@ impl Swept<'_> {
         };
         let rows = self.rows.iter().map(|r| row(&self.settings[r.setting], r));
         let document = json!({
-            "schema": "bifold.policy-sweep/1",
+            "schema": "bifold.policy-sweep/2",
             "bifold": env!("CARGO_PKG_VERSION"),
             "policy": self.base.name,
             "parameters": self.base.spec,
             "host_page": self.setting.vm.host_page,
-            "long_lived": self.setting.vm.long_lived,
+            "vm": self.state,
             "keep_nested": self.setting.vm.keep_nested,
             "time_scale": self.setting.scale.time,
             "switch_scale": self.setting.scale.switch,

@@ -9,7 +9,8 @@ use std::path::Path;
 /// A policy under a name of its own.
 const TOGGLE: &str = "policy = \"toggle\"\ninterval_s = 1.0\n";
 
-/// A directory with a timeline of some intervals, one of a single interval, and a policy.
+/// A directory with timelines of a long-lived VM and of one that has just started, one of a single interval,
+/// and a policy.
 fn directory() -> tempfile::TempDir {
     let dir = tempfile::tempdir().unwrap();
     let capture = |args: &str| {
@@ -17,6 +18,7 @@ fn directory() -> tempfile::TempDir {
         assert_eq!(ran.status, 0, "{}", ran.stderr);
     };
     capture("--generate fork-storm:300 -i 0.001 --timeline storm.timeline --check always-nested+shadow");
+    capture("--generate fork-storm:300 -i 0.001 --vm started --timeline started.timeline");
     capture("--generate fork-storm:20 -i 1 --timeline short.timeline");
     std::fs::write(dir.path().join("toggle-1.toml"), TOGGLE).unwrap();
     dir
@@ -41,7 +43,7 @@ fn policies_are_compared_replayed_and_swept_over_a_timeline() {
         &[
             format!("policy compare storm.timeline {POLICIES}"),
             "policy compare storm.timeline --policy always-nested --check --format csv".into(),
-            format!("policy compare storm.timeline {POLICIES} --vm short-lived --dropped --other known"),
+            format!("policy compare started.timeline {POLICIES} --dropped --other known"),
             "policy replay --policy toggle-1.toml --set interval_s=2 --time-scale 1000 storm.timeline".into(),
             "policy replay --policy always-nested --start shadow --explain --check storm.timeline".into(),
             "policy sweep --policy toggle-1.toml --set interval_s=1:4:4 --time-scale 1000 storm.timeline"
@@ -71,6 +73,36 @@ fn a_capture_with_a_check_is_checked_on_its_own_time_scale() {
     let check = checked("");
     assert!(check["switches"].as_u64() > Some(1) && check["switches"] == check["own_switches"], "{check}");
     assert_eq!(checked("--time-scale 1000"), check);
+}
+
+#[test]
+fn a_replay_is_as_near_in_every_state_of_the_vm() {
+    let dir = tempfile::tempdir().unwrap();
+    let costs = "--set exit.file_frame.cycles=4000 --set exit.uffd_frame.cycles=20000 --set exit.uffd_huge.cycles=400000";
+    for state in ["long-lived", "started", "restored", "restored-uffd"] {
+        let ran = bifold_in(
+            dir.path(),
+            &format!(
+                "compare --vm {state} {costs} --configs nested-4k,shadow-4k --generate fork-storm:300 -i 0.001 --time-scale 1000 \
+                 --check toggle,toggle+shadow,toggle+dropped,always-nested+shadow+dropped,always-shadow --format json --timeline \
+                 {state}.timeline"
+            ),
+        );
+        assert_eq!(ran.status, 0, "{state}: {}", ran.stderr);
+        let v: serde_json::Value = serde_json::from_str(&ran.stdout).unwrap();
+        assert_eq!(v["outcome"]["vm"], state);
+        let again = bifold_in(
+            dir.path(),
+            &format!("policy compare {state}.timeline --policy dsp --check --format json"),
+        );
+        let v: serde_json::Value = serde_json::from_str(&again.quietly()).unwrap();
+        assert_eq!(v["vm"], state);
+        let checks = v["checks"].as_array().unwrap();
+        assert_eq!(checks.len(), 5);
+        for check in checks {
+            assert!(check["passed"] == true && check["switches"].as_u64() > Some(0), "{state}: {check}");
+        }
+    }
 }
 
 #[test]
@@ -122,6 +154,10 @@ fn timelines_and_policies_that_cannot_be_used() {
         "compare text.timeline",
         "compare version.timeline",
         "compare short.timeline",
+        "compare storm.timeline started.timeline",
+        "replay storm.timeline started.timeline",
+        "sweep storm.timeline started.timeline --policy toggle-1.toml --set interval_s=1,2",
+        "compare storm.timeline --vm started",
         "compare storm.timeline --host-page 2m",
         "replay storm.timeline --host-page 2m",
         "compare storm.timeline --policy bad.toml",

@@ -9,7 +9,7 @@ pub use file::TimelineError;
 use crate::PerMode;
 use bifold_mmu::PageSize;
 use bifold_model::ages::Reuse;
-use bifold_model::{ConfigOutcome, Outcome, Profile, Sample, SwitchedOutcome};
+use bifold_model::{ConfigOutcome, Outcome, Profile, Sample, SwitchedOutcome, VmState};
 use serde::{Deserialize, Serialize};
 
 /// Default number of seconds of a policy per second of the run. Published policies decide every 1 to 5 s, so
@@ -53,6 +53,10 @@ pub struct About {
     pub vcpus: u64,
     /// The guest's memory in 4 KB frames.
     pub guest_frames: u64,
+    /// What the host held of the guest's memory at the start. Files of Bifold 0.1 have no state: their VMs had
+    /// just started.
+    #[serde(default = "VmState::of_older")]
+    pub vm: VmState,
     /// Nominal length of an interval, in cycles of the ideal run.
     pub interval_cycles: u64,
     /// Seconds of a policy per second of the run, for the VMs that switched on line during the
@@ -133,6 +137,7 @@ impl Timeline {
                 base_cpi: outcome.base_cpi,
                 vcpus: outcome.vcpus,
                 guest_frames: outcome.guest_frames,
+                vm: outcome.vm,
                 interval_cycles: outcome.interval_cycles,
                 time_scale: None,
             },

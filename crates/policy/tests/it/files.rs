@@ -2,6 +2,7 @@
 //! The file: what was written is read, and anything else is refused in words.
 
 use crate::made::{Interval, any_timeline, timeline};
+use bifold_model::VmState;
 use bifold_policy::Timeline;
 use proptest::prelude::*;
 use std::path::Path;
@@ -37,6 +38,17 @@ proptest! {
         bytes[i] ^= 1 << bit;
         let _ = read(&bytes);
     }
+}
+
+#[test]
+fn a_file_without_a_state_is_of_a_vm_that_had_just_started() {
+    let written = timeline(&[Interval { shadow: [1, 2], ..Interval::default() }]);
+    assert_eq!(read(&written.to_bytes()).unwrap().about.vm, VmState::LongLived);
+    let mut value = json(&written);
+    assert_eq!(value["about"].as_object_mut().unwrap().remove("vm"), Some("long-lived".into()));
+    let old = zstd::encode_all(&serde_json::to_vec(&value).unwrap()[..], 1).unwrap();
+    assert_eq!(read(&old).unwrap().about.vm, VmState::Started);
+    assert!(changed(|v| v["about"]["vm"] = "ancient".into()).contains("no state of a VM"));
 }
 
 #[test]

@@ -3,7 +3,7 @@
 
 use bifold_mmu::PageSize;
 use bifold_model::ages::Reuse;
-use bifold_model::{Sample, SwitchedOutcome, Switching};
+use bifold_model::{Sample, SwitchedOutcome, Switching, VmState};
 use bifold_policy::timeline::{About, Runs, StaticRun, SwitchCosts};
 use bifold_policy::{Mode, Timeline};
 use proptest::prelude::*;
@@ -19,8 +19,8 @@ pub const COSTS: SwitchCosts =
 pub struct Interval {
     pub shadow: [u64; 2],
     pub nested: [u64; 2],
-    /// Of `nested[1]`, the part of first touches, and their violations.
-    pub touched: (u64, u64),
+    /// Violations, whose cycles are part of `nested[1]`.
+    pub violations: u64,
     pub shadow_pages: [u64; 2],
     pub reuse: [Vec<Reuse>; 2],
 }
@@ -42,8 +42,7 @@ pub fn timeline(intervals: &[Interval]) -> Timeline {
         instructions: IDEAL,
         walk_cycles: i.nested[0],
         vmm_cycles: i.nested[1],
-        first_touch_cycles: i.touched.0,
-        exits_violation: i.touched.1,
+        exits_violation: i.violations,
         ..Sample::default()
     };
     let run = |sample: &dyn Fn(&Interval) -> Sample, mode: usize| StaticRun {
@@ -81,18 +80,20 @@ pub fn interval() -> impl Strategy<Value = Interval> {
         |(shadow, nested, touched, pages, a, b)| Interval {
             shadow,
             nested: [nested[0], nested[1] + touched * 4500],
-            touched: (touched * 4500, touched),
+            violations: touched,
             shadow_pages: [pages.0, pages.1],
             reuse: [a, b],
         },
     )
 }
 
-/// Any timeline that can be written, with a VM that switched.
+/// Any timeline that can be written, of a VM in any state, with a VM that switched.
 pub fn any_timeline() -> impl Strategy<Value = Timeline> {
-    (proptest::collection::vec(interval(), 1..40), any::<bool>(), "\\PC{0,12}").prop_map(
-        |(intervals, switched, program)| {
+    let state = proptest::sample::select(VmState::ALL.to_vec());
+    (proptest::collection::vec(interval(), 1..40), any::<bool>(), "\\PC{0,12}", state).prop_map(
+        |(intervals, switched, program, state)| {
             let mut t = timeline(&intervals);
+            t.about.vm = state;
             t.about.program = program;
             if switched {
                 t.about.time_scale = Some(12.5);

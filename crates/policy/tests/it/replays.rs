@@ -2,6 +2,7 @@
 //! Replays against sums made by hand.
 
 use crate::made::{COSTS, IDEAL, Interval, any_timeline, reuse, timeline};
+use bifold_model::VmState;
 use bifold_policy::timeline::SwitchCosts;
 use bifold_policy::{Estimator, Mode, Named, Scale, Setup, Timeline, Track, VmKind, forced, oracle, replay};
 use proptest::prelude::*;
@@ -9,25 +10,24 @@ use proptest::prelude::*;
 const N: Mode = Mode::Nested;
 const S: Mode = Mode::Shadow;
 
-fn warm() -> VmKind {
-    VmKind::default()
+/// A long-lived VM that keeps its nested tables.
+fn track(intervals: &[Interval]) -> Track {
+    track_of(intervals, VmState::LongLived, true)
 }
 
-fn track(intervals: &[Interval], vm: VmKind) -> Track {
-    Track::new(&timeline(intervals), vm).unwrap()
+fn track_of(intervals: &[Interval], state: VmState, keep_nested: bool) -> Track {
+    let mut t = timeline(intervals);
+    t.about.vm = state;
+    Track::new(&t, VmKind { keep_nested, ..VmKind::default() }).unwrap()
 }
 
 fn vms() -> impl Strategy<Value = VmKind> {
-    (any::<bool>(), any::<bool>()).prop_map(|(long_lived, keep_nested)| VmKind {
-        long_lived,
-        keep_nested,
-        ..VmKind::default()
-    })
+    any::<bool>().prop_map(|keep_nested| VmKind { keep_nested, ..VmKind::default() })
 }
 
 #[test]
 fn a_vm_that_stays_pays_its_static_cost_and_nothing_else() {
-    let t = track(&vec![Interval { shadow: [10, 20], nested: [300, 4], ..Interval::default() }; 5], warm());
+    let t = track(&vec![Interval { shadow: [10, 20], nested: [300, 4], ..Interval::default() }; 5]);
     let r = forced(&t, &[S; 5], S, 1.0);
     assert_eq!((r.extra_cycles, r.switch_cycles, r.switches), (150.0, 0.0, 0));
     assert_eq!(forced(&t, &[N; 5], N, 1.0).cycles, 5.0 * (IDEAL as f64 + 304.0));
@@ -38,7 +38,7 @@ fn a_vm_that_stays_pays_its_static_cost_and_nothing_else() {
 fn entries_last_used_before_the_switch_are_cold_and_younger_ones_are_not() {
     // In every interval: 3 blocks used in the one before, 5 two before, 7 four before.
     let cells = vec![reuse(0, 0, 3, 1), reuse(1, 1, 5, 0), reuse(3, 3, 7, 2)];
-    let t = track(&vec![Interval { reuse: [cells, Vec::new()], ..Interval::default() }; 8], warm());
+    let t = track(&vec![Interval { reuse: [cells, Vec::new()], ..Interval::default() }; 8]);
     let exits: Vec<f64> = (2..8).map(|j| t.cold(S, j, 2, 0).exits).collect();
     assert_eq!(exits, [15.0, 12.0, 7.0, 7.0, 0.0, 0.0]);
     let r = forced(&t, &[N, N, S, S, S, S, S, S], N, 1.0);
@@ -51,7 +51,7 @@ fn entries_last_used_before_the_switch_are_cold_and_younger_ones_are_not() {
 #[test]
 fn leaving_shadow_drops_the_pages_in_use() {
     let made = |n| Interval { shadow_pages: [n, 0], ..Interval::default() };
-    let t = track(&[made(7), made(5), made(0), made(0)], warm());
+    let t = track(&[made(7), made(5), made(0), made(0)]);
     let r = forced(&t, &[S, S, N, N], S, 1.0);
     assert_eq!(r.switch_cycles, (COSTS.switch + 12 * COSTS.zap_page) as f64);
     // Entered at 1, only what was made since is there.
@@ -64,13 +64,16 @@ fn nested_tables_kept_lack_what_was_made_in_shadow_mode_and_dropped_ones_lack_al
     // Interval 4 uses 2 entries made one interval before, and 30 made four before, all used last in 3.
     let mut intervals = vec![Interval::default(); 5];
     intervals[4].reuse[1] = vec![reuse(0, 0, 2, 0), reuse(0, 3, 30, 0)];
-    let cold = |long_lived, keep_nested| {
-        let t = track(&intervals, VmKind { long_lived, keep_nested, ..VmKind::default() });
+    let cold = |state, keep_nested| {
+        let t = track_of(&intervals, state, keep_nested);
         // Shadow from 2 to 4: what was made in 3 is missing.
         t.cold(N, 4, 4, 2).exits
     };
-    assert_eq!([cold(false, true), cold(false, false), cold(true, true)], [2.0, 32.0, 0.0]);
-    let t = track(&intervals, VmKind { long_lived: false, keep_nested: false, ..VmKind::default() });
+    for state in [VmState::Started, VmState::Restored, VmState::RestoredUffd] {
+        assert_eq!([cold(state, true), cold(state, false)], [2.0, 32.0]);
+    }
+    assert_eq!([cold(VmState::LongLived, true), cold(VmState::LongLived, false)], [0.0, 32.0]);
+    let t = track_of(&intervals, VmState::Started, false);
     let r = forced(&t, &[N, N, S, S, N], N, 1.0);
     let tables = 5120 / 512;
     let sum = 2 * COSTS.switch + tables * COSTS.zap_page + 32 * COSTS.violation;
@@ -78,20 +81,29 @@ fn nested_tables_kept_lack_what_was_made_in_shadow_mode_and_dropped_ones_lack_al
 }
 
 #[test]
-fn first_touches_cost_a_long_lived_vm_nothing_unless_its_nested_tables_were_dropped() {
-    let i = Interval { nested: [100, 4500], touched: (4500, 1), ..Interval::default() };
-    let t = track(&[i.clone(), i.clone(), i.clone()], warm());
-    assert_eq!(t.extra(N, 0), 100.0);
-    assert_eq!(t.samples[N][0].exits_violation, 0);
-    let short = track(&[i.clone(), i.clone(), i.clone()], VmKind { long_lived: false, ..warm() });
-    assert_eq!(short.extra(N, 0), 4600.0);
-    let dropped = track(&[i.clone(), i.clone(), i], VmKind { keep_nested: false, ..warm() });
-    assert_eq!(dropped.cold(N, 2, 1, 0).cycles, COSTS.violation as f64);
+fn a_long_lived_vm_whose_nested_tables_were_dropped_misses_what_it_uses_for_the_first_time() {
+    // Interval j uses an entry for the first time. The entry is as old as the interval before the first.
+    let first_use = |j: u8| Interval { reuse: [Vec::new(), vec![reuse(j, j, 1, 0)]], ..Interval::default() };
+    let intervals: Vec<Interval> = (0..4).map(first_use).collect();
+    let cold = |keep_nested| {
+        let t = track_of(&intervals, VmState::LongLived, keep_nested);
+        (1..4).map(|j| t.cold(N, j, 1, 0).cycles).sum::<f64>()
+    };
+    assert_eq!([cold(true), cold(false)], [0.0, 3.0 * COSTS.violation as f64]);
+}
+
+#[test]
+fn nothing_is_subtracted_from_what_a_vm_that_never_switches_costs_in_any_state() {
+    let i = Interval { nested: [100, 4500], violations: 1, ..Interval::default() };
+    for state in VmState::ALL {
+        let t = track_of(std::slice::from_ref(&i), state, true);
+        assert_eq!((t.state, t.extra(N, 0), t.samples[N][0].exits_violation), (state, 4600.0, 1));
+    }
 }
 
 #[test]
 fn a_policy_decides_at_its_own_pace_and_never_sees_the_future() {
-    let t = track(&vec![Interval { shadow: [0, 9], ..Interval::default() }; 23], warm());
+    let t = track(&vec![Interval { shadow: [0, 9], ..Interval::default() }; 23]);
     let toggle = Named::parse("t", "policy = \"toggle\"\ninterval_s = 5.0").unwrap();
     let setup = Setup { start: N, scale: Scale::both(100.0), estimator: None };
     let r = replay(&t, &toggle.spec, &setup, true);
@@ -158,7 +170,7 @@ fn doubled(t: &Timeline, from: usize) -> Timeline {
 
 /// What every built-in policy does, from both starts, with the other mode's cost known and estimated.
 fn decided(t: &Timeline, estimator: &Estimator) -> Vec<(String, usize, Vec<Mode>)> {
-    let track = Track::new(t, warm()).unwrap();
+    let track = Track::new(t, VmKind::default()).unwrap();
     let mut all = Vec::new();
     for named in Named::all() {
         for start in [S, N] {
@@ -267,7 +279,7 @@ proptest! {
             let o = oracle(&track, start, 10.0);
             let f = forced(&track, &o.modes, start, 10.0);
             prop_assert_eq!(o.switches, f.switches);
-            let slack = if vm.keep_nested && !vm.long_lived { f.cycles } else { f.cycles * 1e-9 };
+            let slack = if vm.keep_nested && track.state != VmState::LongLived { f.cycles } else { f.cycles * 1e-9 };
             prop_assert!(f.cycles >= o.cycles * (1.0 - 1e-9) && f.cycles <= o.cycles + slack);
         }
     }

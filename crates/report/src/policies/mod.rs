@@ -14,9 +14,10 @@ pub(crate) use text::{checks, of_run};
 
 use crate::text::page_words;
 use crate::{Format, RenderError};
+use bifold_model::VmState;
 use bifold_policy::evaluate::{Evaluation, OracleFigures, Program, Shares};
 use bifold_policy::replay_check::ReplayCheck;
-use bifold_policy::{Mode, PerMode};
+use bifold_policy::{Mode, PerMode, VmKind};
 
 /// Policies over a run's own timeline.
 #[derive(Debug, Clone, PartialEq)]
@@ -69,22 +70,23 @@ pub fn scale_words(time: f64, switch: f64) -> String {
     format!("1 s of a policy = {second} of the run; costs of switching divided by {switch}")
 }
 
-/// The kind of VM, worded to follow "the VM is".
-pub fn vm_words(vm: &bifold_policy::VmKind) -> String {
-    let age = if vm.long_lived { "long-lived" } else { "short-lived" };
+/// The state and the kind of a VM, worded to follow "the VM is".
+pub fn vm_words(state: VmState, vm: &VmKind) -> String {
+    let state = match state {
+        VmState::LongLived => "long-lived",
+        VmState::Started => "just started",
+        VmState::Restored => "restored from a snapshot's file",
+        VmState::RestoredUffd => "restored from a snapshot by userfaultfd",
+    };
     let tables = if vm.keep_nested { "kept" } else { "dropped" };
-    format!("{age}, on {} host pages, nested tables {tables} at a switch", page_words(vm.host_page))
+    format!("{state}, on {} host pages, nested tables {tables} at a switch", page_words(vm.host_page))
 }
 
 /// The kind of VM and the source of the other mode's cost, in words.
 pub(crate) fn setting_words(e: &Evaluation) -> String {
-    let vm = bifold_policy::VmKind {
-        host_page: e.host_page,
-        long_lived: e.long_lived,
-        keep_nested: e.keep_nested,
-    };
+    let vm = VmKind { host_page: e.host_page, keep_nested: e.keep_nested };
     let other = if e.estimated { "estimated" } else { "known from the timeline" };
-    format!("{}; the other mode's cost is {other} where a policy needs it", vm_words(&vm))
+    format!("{}; the other mode's cost is {other} where a policy needs it", vm_words(e.vm, &vm))
 }
 
 /// A row of a program's table.

@@ -11,7 +11,7 @@ use serde::Serialize;
 use serde_json::{Value, json};
 
 /// Name and version of the document.
-const SCHEMA: &str = "bifold.policy-compare/1";
+const SCHEMA: &str = "bifold.policy-compare/2";
 
 #[derive(Serialize)]
 struct Document<'a> {

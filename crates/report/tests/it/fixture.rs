@@ -242,7 +242,7 @@ pub fn policies() -> RunPolicies {
     let evaluation = evaluate(&[input("this run")], &named(), &options).unwrap();
     let check = ReplayCheck {
         name: "dsp".into(),
-        vm: VmKind { long_lived: false, ..VmKind::default() },
+        vm: VmKind::default(),
         start: bifold_policy::Mode::Nested,
         cycles: 1_525_000_000.0,
         switches: 3,
@@ -308,6 +308,7 @@ fn input(name: &str) -> evaluate::Input {
             base_cpi: o.base_cpi,
             vcpus: o.vcpus,
             guest_frames: o.guest_frames,
+            vm: o.vm,
             interval_cycles: o.interval_cycles,
             time_scale: None,
         },

@@ -54,7 +54,7 @@ fn rows_of_every_kind() {
     let counts = ["evaluation", "program", "policy", "row", "check"].map(count);
     assert_eq!(counts, [1, 2, 2, 8, 1], "{jsonl}");
     let v: Value = serde_json::from_str(&c.render(Format::Json).unwrap()).unwrap();
-    assert_eq!(v["schema"], "bifold.policy-compare/1");
+    assert_eq!(v["schema"], "bifold.policy-compare/2");
     assert_eq!(v["programs"][1]["rows"][0]["runs"].as_array().unwrap().len(), 2);
     assert_eq!(v["checks"][0]["passed"], false);
 }

@@ -119,7 +119,7 @@ pub fn run(args: &Args, page: &mut String) -> Result<bool> {
     let cycles_at_lock = |forks: u64| locked(&std::fs::read_to_string(file(forks))?, "shadow-4k");
     let locked = cycles_at_lock(2 * forks)? - cycles_at_lock(forks)?;
     let total = longer.since("shadow-4k", &shorter)?;
-    let vmm = (total.vmm_cycles - total.first_touch_cycles) as f64;
+    let vmm = total.vmm_cycles as f64;
     let n = forks as f64;
     let us = |cycles: f64| cycles / n / (published.frequency_hz / 1e6);
     let model = Forks { published: published.fork, share: locked / vmm };

@@ -9,7 +9,7 @@ use serde::Deserialize;
 
 use super::remote::{self, Remote};
 use super::{Args, TARGETS, Target, read};
-use crate::predict::{Hidden, Host, Prediction};
+use crate::predict::{Hidden, Prediction};
 use crate::say;
 
 #[derive(Debug, Deserialize)]
@@ -106,7 +106,7 @@ fn costs(args: &Args, size: &str) -> Result<([Cost; 3], Remote, f64)> {
     let per = |both: &[Prediction; 2], config: &str, hidden| -> Result<(f64, f64)> {
         let t = both[1].since(config, &both[0])?;
         let updates = n as f64 * 1e6;
-        Ok((both[1].cycles(&t, hidden, Host::LongLived) / updates, both[1].walks(&t, hidden) / updates))
+        Ok((both[1].cycles(&t, hidden) / updates, both[1].walks(&t, hidden) / updates))
     };
     let cost = |hidden| -> Result<Cost> {
         let (nested_4k, walks) = per(&small, "nested-4k", hidden)?;

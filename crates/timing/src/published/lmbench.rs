@@ -14,7 +14,7 @@ use anyhow::{Context as _, Result, bail};
 use serde::Deserialize;
 
 use super::{Args, TARGETS, Target, read};
-use crate::predict::{Hidden, Host, Prediction, Total};
+use crate::predict::{Hidden, Prediction, Total};
 use crate::{say, set};
 
 #[derive(Debug, Clone, Copy, Deserialize)]
@@ -149,8 +149,8 @@ fn extra(shorter: &Prediction, longer: &Prediction, costs: [f64; 2], n: f64) -> 
     let of = |config: &str| -> Result<Extra> {
         let t = longer.since(config, shorter)?;
         let cr3 = t.exits_cr3_write as f64 * costs[0] + t.exits_cr3_read as f64 * costs[1];
-        let vmm = (t.vmm_cycles - t.first_touch_cycles) as f64;
-        let memory = longer.cycles(&t, Hidden::Stated, Host::LongLived) - vmm;
+        let vmm = t.vmm_cycles as f64;
+        let memory = longer.cycles(&t, Hidden::Stated) - vmm;
         Ok(Extra { cr3: cr3 / n, exits: (vmm - cr3) / n, memory: memory / n })
     };
     Ok(of("shadow-4k")?.minus(of("nested-4k")?))
@@ -305,11 +305,7 @@ mod tests {
             let t = |n: u64| n * times;
             let p = document(
                 "",
-                &format!(
-                    r#""instructions": {}, "walk_cycles": {}, "vmm_cycles": 50, "first_touch_cycles": 50"#,
-                    t(1000),
-                    t(100)
-                ),
+                &format!(r#""instructions": {}, "walk_cycles": {}, "vmm_cycles": 50"#, t(1000), t(100)),
                 &format!(
                     r#""instructions": {}, "walk_cycles": {}, "vmm_cycles": {}, "exits_cr3_write": {}, "exits_cr3_read": {}"#,
                     t(1000),

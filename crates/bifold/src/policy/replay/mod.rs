@@ -3,7 +3,7 @@
 
 mod recorded;
 
-use super::setting::{Setting, VmArgs, WhichArgs, are_recordings, policies, timelines, track};
+use super::setting::{Setting, VmArgs, WhichArgs, are_recordings, one_state, policies, timelines, track};
 use crate::console::print;
 use crate::status::Status;
 use crate::usage::UsageError;
@@ -108,6 +108,7 @@ pub fn run(args: ReplayArgs) -> anyhow::Result<Status> {
     let setting = Setting::new(&args.vm)?;
     let policies = policies(&args.which)?;
     let inputs = timelines(&args.timelines)?;
+    let state = one_state(&inputs)?;
     let start = Mode::from(args.start);
     let mut replays = Vec::new();
     for input in &inputs {
@@ -124,10 +125,10 @@ pub fn run(args: ReplayArgs) -> anyhow::Result<Status> {
     match args.format {
         Format::Json => {
             let document = json!({
-                "schema": "bifold.policy-replay/1",
+                "schema": "bifold.policy-replay/2",
                 "bifold": env!("CARGO_PKG_VERSION"),
                 "host_page": setting.vm.host_page,
-                "long_lived": setting.vm.long_lived,
+                "vm": state,
                 "keep_nested": setting.vm.keep_nested,
                 "time_scale": setting.scale.time,
                 "switch_scale": setting.scale.switch,
@@ -140,7 +141,7 @@ pub fn run(args: ReplayArgs) -> anyhow::Result<Status> {
             }
         }
         _ => {
-            let mut out = wrapped(&format!("The VM is {}", vm_words(&setting.vm)), 0)
+            let mut out = wrapped(&format!("The VM is {}", vm_words(state, &setting.vm)), 0)
                 + &wrapped(&scale_words(setting.scale.time, setting.scale.switch), 0);
             for r in &replays {
                 out += "\n";

@@ -60,7 +60,7 @@ pub struct TrainArgs {
     #[arg(short, long, help_heading = "Output")]
     pub quiet: bool,
 
-    /// Options of the VM. The estimator always learns from a long-lived VM on 4 KB host pages.
+    /// Options of the VM. The estimator always learns from a VM on 4 KB host pages.
     #[command(flatten)]
     pub vm: VmArgs,
 }
@@ -152,7 +152,9 @@ fn grid(args: &TrainArgs, base: &Named, axes: &[Axis], line: &Progress) -> anyho
 /// The timelines to learn from.
 fn programs(args: &TrainArgs) -> anyhow::Result<Vec<Program>> {
     Program::read(&args.timelines).map_err(|e| match e {
-        TrainError::TooFew(_) | TrainError::Twice(_) => UsageError::value("TIMELINE", e).failing().into(),
+        TrainError::TooFew(_) | TrainError::Twice(_) | TrainError::States(_) => {
+            UsageError::value("TIMELINE", e).failing().into()
+        }
         other => other.into(),
     })
 }

@@ -3,7 +3,7 @@
 
 use super::{TrainArgs, command, grid, without_set};
 use crate::console::Progress;
-use crate::policy::setting::{Age, HostPage, OtherArg, Setting, axes, load, refuse_for_recordings};
+use crate::policy::setting::{HostPage, OtherArg, Setting, axes, load, refuse_for_recordings};
 use crate::usage::UsageError;
 use bifold_live::pairs::{LeftOut, pairs};
 use bifold_live::recording;
@@ -22,7 +22,6 @@ fn refuse(args: &TrainArgs) -> Result<(), UsageError> {
         ("--dropped", args.vm.dropped),
         ("--time-scale", args.vm.time_scale != 100.0),
         ("--host-page", args.vm.host_page != HostPage::Small),
-        ("--vm short-lived", args.vm.vm != Age::LongLived),
     ])
 }
 

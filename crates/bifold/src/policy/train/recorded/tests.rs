@@ -176,13 +176,8 @@ fn pairs_of_a_vm_that_was_started_anew_belong_together() {
 
 #[test]
 fn options_of_timelines_and_missing_values_are_refused() {
-    for option in [
-        &["--other", "known"][..],
-        &["--dropped"],
-        &["--time-scale", "2"],
-        &["--host-page", "2m"],
-        &["--vm", "short-lived"],
-    ] {
+    for option in [&["--other", "known"][..], &["--dropped"], &["--time-scale", "2"], &["--host-page", "2m"]]
+    {
         let told = learn(&args(&[&["dsp", "r.jsonl"], option].concat())).unwrap_err().to_string();
         assert!(told.contains(option[0]) && told.contains("is for timelines"), "{told}");
     }
