@@ -17,8 +17,7 @@ pub fn too_short(intervals: usize) -> anyhow::Error {
     )
 }
 
-/// Replays every built-in policy over a run's own timeline, in the VM that `bifold policy` assumes by
-/// default.
+/// Replays every built-in policy over a run's own timeline, in a VM that keeps its nested tables.
 pub fn over(carried: &Carried, timeline: Timeline, plan: &Plan) -> RunPolicies {
     let checks = replay_check::checks(&timeline);
     let n = timeline.intervals();
