@@ -40,7 +40,6 @@ impl Counts {
         }
         result
     }
-
 }
 
 /// The exits that user accesses cause of themselves, as opposed to those of an access that a

@@ -29,7 +29,8 @@ pub fn counts_digest() -> String {
         {
             let mut profile = profile.clone();
             (profile.kvm, profile.cpu.virtualization) = (kvm, virtualization);
-            for (vm, configs) in [(VmState::LongLived, &Config::ALL[..]), (VmState::Started, &Config::KNOWN)] {
+            for (vm, configs) in [(VmState::LongLived, &Config::ALL[..]), (VmState::Started, &Config::KNOWN)]
+            {
                 let options = Options {
                     vm,
                     configs: configs.to_vec(),

@@ -15,8 +15,8 @@
 
 mod extents;
 
-use crate::{KvmVersion, VmState};
 use crate::page::Page;
+use crate::{KvmVersion, VmState};
 use bifold_mmu::{Gpa, Hpa, PageSize};
 use extents::Extents;
 use serde::{Deserialize, Serialize};

@@ -49,7 +49,8 @@ mod tests {
     #[test]
     fn a_page_that_is_used_first_costs_a_violation_and_its_backing() {
         let exit = Profile::load("i5-7600", &[]).unwrap().exit;
-        let (violation, small, large) = (exit.violation.cycles, exit.back_frame.cycles, exit.back_huge.cycles);
+        let (violation, small, large) =
+            (exit.violation.cycles, exit.back_frame.cycles, exit.back_huge.cycles);
         let of = |total: Sample, page| cycles(&total, page, &exit);
         let used = Sample { frames_first_used: 3, ..Sample::default() };
         assert_eq!(of(used, PageSize::Size4K), 3 * (violation + small));

@@ -404,7 +404,11 @@ impl Cost {
 
     /// Is it one that the profile does not name?
     pub(super) fn is_unnamed(&self) -> bool {
-        self.is_none() || self.is_of_hypercall() || self.is_of_entry() || self.is_of_outer() || self.is_of_ipi()
+        self.is_none()
+            || self.is_of_hypercall()
+            || self.is_of_entry()
+            || self.is_of_outer()
+            || self.is_of_ipi()
     }
 
     /// Adds what a profile need not have, so that overrides find it.

@@ -30,13 +30,15 @@ struct Machine {
 }
 
 fn machines() -> impl Strategy<Value = Machine> {
-    (formats(), 4u8..6, 1usize..3, 0i32..4, 0usize..16).prop_map(|(tables, nested_depth, cpus, interval, state)| Machine {
-        tables,
-        nested_depth,
-        cpus,
-        interval_seconds: 1e-6 * 10f64.powi(interval),
-        state,
-    })
+    (formats(), 4u8..6, 1usize..3, 0i32..4, 0usize..16).prop_map(
+        |(tables, nested_depth, cpus, interval, state)| Machine {
+            tables,
+            nested_depth,
+            cpus,
+            interval_seconds: 1e-6 * 10f64.powi(interval),
+            state,
+        },
+    )
 }
 
 /// `rules`: the profile by which the reference goes. Returns what both have counted.
@@ -119,7 +121,8 @@ proptest! {
 fn violations_of_a_protection_fault_count_for_the_policy() {
     let mut profile = profile(0, 5);
     profile.agile.cr3_cache = 1;
-    let machine = Machine { tables: Tables::Long(5), nested_depth: 4, cpus: 1, interval_seconds: 1e-6, state: 3 };
+    let machine =
+        Machine { tables: Tables::Long(5), nested_depth: 4, cpus: 1, interval_seconds: 1e-6, state: 3 };
     // Text, whose tables nothing has used before.
     let (place, page) = (13, 0);
     let mut shadowed = 0;

@@ -3,8 +3,8 @@
 //! entries by level and number. [`Host`] is the inner hypervisor.
 
 use super::host::{Backed, Host, Key};
-use bifold_mmu::PageSize;
 use super::shift;
+use bifold_mmu::PageSize;
 use std::collections::{HashMap, HashSet};
 
 pub struct Inside {
