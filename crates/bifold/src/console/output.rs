@@ -95,6 +95,10 @@ impl OutputFile {
             .permissions(Permissions::from_mode(0o666)) // less the umask, as for any file
             .tempfile_in(dir)
             .map_err(without_name)?;
+        // The file that is replaced keeps its mode.
+        if let Ok(old) = target.metadata() {
+            temp.as_file().set_permissions(old.permissions())?;
+        }
         Ok(Target::Renamed(temp, target))
     }
 
@@ -193,6 +197,19 @@ mod tests {
         OutputFile::create(&path).unwrap().finish(b"two").unwrap();
         assert_eq!(names(dir.path()), ["x.json"]);
         assert_eq!(std::fs::read(&path).unwrap(), b"two");
+    }
+
+    #[test]
+    fn a_file_that_is_replaced_keeps_its_mode() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("x.json");
+        for mode in [0o600, 0o666, 0o604] {
+            std::fs::write(&path, "old").unwrap();
+            std::fs::set_permissions(&path, Permissions::from_mode(mode)).unwrap();
+            OutputFile::create(&path).unwrap().finish(b"new").unwrap();
+            assert_eq!(path.metadata().unwrap().permissions().mode() & 0o777, mode);
+            assert_eq!(std::fs::read(&path).unwrap(), b"new");
+        }
     }
 
     #[test]

@@ -7,6 +7,7 @@ use super::{
 };
 use crate::compact::compact;
 use crate::{Granularity, codec, event};
+use rustix::fs::{FlockOperation, flock};
 use std::fs::{self, File};
 use std::io::{self, Write};
 use std::path::{Path, PathBuf};
@@ -53,11 +54,21 @@ impl Writer {
         let mut options = File::options();
         let in_place = fs::metadata(&target).is_ok_and(|m| !m.is_file() && !m.is_dir());
         let temporary = if in_place { None } else { Some(temporary_name(&target).map_err(io)?) };
+        if temporary.is_some() {
+            remove_abandoned(&target);
+        }
         let file = match &temporary {
             Some(name) => options.write(true).create_new(true).open(name),
             None => options.write(true).open(&target),
         }
         .map_err(io)?;
+        if temporary.is_some() {
+            // Another process knows by the lock that this one writes. Some file systems have no locks.
+            let _ = flock(&file, FlockOperation::NonBlockingLockExclusive);
+            if let Ok(old) = fs::metadata(&target) {
+                file.set_permissions(old.permissions()).map_err(io)?;
+            }
+        }
         let mut writer = Writer {
             target,
             temporary,
@@ -194,6 +205,29 @@ impl Drop for Writer {
     }
 }
 
+/// What stands behind the process's number in the name of a temporary file.
+const UNFINISHED: &str = ".unfinished";
+
+/// Removes the temporary files of writers of `target` that were killed: their process is gone, and none holds the lock.
+fn remove_abandoned(target: &Path) {
+    let (Some(name), Some(dir)) = (target.file_name(), target.parent()) else { return };
+    let dir = if dir.as_os_str().is_empty() { Path::new(".") } else { dir };
+    let before = format!(".{}.", name.to_string_lossy());
+    for entry in fs::read_dir(dir).into_iter().flatten().flatten() {
+        let found = entry.file_name();
+        let process = found.to_str().and_then(|f| f.strip_prefix(&before)?.strip_suffix(UNFINISHED));
+        let Some(process) = process.and_then(|p| p.parse::<u32>().ok()) else { continue };
+        if process != std::process::id() && Path::new("/proc").join(process.to_string()).exists() {
+            continue;
+        }
+        let path = entry.path();
+        let free = |file: File| flock(&file, FlockOperation::NonBlockingLockExclusive).is_ok();
+        if File::open(&path).is_ok_and(free) {
+            let _ = fs::remove_file(path);
+        }
+    }
+}
+
 fn temporary_name(target: &Path) -> io::Result<PathBuf> {
     if target.is_dir() {
         return Err(io::Error::from(io::ErrorKind::IsADirectory));
@@ -203,6 +237,6 @@ fn temporary_name(target: &Path) -> io::Result<PathBuf> {
     };
     let mut hidden = std::ffi::OsString::from(".");
     hidden.push(name);
-    hidden.push(format!(".{}.unfinished", std::process::id()));
+    hidden.push(format!(".{}{UNFINISHED}", std::process::id()));
     Ok(target.with_file_name(hidden))
 }

@@ -8,6 +8,7 @@ use bifold_trace::{
 };
 use proptest::prelude::*;
 use std::fs;
+use std::os::unix::fs::PermissionsExt as _;
 use std::path::Path;
 
 fn header() -> Header {
@@ -233,6 +234,45 @@ fn nothing_is_under_the_name_before_the_end_and_nothing_stays_of_an_unfinished_o
     assert_eq!(fs::read_dir(dir.path()).unwrap().count(), 1);
     assert!(matches!(Writer::create(dir.path(), &header()), Err(FileError::Io { .. })));
     assert!(matches!(Writer::create(dir.path().join("no/r"), &header()), Err(FileError::Io { .. })));
+}
+
+#[test]
+fn a_killed_writer_s_file_goes_with_the_next_recording_and_a_living_writer_s_stays() {
+    let dir = tempfile::tempdir().unwrap();
+    let at = |name: &str| dir.path().join(name);
+    // A process that has ended: its number is free until it is waited for.
+    let mut child = std::process::Command::new("true").spawn().unwrap();
+    child.wait().unwrap();
+    let (dead, parent) = (child.id(), std::os::unix::process::parent_id());
+    let names = [
+        format!(".r.{dead}.unfinished"),
+        format!(".r.{parent}.unfinished"),
+        format!(".q.{dead}.unfinished"),
+        ".r.x.unfinished".to_owned(),
+    ];
+    names.iter().for_each(|name| fs::write(at(name), "").unwrap());
+    // The same number may be that of a process that was killed in another container.
+    fs::write(at(&format!(".r.{}.unfinished", std::process::id())), "").unwrap();
+    let mut w = Writer::create(at("r"), &header()).unwrap();
+    w.write(&some_events(10)).unwrap();
+    assert!(!at(&names[0]).exists() && names[1..].iter().all(|name| at(name).exists()));
+    // This process writes, so its file is not another's to remove.
+    assert!(Writer::create(at("r"), &header()).is_err());
+    w.finish(&trailer()).unwrap();
+    assert!(at("r").exists());
+}
+
+#[test]
+fn an_overwritten_recording_keeps_its_mode() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("r");
+    let mode = || fs::metadata(&path).unwrap().permissions().mode() & 0o777;
+    record(&path, &[]);
+    for kept in [0o600, 0o666, 0o640] {
+        fs::set_permissions(&path, fs::Permissions::from_mode(kept)).unwrap();
+        record(&path, &[&some_events(10)]);
+        assert_eq!(mode(), kept);
+    }
 }
 
 #[test]
