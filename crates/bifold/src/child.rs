@@ -15,6 +15,8 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 /// Most characters of a failure's text.
 const MOST_TEXT: usize = 2000;
+/// Most lines of it.
+const MOST_LINES: usize = 5;
 /// What `bifold compare` gets of this environment: where its caches and the measured profile are.
 const KEPT: [&str; 5] = ["PATH", "HOME", "XDG_CACHE_HOME", "XDG_CONFIG_HOME", "TMPDIR"];
 /// What a program gets, beside the variables of its own.
@@ -75,10 +77,35 @@ pub fn in_fixed_environment<'a>(
     words.chain(own).chain(run.iter().cloned()).map(OsString::from).collect()
 }
 
-/// The end of what a program said, if it said something.
+/// The end of what `bifold` said, if it said something: its own last message, or else the last lines of its command.
 pub fn last_lines(path: &Path) -> Option<String> {
     let bytes = std::fs::read(path).ok()?;
     let text = String::from_utf8_lossy(&bytes[bytes.len().saturating_sub(MOST_TEXT)..]).trim().to_string();
     let text: String = text.chars().map(|c| if c.is_control() && c != '\n' { ' ' } else { c }).collect();
-    (!text.is_empty()).then_some(text)
+    let lines: Vec<&str> = text.lines().collect();
+    let own = lines.iter().rposition(|l| l.starts_with("bifold: ") || l.starts_with("error: "));
+    let from = own.unwrap_or(lines.len().saturating_sub(MOST_LINES));
+    let shown = &lines[from..lines.len().min(from + MOST_LINES)];
+    (!shown.is_empty()).then(|| shown.join("\n").trim_end().into())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn of_a_long_output_the_message_stays_or_else_the_last_lines() {
+        let dir = tempfile::tempdir().unwrap();
+        let of = |text: &str| {
+            let path = dir.path().join("errors");
+            std::fs::write(&path, text).unwrap();
+            last_lines(&path)
+        };
+        let output: String = (0..165).map(|n| format!("line {n}\n")).collect();
+        assert_eq!(of(&output).unwrap(), "line 160\nline 161\nline 162\nline 163\nline 164");
+        let failed = format!("{output}bifold: cannot read x: no such file\n\nUsage: bifold compare\n");
+        assert_eq!(of(&failed).unwrap(), "bifold: cannot read x: no such file\n\nUsage: bifold compare");
+        assert_eq!(of("a\u{1b}[31m\n").unwrap(), "a [31m");
+        assert_eq!(of(" \n"), None);
+    }
 }

@@ -126,8 +126,9 @@ impl Job<'_> {
         let mut command = child::bifold(self.folder, &["compare"], &result, &errors)?;
         command.args(["--format", "json"]);
         command.args(self.spec.options(program));
+        let saved = work.path().join("baseline.json");
         if self.save {
-            command.arg("--save-baseline").arg(&baseline);
+            command.arg("--save-baseline").arg(&saved);
         } else if baseline.exists() {
             let worse_than = program.worse_than_percent.or(self.spec.worse_than_percent);
             command.arg("--baseline").arg(&baseline);
@@ -151,7 +152,13 @@ impl Job<'_> {
                 )
             }
             (_, Some(judged)) => Ok(Outcome::Judged(judged)),
-            (_, None) if self.save && status.success() => Ok(Outcome::Saved),
+            (_, None) if self.save && status.success() => {
+                // Only now, so that the baseline of a run that succeeded outlives one that fails.
+                let mut delivery = Delivery::new(false);
+                delivery.file("baseline", create(Some(&baseline))?, || Ok(std::fs::read(&saved)?));
+                delivery.done()?;
+                Ok(Outcome::Saved)
+            }
             _ => {
                 anyhow::bail!("{}", said().unwrap_or_else(|| format!("`bifold compare` ended with {status}")))
             }

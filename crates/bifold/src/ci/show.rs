@@ -11,6 +11,8 @@ use std::io;
 
 /// Name of the document's schema.
 const SCHEMA: &str = "bifold.ci/1";
+/// Most characters of a place's name in the table of programs.
+const MOST_NAME: usize = 40;
 
 impl Ran {
     fn verdict(&self) -> &'static str {
@@ -30,17 +32,21 @@ impl Ran {
         }
     }
 
-    /// The count of the whole run, or else of a place, that moved most in percent: count, configuration and percent.
+    /// The count of a place, or else of the whole run, that moved most in percent: count with its place, configuration and
+    /// percent.
     fn most(&self) -> Option<(String, String, String)> {
         let judged = self.judged()?;
         let moved = if judged.is_worse() { &judged.grew } else { &judged.fell };
         let size = |p: Option<f64>| p.map_or(0.0, f64::abs);
         let most = moved.iter().max_by(|a, b| {
-            (a.place.is_none(), size(a.percent))
-                .partial_cmp(&(b.place.is_none(), size(b.percent)))
+            (a.place.is_some(), size(a.percent))
+                .partial_cmp(&(b.place.is_some(), size(b.percent)))
                 .expect("numbers")
         })?;
-        Some((most.words().into(), most.config.clone(), most.percent_words()))
+        let place = most.place.as_ref().map(|p| format!(" of {} {}", p.binary, p.function));
+        // Names of functions may be as long as a page.
+        let at: String = place.unwrap_or_default().chars().take(MOST_NAME).collect();
+        Some((format!("{}{at}", most.words()), most.config.clone(), most.percent_words()))
     }
 }
 
@@ -55,6 +61,18 @@ pub fn table(ran: &[Ran]) -> String {
         vec![r.name.clone(), r.verdict().into(), count(grew), count(fell), what, config, percent, seconds]
     };
     let mut out = text_table(head, ran.iter().map(row).collect());
+    let names = |verdict| {
+        let of = ran.iter().filter(|r| r.verdict() == verdict).map(|r| r.name.as_str());
+        Some(of.collect::<Vec<_>>().join(", ")).filter(|names| !names.is_empty())
+    };
+    for verdict in ["WORSE", "FAILED"] {
+        if let Some(names) = names(verdict) {
+            let _ = write!(out, "\n{verdict:<8} {names}");
+        }
+    }
+    if !out.ends_with('\n') {
+        out.push('\n');
+    }
     for r in ran {
         match &r.result {
             Outcome::Judged(judged) if judged.is_worse() || !judged.notes.is_empty() => {
@@ -152,4 +170,47 @@ pub fn markdown(ran: &[Ran]) -> String {
         }
     }
     out
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use bifold_report::{Moved, PlaceNames};
+
+    #[test]
+    fn the_place_that_grew_stands_before_the_whole_run_and_each_bad_program_is_named() {
+        let moved = |function: Option<&str>, percent| Moved {
+            config: "nested-4k".into(),
+            place: function.map(|f| PlaceNames {
+                process: "sort".into(),
+                binary: "libc.so.6".into(),
+                function: f.into(),
+                mapping: "heap".into(),
+            }),
+            count: "exits".into(),
+            before: 100,
+            now: 200,
+            percent: Some(percent),
+        };
+        let judged = Judged {
+            baseline: "b.json".into(),
+            worse_than_percent: 2.0,
+            grew: vec![moved(None, 100.0), moved(Some("memcpy"), 10.0), moved(Some("malloc"), 30.0)],
+            fell: Vec::new(),
+            new_places: Vec::new(),
+            notes: Vec::new(),
+        };
+        let of = |name: &str, result| Ran { name: name.into(), seconds: 1.0, result };
+        let ran = [
+            of("sort", Outcome::Judged(judged)),
+            of("gone", Outcome::Failed("the command was not found".into())),
+            of("ls", Outcome::Saved),
+        ];
+        let table = table(&ran);
+        let row = table.lines().find(|l| l.starts_with("sort")).unwrap();
+        assert!(row.contains("exits of libc.so.6 malloc") && row.contains("+30"), "{table}");
+        assert!(table.contains("\nWORSE    sort\nFAILED   gone\n"), "{table}");
+        let at = |text: &str| table.find(text).unwrap_or_else(|| panic!("{text}: {table}"));
+        assert!(at("memcpy (heap)") < at("the whole run"), "{table}");
+    }
 }

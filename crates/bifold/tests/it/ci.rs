@@ -62,7 +62,11 @@ fn a_program_that_grew_fails_the_job_and_one_that_cannot_be_compared_too() {
         without.stdout
     );
     std::fs::write(dir.path().join("loop.sh"), "exit 3\n").unwrap();
+    let baseline = || std::fs::read(dir.path().join("bifold-baselines/loop.json")).unwrap();
+    let (before, saved) = (baseline(), of("--save --only loop"));
+    assert_eq!((saved.status, baseline() == before), (1, true), "a good baseline stays: {}", saved.stdout);
     let failed = of("--only loop");
     assert_eq!(failed.status, 1);
+    assert!(failed.stdout.contains("\nFAILED   loop\n"), "{}", failed.stdout);
     assert!(failed.stdout.contains("the command failed: exit status 3"), "{}", failed.stdout);
 }

@@ -9,6 +9,8 @@ use crate::text_table::{keyed_table, labelled};
 
 /// Most rows of a table.
 const MOST_ROWS: usize = 20;
+/// Most places before the rows of the whole run.
+const MOST_PLACES: usize = 10;
 
 impl Judged {
     /// The verdict in one sentence.
@@ -67,7 +69,11 @@ fn merged(moved: &[Moved]) -> Vec<(&Moved, usize)> {
 }
 
 fn table(title: &str, moved: &[Moved]) -> PageTable {
-    let rows = merged(moved);
+    // The places that moved most come before the whole run, whose counts say less of the cause.
+    let (mut of_places, of_run): (Vec<_>, Vec<_>) =
+        merged(moved).into_iter().partition(|(m, _)| m.place.is_some());
+    let others = of_places.split_off(of_places.len().min(MOST_PLACES));
+    let rows = [of_places, of_run, others].concat();
     let places = rows.iter().any(|(m, _)| m.place.is_some());
     let row = |(m, more): &(&Moved, usize)| {
         let config = if *more == 0 { m.config.clone() } else { format!("{} and {more} more", m.config) };
