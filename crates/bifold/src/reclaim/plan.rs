@@ -158,7 +158,7 @@ fn names(sources: &[(Option<&OsStr>, &Path)]) -> Result<Vec<String>, UsageError>
         Some(i) => {
             let (name, path) = (&names[i], sources[i].1.display());
             let problem = format!("two guests are called {name}: give them names, as in a={path}");
-            Err(UsageError::value("TIMELINE", problem).failing())
+            Err(UsageError::value("TIMELINE", problem))
         }
         None => Ok(names),
     }
@@ -171,9 +171,9 @@ fn refused(error: &PlanError, args: &PlanArgs) -> UsageError {
                 "less than the floors of the guests, {}: give the host more, or lower --floor",
                 size(*floors)
             );
-            UsageError::value(format!("--host {}", size(args.host / FRAME)), problem).failing()
+            UsageError::value(format!("--host {}", size(args.host / FRAME)), problem)
         }
-        PlanError::TooManySteps { .. } => UsageError::value("--interval", error).failing(),
+        PlanError::TooManySteps { .. } => UsageError::value("--interval", error),
         error => UsageError::value("TIMELINE", error).failing(),
     }
 }

@@ -30,7 +30,7 @@ pub fn images(words: &[OsString]) -> anyhow::Result<Vec<Image>> {
         if !named.insert(image.name().to_string()) {
             let (twice, file) = (image.name(), source.to_string_lossy());
             let problem = format!("two guests are called {twice}: give them names, as in a={file}");
-            return Err(UsageError::value("IMAGE", problem).failing().into());
+            return Err(UsageError::value("IMAGE", problem).into());
         }
         images.push(image);
     }

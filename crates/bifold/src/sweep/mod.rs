@@ -17,7 +17,7 @@ use args::{NewArgs, ReportArgs, StatusArgs, SweepVerb, TasksArgs};
 use bifold_model::Profile;
 use bifold_report::{Format, grouped};
 use bifold_sweep::effects::{self, Measured};
-use bifold_sweep::{Folder, Plan, Spec, State, Task, Verb};
+use bifold_sweep::{Folder, Plan, Spec, SpecError, State, Task, Verb};
 use clap::Parser as _;
 use serde_json::json;
 use std::collections::BTreeMap;
@@ -41,14 +41,17 @@ pub fn run(args: SweepArgs) -> anyhow::Result<Status> {
 }
 
 fn new(args: &NewArgs) -> anyhow::Result<Status> {
-    let mut plan = Spec::plan(&args.spec)?;
+    let mut plan = Spec::plan(&args.spec).map_err(|e| match e {
+        // The file can be read, and says what no sweep can be.
+        SpecError::Value { .. } => UsageError::value("SPEC", e).into(),
+        e => anyhow::Error::from(e),
+    })?;
     let shown = args.spec.display();
     let mut profiles = Profiles { folder: plan.folder.clone(), known: BTreeMap::new() };
     for number in 0..plan.tasks.len() {
         let task = &plan.tasks[number];
-        let of_task = || format!("{shown}: task {}", task.words());
-        if let Some(named) = understood(task).with_context(of_task)? {
-            let profile = profiles.get(&named).with_context(of_task)?;
+        if let Some(named) = understood(task, &args.spec)? {
+            let profile = profiles.get(&named).with_context(|| format!("{shown}: task {}", task.words()))?;
             plan.give_profile(number, profile);
         }
     }
@@ -98,7 +101,7 @@ impl Profiles {
 
 /// Checks that a task's verb takes its options, before any of them runs. Returns the profile's option, if the
 /// verb has one.
-fn understood(task: &Task) -> anyhow::Result<Option<ProfileArg>> {
+fn understood(task: &Task, spec: &Path) -> Result<Option<ProfileArg>, UsageError> {
     let verb = task.verb.words();
     let given: &[&str] = match task.verb {
         Verb::Compare => &[],
@@ -115,10 +118,8 @@ fn understood(task: &Task) -> anyhow::Result<Option<ProfileArg>> {
         Err(e) => {
             let text = e.to_string();
             let text = text.lines().next().unwrap_or_default().trim_start_matches("error: ").to_owned();
-            let verb = format!("`{}`", verb.join(" "));
-            Err(UsageError::conflict(&verb, format!("does not take the task's options: {text}"))
-                .failing()
-                .into())
+            let problem = format!("`{}` does not take the task's options: {text}", verb.join(" "));
+            Err(UsageError::value(format!("{}: task {}", spec.display(), task.words()), problem))
         }
     }
 }

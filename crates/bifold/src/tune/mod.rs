@@ -16,7 +16,7 @@ use anyhow::{Context as _, bail};
 use args::{Knob, PLACEMENTS};
 use bifold_guest::{GuestSpec, Thp};
 use bifold_model::{ChosenBy, Config, PlacementOptions, Profile};
-use bifold_report::{Comparison, Format, Partial, Setting, Tried, TuneCost, TuneNow, Tuning, shell_words};
+use bifold_report::{Comparison, Format, Setting, Tried, TuneCost, TuneNow, Tuning, shell_words};
 use bifold_trace::CommandExit;
 use settings::{Base, Order};
 use state::State;
@@ -86,6 +86,11 @@ pub fn run(mut args: TuneArgs) -> anyhow::Result<Status> {
         true => job.every(&known)?,
         false => job.adaptive(&known)?,
     };
+    let interrupted = Status::OfCommand(CommandExit::Interrupted);
+    if ended && job.state.tried.is_empty() {
+        note(!args.quiet, "stopped before the first run ended: there is nothing to rank");
+        return Ok(interrupted);
+    }
     let clock = profile.cpu.frequency_hz;
     let mut skipped = skipped;
     let known = job.state.tried.first().is_some_and(|t| t.costs.iter().any(|c| c.placement.is_some()));
@@ -111,7 +116,7 @@ pub fn run(mut args: TuneArgs) -> anyhow::Result<Status> {
         Ok(tuning.html(env!("CARGO_PKG_VERSION"), &shell_words(&words), facts)?.into_bytes())
     });
     delivery.done()?;
-    Ok(if ended { Status::OfCommand(CommandExit::Interrupted) } else { Status::Done })
+    Ok(if ended { interrupted } else { Status::Done })
 }
 
 /// Whether placements are compared: the guest has nodes, and the runs count every reference.
@@ -162,7 +167,9 @@ impl Job<'_> {
             if let Some(end) = self.end(&all[i..]) {
                 return Ok(end);
             }
-            self.once(setting, known)?;
+            if self.once(setting, known)?.is_none() {
+                return Ok(stopped(&all[i..]));
+            }
         }
         Ok((Vec::new(), false))
     }
@@ -170,7 +177,7 @@ impl Job<'_> {
     /// Makes the runs that can gain.
     fn adaptive(&mut self, known: &[Config]) -> anyhow::Result<(Vec<String>, bool)> {
         let base = self.base();
-        let of_base = self.once(&base, known)?;
+        let Some(of_base) = self.once(&base, known)? else { return Ok(stopped(&[base])) };
         let kept: Vec<Config> = known.iter().copied().filter(|c| self.stays(&c.name())).collect();
         loop {
             let (knobs, axes) = (&self.args.r#try, &self.args.axis);
@@ -182,20 +189,21 @@ impl Job<'_> {
             if let Some(end) = self.end(std::slice::from_ref(&setting)) {
                 return Ok(end);
             }
-            self.once(&setting, &kept)?;
+            if self.once(&setting, &kept)?.is_none() {
+                return Ok(stopped(&[setting]));
+            }
         }
     }
 
     /// Whether no further run is begun: what is left out then.
     fn end(&self, next: &[Setting]) -> Option<(Vec<String>, bool)> {
-        let names = || next.iter().map(Setting::words).collect::<Vec<_>>().join("; ");
         if self.stop.load(Ordering::Relaxed) {
-            return Some((vec![format!("stopped before {}", names())], true));
+            return Some(stopped(next));
         }
         let longest = self.state.tried.iter().map(|t| t.seconds).fold(0.0, f64::max);
         let late = |within: f64| self.begun.elapsed().as_secs_f64() + longest > within;
         let late = self.args.within.is_some_and(late) && !self.state.tried.is_empty();
-        late.then(|| (vec![format!("{}: would not end within --within", names())], false))
+        late.then(|| (vec![format!("{}: would not end within --within", names(next))], false))
     }
 
     /// The cheapest configuration of a run, in cycles.
@@ -218,10 +226,11 @@ impl Job<'_> {
         config == self.args.now || first.costs.iter().any(|c| near(&c))
     }
 
-    /// Makes the run of a setting, unless it was made. Returns what the run says about huge pages.
-    fn once(&mut self, setting: &Setting, configs: &[Config]) -> anyhow::Result<Base> {
+    /// Makes the run of a setting, unless it was made. Returns what the run says about huge pages; nothing if a signal ended the
+    /// run.
+    fn once(&mut self, setting: &Setting, configs: &[Config]) -> anyhow::Result<Option<Base>> {
         if let Some(base) = self.state.known(setting) {
-            return Ok(base);
+            return Ok(Some(base));
         }
         let name = setting.words();
         note(!self.args.quiet, format_args!("runs with {name}"));
@@ -236,8 +245,11 @@ impl Job<'_> {
             let host_nodes = guest_nodes.len().max(2) as u8;
             plan.placed = Some(PlacementOptions { placements: PLACEMENTS.to_vec(), host_nodes, guest_nodes });
         }
-        let mut carried =
-            carry_out(&mut plan, &format!("{name}: "), self.stop).with_context(|| name.clone())?;
+        let carried = carry_out(&mut plan, &format!("{name}: "), self.stop);
+        if self.stop.load(Ordering::Relaxed) {
+            return Ok(None);
+        }
+        let mut carried = carried.with_context(|| name.clone())?;
         if let Some(e) = carried.failure.take() {
             return Err(e.context(name));
         }
@@ -257,7 +269,7 @@ impl Job<'_> {
         let seconds = begun.elapsed().as_secs_f64();
         let tried = Tried { setting: setting.clone(), seconds, costs, touched_bytes };
         self.state.add(tried, base)?;
-        Ok(base)
+        Ok(Some(base))
     }
 
     /// The guest with this setting.
@@ -309,10 +321,18 @@ fn set_own(spec: &mut GuestSpec, name: &str, value: &str) {
     }
 }
 
+/// What is left out by a signal before these runs ended.
+fn stopped(before: &[Setting]) -> (Vec<String>, bool) {
+    (vec![format!("stopped before {}", names(before))], true)
+}
+
+fn names(settings: &[Setting]) -> String {
+    settings.iter().map(Setting::words).collect::<Vec<_>>().join("; ")
+}
+
 /// Refuses a run that is not of the whole command.
 fn whole(c: &Comparison) -> anyhow::Result<()> {
     match (c.meta.exit, c.meta.partial) {
-        (_, Some(Partial::Interrupted)) => bail!("stopped before the run ended"),
         (_, Some(partial)) => bail!("{}", partial.describe()),
         (Some(CommandExit::Code(0) | CommandExit::AfterRegion), None) | (None, None) => Ok(()),
         (Some(exit), None) => bail!("the command failed: {}", exit.describe()),

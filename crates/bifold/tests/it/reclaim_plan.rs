@@ -52,6 +52,19 @@ fn a_plan_is_a_document() {
 }
 
 #[test]
+fn arguments_that_no_plan_can_have_are_wrong_usage() {
+    let dir = guests();
+    fs::write(dir.path().join("run.json"), "{\"schema\": \"bifold.compare/1\"}").expect("it is written");
+    let status = |args: &str| bifold_in(dir.path(), &format!("reclaim plan {args}")).status;
+    assert_eq!(status("web.memory --host 0"), 2);
+    assert_eq!(status("web.memory ./web.memory --host 1M"), 2);
+    assert_eq!(status("wrong --host 1M"), 1);
+    let result = bifold_in(dir.path(), "reclaim plan run.json --host 1M");
+    assert!(result.stderr.contains("a result of `bifold compare`"), "{}", result.stderr);
+    assert!(result.stderr.contains("`bifold reclaim show --timeline FILE`"), "{}", result.stderr);
+}
+
+#[test]
 fn what_cannot_be_planned_is_refused() {
     let dir = guests();
     let path = |name: &str| dir.path().join(name);

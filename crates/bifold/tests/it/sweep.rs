@@ -198,7 +198,12 @@ fn options_that_compare_does_not_take_are_refused_before_a_task_runs() {
         let tried = at(dir, "new -q sweep.toml runs");
         assert_eq!(tried.status == 0, says.is_empty(), "{to}: {}", tried.stderr);
         assert!(tried.stderr.contains(says), "{to}: {}", tried.stderr);
+        if to.contains("sead") {
+            assert!(tried.status == 2 && tried.stderr.contains("sweep.toml: task "), "{}", tried.stderr);
+        }
     }
+    std::fs::write(dir.join("sweep.toml"), format!("repeats = ['none']\n{SPEC}")).unwrap();
+    assert_eq!(at(dir, "new -q sweep.toml runs").status, 2);
     // A task whose values only the run can judge fails, says why, and does not stop the others.
     std::fs::write(dir.join("sweep.toml"), SPEC.replace("base_cpi=2.0", "base_cpi=-2.0")).unwrap();
     at(dir, "new -q sweep.toml failing").quietly();

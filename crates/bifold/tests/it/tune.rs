@@ -3,9 +3,11 @@
 
 use crate::command::{Ran, command, ran};
 use crate::guest::no_guest_here;
+use crate::stopping::interrupt;
 use serde_json::Value;
+use std::io::{BufRead as _, BufReader, Read as _};
 use std::path::Path;
-use std::process::Command;
+use std::process::{Command, Stdio};
 
 /// A program that walks over memory of its heap.
 const HEAP: &str = "dd if=/dev/zero of=/dev/null bs=24M count=2 2>/dev/null";
@@ -161,4 +163,23 @@ fn an_axis_of_the_users_own_is_ranked_among_the_settings() {
         assert_eq!(refused.status, 2, "{bad}");
         assert!(refused.stderr.contains(says), "{}", refused.stderr);
     }
+}
+
+#[test]
+fn ctrl_c_ends_with_the_status_of_ctrl_c() {
+    if no_guest_here() {
+        return;
+    }
+    let mut c = command("tune -m 256 --configs nested-4k --try thp -- sh".split(' '));
+    c.args(["-c", "while :; do :; done"]).stdout(Stdio::piped()).stderr(Stdio::piped());
+    let mut child = c.spawn().unwrap();
+    let mut stderr = BufReader::new(child.stderr.take().unwrap());
+    let mut first = String::new();
+    stderr.read_line(&mut first).unwrap();
+    assert!(first.starts_with("bifold: runs with THP "), "{first}");
+    interrupt(&child);
+    let mut rest = String::new();
+    stderr.read_to_string(&mut rest).unwrap();
+    assert_eq!(child.wait().unwrap().code(), Some(130), "{rest}");
+    assert!(rest.contains("stopped before the first run ended"), "{rest}");
 }
