@@ -108,9 +108,14 @@ pub fn run(args: ImportArgs) -> anyhow::Result<Status> {
     note(
         notes.notes,
         format_args!(
-            "{instructions} instructions of a trace of {}; {mib:.1} MiB of memory and tables",
+            "{instructions} instructions of {}a trace of {}; {mib:.1} MiB of memory and tables",
+            importer.program().map_or(String::new(), |p| format!("{p}, by ")),
             importer.kind().tool()
         ),
+    );
+    note(
+        notes.notes,
+        "page faults, page tables and frames are made up by a simple operating system: the trace has the program's accesses alone",
     );
     if importer.partial() && args.length.is_none() {
         note(

@@ -38,6 +38,14 @@ impl Lackey {
         first && lines.take(whole).all(|line| parse(line).is_some() || message(line).is_some())
     }
 
+    /// The command, as Valgrind's messages at the trace's begin name it.
+    pub fn command(first: &[u8]) -> Option<String> {
+        let texts = first.split(|b| *b == b'\n').filter_map(message);
+        let mut commands = texts.filter_map(|(_, text)| text.strip_prefix(b"Command: "));
+        let clean = |c: char| if c.is_control() { ' ' } else { c };
+        commands.next().map(|c| String::from_utf8_lossy(c).trim().chars().map(clean).collect())
+    }
+
     pub fn place(&self) -> String {
         format!("line {}", self.number)
     }

@@ -130,6 +130,19 @@ fn fill(bytes: &mut dyn BufRead, record: &mut [u8]) -> io::Result<usize> {
     Ok(n)
 }
 
+/// The program by a trace's name: `drmemtrace.PROGRAM.PID.NUMBER.dir` of DynamoRIO, or else the whole name. None for standard
+/// input.
+fn named(path: &Path) -> Option<String> {
+    let name = path.file_name().filter(|name| *name != "-")?.to_string_lossy();
+    let of_dynamorio = name.strip_prefix("drmemtrace.").and_then(|rest| {
+        let numbers = |s: &str| !s.is_empty() && s.bytes().all(|b| b.is_ascii_digit());
+        let pieces: Vec<&str> = rest.split('.').collect();
+        let end = pieces.iter().position(|piece| numbers(piece)).filter(|end| *end > 0)?;
+        Some(pieces[..end].join("."))
+    });
+    Some(of_dynamorio.unwrap_or_else(|| name.into_owned()))
+}
+
 enum Trace {
     Lackey(Lackey),
     Drmemtrace(Drmemtrace),
@@ -140,6 +153,8 @@ enum Trace {
 #[allow(missing_debug_implementations)]
 pub struct Importer {
     path: PathBuf,
+    /// The program, as the trace or its file names it.
+    program: Option<String>,
     trace: Trace,
     process: Process,
     accesses: u64,
@@ -159,6 +174,7 @@ impl Importer {
     /// # Panics
     /// If the options have more frames than [`Process::MOST_FRAMES`].
     pub fn open(path: &Path, options: &Options) -> Result<Importer, ImportError> {
+        let mut command = None;
         let trace = if path.is_dir() {
             match options.kind {
                 None | Some(Kind::Drmemtrace) => Trace::Drmemtrace(Drmemtrace::of_directory(path)?),
@@ -168,19 +184,17 @@ impl Importer {
                 }
             }
         } else {
-            let mut bytes = input::open(path)?;
+            let bytes = input::open(path)?;
+            let (first, bytes) =
+                look(bytes).map_err(|source| ImportError::Read { path: path.into(), source })?;
             let kind = match options.kind {
                 Some(kind) => kind,
-                None => {
-                    let (first, again) =
-                        look(bytes).map_err(|source| ImportError::Read { path: path.into(), source })?;
-                    bytes = again;
-                    if first.is_empty() {
-                        return Err(ImportError::Empty { path: path.into(), hint: ": the file is empty" });
-                    }
-                    recognised(path, &first).ok_or_else(|| ImportError::Unknown { path: path.into() })?
+                None if first.is_empty() => {
+                    return Err(ImportError::Empty { path: path.into(), hint: ": the file is empty" });
                 }
+                None => recognised(path, &first).ok_or_else(|| ImportError::Unknown { path: path.into() })?,
             };
+            command = Lackey::command(&first).filter(|_| kind == Kind::Lackey);
             match kind {
                 Kind::Lackey => Trace::Lackey(Lackey::new(bytes)),
                 Kind::Drmemtrace => Trace::Drmemtrace(Drmemtrace::new(path, bytes)),
@@ -190,6 +204,7 @@ impl Importer {
         let process = Process::new(options.frames);
         let process = process.limited(options.instructions.unwrap_or(u64::MAX));
         Ok(Importer {
+            program: command.or_else(|| named(path)),
             path: path.into(),
             trace,
             process,
@@ -209,11 +224,17 @@ impl Importer {
         }
     }
 
+    /// The program, as the trace or its file names it.
+    pub fn program(&self) -> Option<&str> {
+        self.program.as_deref()
+    }
+
     /// The header of a recording of the trace.
     pub fn header(&self) -> Header {
         let source = Source {
             bifold_version: env!("CARGO_PKG_VERSION").into(),
             imported: Some(self.kind().name().into()),
+            program: self.program.clone(),
             memory_mib: Some(self.process.frames() >> 8),
             ..Source::default()
         };
@@ -299,6 +320,13 @@ fn look(mut bytes: input::Bytes) -> io::Result<(Vec<u8>, input::Bytes)> {
     bytes.by_ref().take(FIRST as u64).read_to_end(&mut first)?;
     let again = io::Cursor::new(first.clone()).chain(bytes);
     Ok((first, Box::new(again)))
+}
+
+/// The kind of trace that a file is of; none if it cannot be read, or is no trace that is recognised.
+pub fn kind_of(path: &Path) -> Option<Kind> {
+    let bytes = if path.is_file() { input::open(path).ok()? } else { return None };
+    let (first, _) = look(bytes).ok()?;
+    recognised(path, &first)
 }
 
 /// The kind that first bytes are of. ChampSim's records have no mark, but the files have names.

@@ -342,3 +342,18 @@ fn a_part_of_a_trace_is_whole_instructions_and_known_to_be_a_part() {
     let source = std::error::Error::source(&e).unwrap().to_string();
     assert!(source.contains("more than 4 MiB: give it more by --memory"), "{source}");
 }
+
+#[test]
+fn a_trace_or_its_file_names_the_program() {
+    for (name, program) in [
+        ("drmemtrace.ls.63452.5911.dir", Some("ls")),
+        ("drmemtrace.x", Some("drmemtrace.x")),
+        ("605.mcf_s-665B.champsimtrace.xz", Some("605.mcf_s-665B.champsimtrace.xz")),
+        ("-", None),
+    ] {
+        assert_eq!(named(Path::new(name)).as_deref(), program);
+    }
+    let said = b"==7== Lackey, an example\n==7== Command: ls -l\x1b[1m a\n==7== \nI  00401000,3\n";
+    assert_eq!(Lackey::command(said).as_deref(), Some("ls -l [1m a"));
+    assert_eq!(Lackey::command(b"I  00401000,3\n"), None);
+}

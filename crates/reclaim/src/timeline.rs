@@ -185,6 +185,15 @@ impl MemoryTimeline {
             MemoryTimelineError::NotATimeline { path: path.into(), problem }
         };
         let version: Versioned = serde_json::from_slice(bytes).map_err(no)?;
+        let family = |schema: &str| schema.rsplit_once('/').map(|(name, _)| name.to_owned());
+        if family(&version.schema) != family(SCHEMA) {
+            let of = match version.schema.split('/').next() {
+                Some("bifold.compare" | "bifold.runs") => ", a result of `bifold compare`",
+                _ => "",
+            };
+            let problem = format!("its schema is {}{of}", version.schema);
+            return Err(MemoryTimelineError::NotATimeline { path: path.into(), problem });
+        }
         if version.schema != SCHEMA {
             return Err(MemoryTimelineError::Version { path: path.into(), found: version.schema });
         }

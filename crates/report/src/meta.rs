@@ -44,6 +44,9 @@ pub enum Input {
         /// The tool whose trace of a user program was imported; none if a guest was recorded.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         imported: Option<String>,
+        /// The program whose trace was imported.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        program: Option<String>,
     },
     /// A built-in generator.
     Generator {
@@ -156,9 +159,10 @@ impl Meta {
         match &self.input {
             Input::Guest => command.unwrap_or_else(|| "a guest".into()),
             Input::Generator { name } => format!("generator {name}"),
-            Input::Recording { path, generator, imported } => {
+            Input::Recording { path, generator, imported, program } => {
+                let program = program.as_deref().unwrap_or("a user program");
                 let generator = || generator.as_ref().map(|g| format!("generator {g}"));
-                let imported = || imported.as_ref().map(|tool| format!("a user program's trace by {tool}"));
+                let imported = || imported.as_ref().map(|tool| format!("{tool} trace of {program}"));
                 let of = command.or_else(generator).or_else(imported).unwrap_or_else(|| "a guest".into());
                 format!("{of} (recorded in {})", shell_words(&[path]))
             }

@@ -3,7 +3,7 @@
 
 use crate::text::grouped;
 use crate::verdict::{checks, prior_keys};
-use crate::{Comparison, clock};
+use crate::{Comparison, Input, clock};
 use bifold_model::{Profile, Unmeasured};
 
 const COLD: &str = "the region began in a cold VM: this recording has nothing of what the command did before, so memory that \
@@ -16,9 +16,19 @@ pub(crate) fn warnings(c: &Comparison) -> Vec<String> {
     out.extend(failed_replays(c));
     out.extend(c.meta.partial.map(|p| format!("PARTIAL: {}", p.describe())));
     out.extend(c.began_cold().then(|| COLD.into()));
+    out.extend(made_up(c));
     out.extend(clock::warnings(c));
     out.extend(unmeasured(&c.meta.hardware));
     out
+}
+
+/// What of an imported trace is not the program's.
+fn made_up(c: &Comparison) -> Option<String> {
+    let Input::Recording { imported: Some(tool), .. } = &c.meta.input else { return None };
+    Some(format!(
+        "page faults, page tables and frames are made up: a trace of {tool} has the accesses of the program alone, and a simple \
+         operating system does the rest (docs/guide/import.md)"
+    ))
 }
 
 /// Values of a measured profile that its machine did not give: each refused one by its key; values that were not

@@ -8,7 +8,7 @@ use super::baseline::{Against, BaselineArgs};
 use super::guest::GuestArgs;
 use super::placement::PlacementArgs;
 use crate::console::{distinct, named, not_stdout};
-use crate::run::source::{EventSource, Guest, Recording};
+use crate::run::source::{EventSource, Guest, Recording, what_else};
 use crate::run::{self, ModelArgs, Notes, Shown};
 use crate::usage::UsageError;
 use anyhow::anyhow;
@@ -206,8 +206,11 @@ fn no_guest(args: &GuestArgs, source: &str) -> Result<(), UsageError> {
 fn open_recording(verb: &str, path: PathBuf) -> anyhow::Result<Box<dyn EventSource>> {
     match Reader::open(&path) {
         Ok(reader) => Ok(Box::new(Recording { reader: Box::new(reader), path })),
-        // Most often, FILE is a command without `--` rather than a damaged recording.
         Err(e @ (FileError::Io { .. } | FileError::NotARecording { .. })) => {
+            if let Some(other) = what_else(&path) {
+                return Err(anyhow!(other));
+            }
+            // Most often, FILE is a command without `--` rather than a damaged recording.
             let e = anyhow::Error::from(e);
             Err(anyhow!("{e:#}\n{}", command_tip(verb, &[path.into()])))
         }

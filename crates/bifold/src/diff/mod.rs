@@ -8,11 +8,11 @@ mod args;
 pub use args::DiffArgs;
 
 use crate::console::{Delivery, create, create_for_data, distinct, named, stop_on_signals};
-use crate::run::source::Recording;
+use crate::run::source::{Recording, what_else};
 use crate::run::{self, Notes, carry_out};
 use crate::status::Status;
 use crate::usage::UsageError;
-use anyhow::Context as _;
+use anyhow::{Context as _, bail};
 use bifold_report::Partial;
 use bifold_report::diff::{Diff, MOST_BYTES, Side};
 use bifold_trace::{CommandExit, file};
@@ -101,6 +101,9 @@ fn open(path: &Path) -> anyhow::Result<Input> {
         if first == file::MAGIC {
             return Ok(Input::Recording(Box::new(file::Reader::open(path)?), path.into()));
         }
+    }
+    if let Some(other) = bifold_import::kind_of(path).and_then(|_| what_else(path)) {
+        bail!(other);
     }
     let bytes = bifold_trace::bounded::read(path, MOST_BYTES).with_context(cannot)?;
     Ok(Input::Result(Box::new(Side::from_json(&path.to_string_lossy(), &bytes)?)))

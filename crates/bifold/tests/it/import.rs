@@ -109,15 +109,19 @@ fn a_real_trace_of_valgrinds_does_too() {
     let imported = bifold_in(dir.path(), "import true.lackey -o true.bifold");
     assert_eq!((imported.status, imported.stdout.as_str()), (0, ""), "{}", imported.stderr);
     assert!(
-        imported.stderr.contains(" instructions of a trace of Valgrind's lackey; "),
+        imported.stderr.contains(" instructions of true, by a trace of Valgrind's lackey; ")
+            && imported.stderr.contains("page faults, page tables and frames are made up"),
         "{}",
         imported.stderr
     );
+    let wrong = bifold_in(dir.path(), "compare true.lackey");
+    assert!(wrong.stderr.contains("`bifold import true.lackey -o true.bifold`"), "{}", wrong.stderr);
     let trace = fs::read_to_string(dir.path().join("true.lackey")).unwrap();
     assert_eq!(misses(dir.path(), "true.bifold"), Tlbs::of(&trace));
     let table = bifold_in(dir.path(), "compare -q true.bifold").quietly();
     assert!(
-        table.starts_with("ran      a user program's trace by lackey (recorded in true.bifold)\n"),
+        table.starts_with("ran      lackey trace of true (recorded in true.bifold)\n")
+            && table.contains("WARNING  page faults, page tables and frames are made up"),
         "{table}"
     );
     assert!(table.contains("\nshadow-4k "), "{table}");

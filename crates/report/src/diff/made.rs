@@ -119,7 +119,10 @@ pub(crate) fn program(input: &crate::Input, guest: Option<&Guest>) -> String {
     match (guest, generator, input) {
         (Some(g), ..) => crate::shell_words(&g.command),
         (None, Some(name), _) => format!("generator {name}"),
-        // A trace does not say of which program it is: the recording's name has to.
+        (None, None, crate::Input::Recording { imported: Some(tool), program: Some(program), .. }) => {
+            format!("{tool} trace of {program}")
+        }
+        // Older recordings do not say of which program they are: the recording's name has to.
         (None, None, crate::Input::Recording { path, imported: Some(tool), .. }) => {
             let name = Path::new(path).file_name().unwrap_or(path.as_ref());
             format!("{tool} trace in {}", name.to_string_lossy())
@@ -175,7 +178,14 @@ mod tests {
     fn traces_of_two_programs_have_two_names() {
         let of = |path: &str| {
             let (path, imported) = (path.to_owned(), Some("lackey".to_owned()));
-            program(&crate::Input::Recording { path, generator: None, imported }, None)
+            let input = |name| crate::Input::Recording {
+                path: path.clone(),
+                generator: None,
+                imported: imported.clone(),
+                program: name,
+            };
+            assert_eq!(program(&input(Some("ls -l".into())), None), "lackey trace of ls -l");
+            program(&input(None), None)
         };
         assert_eq!(of("traces/ls.bifold"), "lackey trace in ls.bifold");
         assert_ne!(of("ls.bifold"), of("sort.bifold"));

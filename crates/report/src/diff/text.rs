@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! Tables and sentences of a diff, for terminals (at most 100 columns) and for the page.
 
-use super::{Change, Diff, Kind, Side, made};
+use super::{Change, Diff, Kind, Made, Side, made};
 use crate::PageTable;
 use crate::text::{TimeUnit, fine_decimals, fixed, grouped, less_or_more, signed, wrapped_to};
 use crate::text_table::table;
@@ -78,11 +78,25 @@ pub(super) fn notes(d: &Diff) -> Vec<String> {
                 .into(),
         );
     }
+    if other_events(d) {
+        out.push(
+            "the same command gave other events: its files differ, or its environment, which lies on its stack. Shells set `_` and \
+             OLDPWD, whose lengths move counts a little: `-- env -i CMD` leaves them out"
+                .into(),
+        );
+    }
     let more = d.exits().len().saturating_sub(MOST_EXITS);
     if more > 0 {
         out.push(format!("{more} further counts of exits changed by less; --format json has all"));
     }
     out
+}
+
+/// Both sides are of one command in equal guests that repeat to the bit, and their events differ.
+fn other_events(d: &Diff) -> bool {
+    let (a, b) = (&d.a.made, &d.b.made);
+    let exact = |made: &Made| made.guest.as_ref().and_then(|g| g.timing.as_deref()) == Some("exact");
+    exact(a) && exact(b) && a.input_hash != b.input_hash && made::differences(a, b).is_empty()
 }
 
 fn spread(d: &Diff) -> bool {

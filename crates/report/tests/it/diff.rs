@@ -52,6 +52,22 @@ fn table_of_two_results() {
 }
 
 #[test]
+fn one_command_with_other_events_has_a_note_on_its_environment() {
+    let words = |a: &Comparison, b: &Comparison| {
+        let table = diff(&result(a), &result(b)).render(Format::Table).unwrap();
+        table.split_whitespace().collect::<Vec<_>>().join(" ")
+    };
+    let note = "the same command gave other events: its files differ, or its environment";
+    let (a, mut b) = (comparison(), comparison());
+    assert!(!words(&a, &b).contains(note));
+    b.outcome.input_hash = "0".repeat(16);
+    assert!(words(&a, &b).contains(note) && words(&a, &b).contains("`_` and OLDPWD"));
+    // Another command has other events in any case.
+    b.meta.guest.as_mut().unwrap().command.push("more".into());
+    assert!(!words(&a, &b).contains(note));
+}
+
+#[test]
 fn table_of_two_results_of_several_runs() {
     let d = diff(&runs(&comparison(), &[0, 1, 2, 1]), &runs(&changed(), &[2, 0, 1]));
     let table = d.render(Format::Table).unwrap();

@@ -102,8 +102,12 @@ fn comparisons() -> Vec<Comparison> {
     generated.meta.exit = Some(CommandExit::TimedOut);
     generated.meta.partial = Some(Partial::TimedOut);
     let mut recorded = comparison();
-    recorded.meta.input =
-        Input::Recording { path: "x".into(), generator: None, imported: Some("lackey".into()) };
+    recorded.meta.input = Input::Recording {
+        path: "x".into(),
+        generator: None,
+        imported: Some("lackey".into()),
+        program: Some("ls".into()),
+    };
     // A measured profile, which has what no other has.
     recorded.meta.hardware = bifold_model::Profile::load("epyc-zen5-guest", &[]).unwrap();
     recorded.meta.hardware.kvm = bifold_model::KvmVersion::Linux6_12;

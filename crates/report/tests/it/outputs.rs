@@ -353,7 +353,8 @@ fn json_is_as_the_schema_says() {
     generated.meta.capture_checks = None;
     generated.meta.clock = None;
     let mut recorded = comparison();
-    recorded.meta.input = Input::Recording { path: "a b.bifold".into(), generator: None, imported: None };
+    recorded.meta.input =
+        Input::Recording { path: "a b.bifold".into(), generator: None, imported: None, program: None };
     let mut with_policies = comparison();
     with_policies.policies = Some(policies());
     let mut without = comparison();

@@ -85,6 +85,9 @@ pub struct Source {
     /// The tool whose trace was imported; `None` for a guest.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub imported: Option<String>,
+    /// The program whose trace was imported, as the trace or its file names it.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub program: Option<String>,
     /// The command that ran in the guest.
     pub command: Vec<String>,
     /// `exact` or `fast`.

@@ -7,7 +7,8 @@ use crate::usage::UsageError;
 use bifold_report::{Input, Partial};
 use bifold_trace::CommandExit;
 use bifold_trace::file::{Header, Reader};
-use std::path::PathBuf;
+use std::io::Read as _;
+use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
 
 /// A recording that was opened.
@@ -16,6 +17,32 @@ pub struct Recording {
     pub reader: Box<Reader>,
     /// The recording's path, as given.
     pub path: PathBuf,
+}
+
+/// What a file is that is no recording, and the verb that reads it; none if it is not known.
+pub fn what_else(path: &Path) -> Option<String> {
+    const FIRST: u64 = 4096;
+    let shown = path.display();
+    if let Some(kind) = bifold_import::kind_of(path) {
+        let made = path.with_extension("bifold");
+        return Some(format!(
+            "{shown} is a trace of {}: `bifold import {shown} -o {}` makes a recording of it",
+            kind.tool(),
+            made.display()
+        ));
+    }
+    let mut first = Vec::new();
+    let file = std::fs::File::open(path).ok().filter(|_| path.is_file())?;
+    file.take(FIRST).read_to_end(&mut first).ok()?;
+    let first = String::from_utf8_lossy(&first);
+    let after = first.strip_prefix('{')?.split_once("\"schema\":")?.1.trim_start().strip_prefix('"')?;
+    let reader = match after.split_once('/')?.0 {
+        "bifold.compare" | "bifold.runs" => "a result: `bifold diff` compares two",
+        "bifold.memory-timeline" => "a timeline of memory: `bifold reclaim plan` reads it",
+        "bifold.tune" => "the ranking of `bifold tune`",
+        _ => return None,
+    };
+    Some(format!("{shown} is {reader}"))
 }
 
 impl EventSource for Recording {
@@ -28,6 +55,7 @@ impl EventSource for Recording {
             path: self.path.to_string_lossy().into_owned(),
             generator: self.reader.header().source.generator.clone(),
             imported: self.reader.header().source.imported.clone(),
+            program: self.reader.header().source.program.clone(),
         }
     }
 
@@ -93,5 +121,32 @@ impl EventSource for Recording {
 
     fn shows_what_it_has(&self) -> bool {
         false
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_file_of_another_kind_names_the_verb_that_reads_it() {
+        let dir = tempfile::tempdir().unwrap();
+        let of = |name: &str, text: &str| {
+            let path = dir.path().join(name);
+            std::fs::write(&path, text).unwrap();
+            what_else(&path)
+        };
+        for (name, text, verb) in [
+            ("x.lackey", "I  00401000,3\n S 00600000,8\n", "`bifold import "),
+            ("x.json", "{\n  \"schema\": \"bifold.compare/1\",\n", "`bifold diff`"),
+            ("x.memory", "{\"schema\":\"bifold.memory-timeline/1\",", "`bifold reclaim plan`"),
+        ] {
+            let said = of(name, text).unwrap();
+            assert!(said.contains(verb) && said.contains(name), "{said}");
+        }
+        assert_eq!(of("x", "{\"schema\": \"another/1\"}"), None);
+        assert_eq!(of("y", "text"), None);
+        assert_eq!(what_else(&dir.path().join("missing")), None);
+        assert_eq!(what_else(dir.path()), None);
     }
 }
