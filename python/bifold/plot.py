@@ -63,7 +63,7 @@ def over_time(source: Result | Timeline | Table, column: str = "overhead_percent
     """Lines: a column over time, a line per configuration (``config``) or VM (``name``)."""
     table = source if isinstance(source, Table) else source.intervals()
     by = next((name for name in ("config", "name", "vm") if name in table.columns), None)
-    at = next((name for name in ("seconds", "time") if name in table.columns and (name == "time" or by == "config")), None)
+    at = next((name for name in ("seconds", "time") if name in table.columns and (name == "time" or by == "config" and not {"interval", "track"}.isdisjoint(table.columns))), None)
     if by is None or at is None or column not in table.columns:
         raise BifoldError(f"over_time needs columns of time, of config or VM, and {column}; the table has {', '.join(table.columns)}")
     axes, lines = _axes(axes), dict[Any, list[tuple[Any, Any]]]()

@@ -198,7 +198,7 @@ def test_what_is_no_file_of_bifold_is_refused_with_what_to_do(tmp_path: Path) ->
     for content, why in [
         (b"", "empty"),
         (b"{}", "schema bifold.compare/2; bifold compare --format json writes one"),
-        (b'{"schema": "bifold.compare/2"}', "use a package of that Bifold's version"),
+        (b'{"schema": "bifold.compare/3"}', "use a package of that Bifold's version"),
         (b'{"schema": "bifold.compare/2"}', "`outcome` is missing"),
         (b"[1, 2", "no JSON"),
         (b"\xff\xfe", "no UTF-8"),

@@ -112,7 +112,9 @@ fn every_cost_of_a_guest_is_attributed_and_a_recording_of_it_says_the_same() {
     let child = dir.path().join("child");
     std::os::unix::fs::symlink(&path, &child).unwrap();
 
-    let mut c = command("record -q --where --folded a.folded -o a.bifold --format json -m 256 --".split(' '));
+    let mut c = command(
+        "record -q --vm started --where --folded a.folded -o a.bifold --format json -m 256 --".split(' '),
+    );
     c.arg(&path).arg(&child).current_dir(dir.path());
     let live = ran(c);
     assert_eq!((live.status, &*live.stderr), (0, ""));
@@ -160,7 +162,8 @@ fn every_cost_of_a_guest_is_attributed_and_a_recording_of_it_says_the_same() {
     assert!(misses > 2000, "{misses}");
 
     let again =
-        bifold_in(dir.path(), "compare -q --where --folded b.folded --format json a.bifold").quietly();
+        bifold_in(dir.path(), "compare -q --vm started --where --folded b.folded --format json a.bifold")
+            .quietly();
     let again: Value = serde_json::from_str(&again).unwrap();
     for same in ["outcome", "where"] {
         assert_eq!(v[same], again[same], "{same}");
@@ -182,7 +185,7 @@ fn every_cost_of_a_guest_is_attributed_and_a_recording_of_it_says_the_same() {
     assert!(refused.stderr.contains("record with `bifold record --where=stacks`"), "{}", refused.stderr);
 
     // Without --where the same recording has the same figures, and says nothing of places.
-    let plain = bifold_in(dir.path(), "compare -q --format json a.bifold").quietly();
+    let plain = bifold_in(dir.path(), "compare -q --vm started --format json a.bifold").quietly();
     let plain: Value = serde_json::from_str(&plain).unwrap();
     assert_eq!(plain["outcome"], v["outcome"]);
     assert_eq!(plain["where"], Value::Null);
@@ -202,7 +205,7 @@ fn a_sampled_run_charges_places_as_a_whole_run_does() {
         return;
     }
     let (dir, path) = toucher();
-    let mut c = command("compare -q --where --sample=10k:1M --format json -m 256 --".split(' '));
+    let mut c = command("compare -q --vm started --where --sample=10k:1M --format json -m 256 --".split(' '));
     c.arg(&path).arg(&path).current_dir(dir.path());
     let v: Value = serde_json::from_str(&ran(c).quietly()).unwrap();
     let s = &v["outcome"]["sampling"];

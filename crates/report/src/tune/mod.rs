@@ -428,7 +428,8 @@ impl Tuning {
     }
 
     /// The rankings of one run: one among the modes and page sizes of products, and one among guests within guests. The first
-    /// configuration of each is that of now. None for a choice of which one configuration alone was modelled.
+    /// configuration of each in nested paging, or else the first, is that of now. None for a choice of which one configuration alone
+    /// was modelled.
     pub fn of_run(c: &Comparison) -> Vec<Tuning> {
         let o = &c.outcome;
         let guest = c.meta.guest.as_ref();
@@ -440,7 +441,9 @@ impl Tuning {
         let ranking = |choice: Choice| {
             let chosen = o.configs.iter().filter(|r| Choice::of(&r.config.name()) == Some(choice));
             let costs: Vec<Cost> = chosen.map(|r| Cost::local(c, r)).collect();
-            let now = costs.first().filter(|_| costs.len() > 1)?.config.clone();
+            // KVM's own default at both levels, where that was modelled.
+            let nested = costs.iter().find(|c| c.config.starts_with("nested"));
+            let now = nested.or(costs.first()).filter(|_| costs.len() > 1)?.config.clone();
             let tried = Tried { setting: setting.clone(), seconds: 0.0, costs, touched_bytes: 0 };
             Tuning::new(vec![tried], &Now { config: &now, placement: None }, o.frequency_hz, Vec::new())
         };
