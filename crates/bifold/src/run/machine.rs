@@ -4,7 +4,7 @@
 //! host's kernel.
 
 use anyhow::{Context as _, bail};
-use bifold_model::{Chosen, ChosenBy, CpuId, KvmBy, KvmVersion, Profile, ProfileError};
+use bifold_model::{Chosen, ChosenBy, CpuId, KvmBy, KvmVersion, Profile, ProfileError, Unmeasured};
 use std::io::Write as _;
 use std::path::{Path, PathBuf};
 
@@ -71,12 +71,22 @@ impl Machine {
     /// Keeps a measured profile for later runs on this machine, and returns its file.
     ///
     /// # Errors
-    /// If the environment names no folder, the profile is not of this machine, or the file cannot be written.
+    /// If the environment names no folder, the profile is not of this machine, a kept one has more measured
+    /// values, or the file cannot be written.
     pub fn keep(&self, text: &str) -> anyhow::Result<PathBuf> {
         let cpu = self.cpu.as_ref().context("/proc/cpuinfo names no processor")?;
         let file = self.kept_file(cpu).context("neither XDG_CONFIG_HOME nor HOME is set")?;
-        if !is_of(&Profile::parse(text, "measured", &[])?, cpu) {
+        let new = Profile::parse(text, "measured", &[])?;
+        if !is_of(&new, cpu) {
             bail!("CPUID and /proc/cpuinfo name different processors");
+        }
+        let missing = |p: &Profile| p.unmeasured(Unmeasured::NotReached).len();
+        if Profile::load(&file.to_string_lossy(), &[]).is_ok_and(|old| missing(&old) < missing(&new)) {
+            bail!(
+                "{} stays, as it has values that this measurement did not reach: measure again with a longer \
+                 --limit",
+                file.display()
+            );
         }
         let write = || -> std::io::Result<()> {
             let folder = file.parent().unwrap_or(Path::new("."));
@@ -212,6 +222,12 @@ mod tests {
         let file = own.keep(&text).unwrap();
         assert_eq!(std::fs::read_to_string(&file).unwrap(), text);
         assert_eq!(chosen(&own), ("measured".into(), ChosenBy::Measured, Quality::Measured));
+        // One that --limit ended does not replace a whole one.
+        let mut part = Profile::parse(&text, "measured", &[]).unwrap();
+        part.memory.as_mut().unwrap().prior = Some("cycles: not reached: as sapphire-rapids's".into());
+        assert!(own.keep(&part.to_toml()).unwrap_err().to_string().contains("did not reach"));
+        assert_eq!(std::fs::read_to_string(&file).unwrap(), text);
+        own.keep(&text).unwrap();
         let p = own.profile(&["memory.cycles=500".into()]).unwrap();
         assert_eq!((p.memory.unwrap().cycles, p.kvm.name()), (500, "linux-6.1"));
         for other in [
