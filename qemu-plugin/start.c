@@ -65,6 +65,8 @@ void start_ends(void)
     starting = false;
     flush_insns();
     emit1(BF_KIND_MARKER, BF_MARKER_PROGRAM);
+    /* The marker ends a chunk, where the consumer finds it. */
+    ring_publish();
     region_program();
 }
 

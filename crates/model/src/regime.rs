@@ -41,6 +41,8 @@ pub struct Regime {
     clean: Vec<Option<u64>>,
     /// Tables of another mode, kept while the VM is in this one.
     kept: Option<Tables>,
+    /// [`PagingMode::first_used`] of tables that switches have dropped.
+    dropped_used: [u64; 3],
     /// The state of the VM at the start.
     vm: VmState,
     before: Before,
@@ -76,6 +78,7 @@ impl Regime {
             loaded: vec![None; setup.vcpus],
             clean: vec![None; setup.vcpus],
             kept: None,
+            dropped_used: [0; 3],
             vm: setup.vm,
             before: Before::default(),
         }
@@ -197,11 +200,20 @@ impl Regime {
             PageSize::Size4K => (outer, 0),
             _ => (0, outer),
         };
-        let used = each_mode!(&self.tables, t => t.first_used());
-        // Tables that a switch dropped are counted no more.
-        let used = |size: usize| used[size].saturating_sub(self.before.first_used[size]);
+        let now = self.first_used();
+        let used = |size: usize| now[size] - self.before.first_used[size];
         counts.frames_first_used = used(0);
         counts.huge_frames_first_used = used(1) + 512 * used(2);
+    }
+
+    /// [`PagingMode::first_used`] of all tables that the VM has had.
+    fn first_used(&self) -> [u64; 3] {
+        let mut used = self.dropped_used;
+        for tables in std::iter::once(&self.tables).chain(&self.kept) {
+            let of = each_mode!(tables, t => t.first_used());
+            used.iter_mut().zip(of).for_each(|(used, n)| *used += n);
+        }
+        used
     }
 
     /// Pages that an outer host that has just started has backed since the counts were 0. The guest's hypervisor, which has
@@ -226,7 +238,7 @@ impl Regime {
             frames: self.before.frames + self.counts.now.frames_backed,
             huge_frames: self.before.huge_frames + self.counts.now.huge_frames_backed,
             tables: each_mode!(&self.tables, t => t.most_tables()),
-            first_used: each_mode!(&self.tables, t => t.first_used()),
+            first_used: self.first_used(),
         };
         let mut log = self.counts.log.take();
         log.iter_mut().for_each(|log| log.restart());
@@ -404,6 +416,8 @@ impl Regime {
             self.kept = Some(left);
         } else {
             self.counts.now.shadow_pages_zapped += each_mode!(&left, t => t.tables());
+            let used = each_mode!(&left, t => t.first_used());
+            self.dropped_used.iter_mut().zip(used).for_each(|(dropped, n)| *dropped += n);
         }
         self.clean.fill(None);
         self.host.note_unmapped(self.kept.is_some());

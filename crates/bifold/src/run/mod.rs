@@ -314,6 +314,9 @@ pub fn carry_out(plan: &mut Plan, part: &str, stop: &AtomicBool) -> anyhow::Resu
         return Err(e);
     }
     let later = bifold_trace::region_begins_later(header.source.region.as_deref());
+    if unbegun && ending.exit == Some(CommandExit::Interrupted) {
+        return Err(GuestError::InterruptedEarly.into());
+    }
     if unbegun {
         anyhow::bail!("nothing was recorded: the command was stopped before its program began");
     }

@@ -98,7 +98,8 @@ fn ctrl_c_ends_the_guest_and_shows_what_is_there() {
     c.args(["/bin/sh", "-c", "while :; do :; done"]);
     c.current_dir(dir.path()).stdout(Stdio::piped()).stderr(Stdio::piped());
     let child = c.spawn().unwrap();
-    wait_for_events(dir.path());
+    // The guest's own start has some hundred thousand bytes.
+    wait_for_events(dir.path(), 1_000_000);
     interrupt(&child);
     let out = child.wait_with_output().unwrap();
     let (stdout, stderr) = (String::from_utf8_lossy(&out.stdout), String::from_utf8_lossy(&out.stderr));

@@ -130,7 +130,9 @@ fn a_real_trace_of_valgrinds_does_too() {
 #[test]
 fn standard_input_is_a_trace_too() {
     let dir = tempfile::tempdir().unwrap();
-    fs::write(dir.path().join("t"), "I  00401000,3\n S 00600000,8\n").unwrap();
+    // Without the command, the file's name would be that of the program.
+    let trace = "==1== Command: ls\n==1== \nI  00401000,3\n S 00600000,8\n";
+    fs::write(dir.path().join("t"), trace).unwrap();
     let mut import = command(["import", "-q", "-", "-o", "piped.bifold"]);
     import.current_dir(dir.path()).stdin(Stdio::from(fs::File::open(dir.path().join("t")).unwrap()));
     ran(import).quietly();

@@ -15,12 +15,12 @@ pub fn interrupt(child: &Child) {
     kill_process(Pid::from_child(child), Signal::INT).unwrap();
 }
 
-/// Until a recording in this directory has got its first blocks, or half a minute.
-pub fn wait_for_events(dir: &Path) {
+/// Until a recording in this directory has got so many bytes, or half a minute.
+pub fn wait_for_events(dir: &Path, bytes: u64) {
     for _ in 0..600 {
         std::thread::sleep(Duration::from_millis(50));
         let sizes = std::fs::read_dir(dir).unwrap().filter_map(|e| Some(e.ok()?.metadata().ok()?.len()));
-        if sizes.max() > Some(100_000) {
+        if sizes.max() > Some(bytes) {
             return;
         }
     }
@@ -32,7 +32,7 @@ fn ctrl_c_shows_and_saves_what_is_there_and_marks_it_partial() {
     let mut c = command(["record", "--generate", ENDLESS, "-o", "part.bifold", "--report", "r.html"]);
     c.current_dir(dir.path()).stdout(Stdio::piped()).stderr(Stdio::piped());
     let child = c.spawn().unwrap();
-    wait_for_events(dir.path());
+    wait_for_events(dir.path(), 100_000);
     interrupt(&child);
     let out = child.wait_with_output().unwrap();
     assert_eq!(out.status.code(), Some(130));

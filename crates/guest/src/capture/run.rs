@@ -30,6 +30,8 @@ pub(super) const BOOT_SECONDS: f64 = 300.0;
 const KVM_BOOT_SECONDS: f64 = 900.0;
 /// Time that the guest may take to end the command on request.
 const GRACE: Duration = Duration::from_secs(5);
+/// Time of the host that the guest's own start may take, before the command's time limit counts in any case.
+const START: Duration = Duration::from_secs(60);
 /// Number of log lines in a message.
 const LOG_LINES: usize = 12;
 /// Words of [`Event::Ticks`].
@@ -148,6 +150,8 @@ pub(crate) fn capture(
         begun,
         boot: Boot::new(if matches!(kind, RunKind::Kvm(_)) { KVM_BOOT_SECONDS } else { BOOT_SECONDS }),
         started: None,
+        says_begin: kind == RunKind::Recorded && spec.record == Record::Command,
+        program: None,
         ended: None,
         ending: None,
         asked: None,
@@ -230,6 +234,10 @@ struct Session<'a> {
     /// The limit of the boot.
     boot: Boot,
     started: Option<Instant>,
+    /// The stream says where the command's own program begins.
+    says_begin: bool,
+    /// When the program began.
+    program: Option<Instant>,
     ended: Option<Instant>,
     /// Why the command was asked to end (`asked` is when).
     ending: Option<CommandExit>,
@@ -302,6 +310,9 @@ impl Session<'_> {
     ) -> Result<(), GuestError> {
         if let Some(chunk) = self.guest.ring.chunk() {
             self.words += chunk.len() as u64;
+            if chunk.last() == Some(&head(MARKER, marker::PROGRAM)) {
+                self.program = Some(Instant::now());
+            }
             // The plugin ends its stream with Ticks, Stats and the stop marker.
             let at = chunk.len().wrapping_sub(STATS_WORDS + 2);
             if chunk.get(at).is_some_and(|w| w >> KIND_SHIFT == STATS) {
@@ -358,13 +369,14 @@ impl Session<'_> {
         if self.asked.is_some() || self.init.done {
             return Ok(());
         }
+        let limited = if self.says_begin { self.program.unwrap_or(started + START) } else { started };
         let ending = if self.region_ended {
             CommandExit::AfterRegion
         } else if self.spec.enough.as_ref().is_some_and(|e| e.load(Ordering::Relaxed)) {
             CommandExit::AccurateEnough
         } else if stop.load(Ordering::Relaxed) {
             CommandExit::Interrupted
-        } else if self.spec.timeout.is_some_and(|t| started.elapsed() >= t + self.looking) && !self.init.ended
+        } else if self.spec.timeout.is_some_and(|t| limited.elapsed() >= t + self.looking) && !self.init.ended
         {
             CommandExit::TimedOut
         } else {
