@@ -4,5 +4,6 @@
 mod files;
 mod made;
 mod replays;
+mod states;
 mod suite;
 mod third;
