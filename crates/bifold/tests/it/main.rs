@@ -44,6 +44,7 @@ mod runs;
 mod share;
 mod share_core;
 mod share_run;
+mod states;
 mod stopping;
 mod streams;
 mod sweep;

@@ -151,7 +151,7 @@ pub(crate) fn capture(
         boot: Boot::new(if matches!(kind, RunKind::Kvm(_)) { KVM_BOOT_SECONDS } else { BOOT_SECONDS }),
         started: None,
         says_begin: kind == RunKind::Recorded && spec.record == Record::Command,
-        program: None,
+        program_began: None,
         ended: None,
         ending: None,
         asked: None,
@@ -237,7 +237,7 @@ struct Session<'a> {
     /// The stream says where the command's own program begins.
     says_begin: bool,
     /// When the program began.
-    program: Option<Instant>,
+    program_began: Option<Instant>,
     ended: Option<Instant>,
     /// Why the command was asked to end (`asked` is when).
     ending: Option<CommandExit>,
@@ -311,7 +311,7 @@ impl Session<'_> {
         if let Some(chunk) = self.guest.ring.chunk() {
             self.words += chunk.len() as u64;
             if chunk.last() == Some(&head(MARKER, marker::PROGRAM)) {
-                self.program = Some(Instant::now());
+                self.program_began = Some(Instant::now());
             }
             // The plugin ends its stream with Ticks, Stats and the stop marker.
             let at = chunk.len().wrapping_sub(STATS_WORDS + 2);
@@ -369,7 +369,7 @@ impl Session<'_> {
         if self.asked.is_some() || self.init.done {
             return Ok(());
         }
-        let limited = if self.says_begin { self.program.unwrap_or(started + START) } else { started };
+        let limited = if self.says_begin { self.program_began.unwrap_or(started + START) } else { started };
         let ending = if self.region_ended {
             CommandExit::AfterRegion
         } else if self.spec.enough.as_ref().is_some_and(|e| e.load(Ordering::Relaxed)) {
