@@ -43,7 +43,7 @@ impl VmState {
     }
 
     /// Whether the host has pages of this size for memory in this state. A private mapping of a file has pages of 4 KB: Firecracker
-    /// restores memory in huge pages by userfaultfd alone (`docs/hugepages.md` of Firecracker 1.7).
+    /// restores memory in huge pages by userfaultfd alone (its documentation of huge pages, version 1.7).
     pub fn has_pages(self, size: PageSize) -> bool {
         self != VmState::Restored || size == PageSize::Size4K
     }

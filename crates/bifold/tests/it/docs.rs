@@ -37,7 +37,7 @@ fn holds_for(document: &str, options: &str, tables: usize) {
         let (its_heads, its_labels) = form(&table);
         assert_eq!(its_heads, heads, "{document}: regenerate it (tools/programs, make demo)");
         // A guest adds lines of its own.
-        let of_a_guest = ["guest", "clock", "WARNING"].map(String::from);
+        let of_a_guest = ["guest", "start", "clock", "WARNING"].map(String::from);
         let missing: Vec<_> = labels.difference(&its_labels).collect();
         let unknown: Vec<_> = its_labels.difference(&labels).filter(|l| !of_a_guest.contains(l)).collect();
         assert!(missing.is_empty() && unknown.is_empty(), "{document}: {missing:?} {unknown:?}\n{table}");
@@ -45,8 +45,13 @@ fn holds_for(document: &str, options: &str, tables: usize) {
 }
 
 #[test]
-fn programs_are_shown_in_todays_form() {
-    holds_for("docs/results/programs.md", " --show exits,checks", 5);
+fn programs_are_shown_in_todays_form_or_say_that_they_are_older() {
+    let page = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs/results/programs.md");
+    let text = std::fs::read_to_string(page).unwrap();
+    // Pages of results take hours. One that is older than the table's form says of which revision it is.
+    if !text.contains("\nThese tables are of revision ") {
+        holds_for("docs/results/programs.md", " --show exits,checks", 5);
+    }
 }
 
 #[test]

@@ -102,7 +102,7 @@ fn a_region_is_what_lies_between_its_ends() {
     let dir = tempfile::tempdir().unwrap();
     compiled(dir.path());
     let marked =
-        json(&guest(dir.path(), "record -o m.bifold --format json --from-marker --regions 1", "./p"));
+        json(&guest(dir.path(), "record -o m.bifold --vm started --format json --from-marker --regions 1", "./p"));
     // One call of `work`, its faults and some timer interrupts: no 21 calls.
     assert!((4_000_000..40_000_000).contains(&instructions(&marked)), "{}", instructions(&marked));
     assert_eq!(marked["exit"]["kind"], "after_region");
@@ -113,7 +113,7 @@ fn a_region_is_what_lies_between_its_ends() {
     assert!((1..800).contains(&touched), "{touched}");
     assert_eq!(marked["checks"]["failed"], 0);
     assert!(marked["checks"]["made"].as_u64().unwrap() > 0);
-    let again = json(&bifold_in(dir.path(), "compare -q m.bifold --format json"));
+    let again = json(&bifold_in(dir.path(), "compare -q --vm started m.bifold --format json"));
     for same in ["outcome", "exit", "checks", "guest"] {
         assert_eq!(marked[same], again[same], "{same}");
     }
