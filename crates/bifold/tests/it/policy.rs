@@ -76,36 +76,6 @@ fn a_capture_with_a_check_is_checked_on_its_own_time_scale() {
 }
 
 #[test]
-fn a_replay_is_as_near_in_every_state_of_the_vm() {
-    let dir = tempfile::tempdir().unwrap();
-    let costs = "--set exit.file_frame.cycles=4000 --set exit.uffd_frame.cycles=20000 --set exit.uffd_huge.cycles=400000";
-    for state in ["long-lived", "started", "restored", "restored-uffd"] {
-        let ran = bifold_in(
-            dir.path(),
-            &format!(
-                "compare --vm {state} {costs} --configs nested-4k,shadow-4k --generate fork-storm:300 -i 0.001 --time-scale 1000 \
-                 --check toggle,toggle+shadow,toggle+dropped,always-nested+shadow+dropped,always-shadow --format json --timeline \
-                 {state}.timeline"
-            ),
-        );
-        assert_eq!(ran.status, 0, "{state}: {}", ran.stderr);
-        let v: serde_json::Value = serde_json::from_str(&ran.stdout).unwrap();
-        assert_eq!(v["outcome"]["vm"], state);
-        let again = bifold_in(
-            dir.path(),
-            &format!("policy compare {state}.timeline --policy dsp --check --format json"),
-        );
-        let v: serde_json::Value = serde_json::from_str(&again.quietly()).unwrap();
-        assert_eq!(v["vm"], state);
-        let checks = v["checks"].as_array().unwrap();
-        assert_eq!(checks.len(), 5);
-        for check in checks {
-            assert!(check["passed"] == true && check["switches"].as_u64() > Some(0), "{state}: {check}");
-        }
-    }
-}
-
-#[test]
 fn every_form_has_the_same_policies() {
     let dir = directory();
     let json = bifold_in(dir.path(), "policy compare storm.timeline --format json").quietly();
