@@ -280,7 +280,8 @@ impl ModelArgs {
             None => Ok(configs),
             Some((key, _)) => {
                 let problem = format!(
-                    "needs the cost of a snapshot's page, and profile {} has no exit.{key}: give --set exit.{key}.cycles=N",
+                    "needs the cost of a snapshot's page, and profile {} has no exit.{key}: give --set exit.{key}.cycles=N \
+                     and --set exit.{key}.prior=WHENCE",
                     profile.name
                 );
                 Err(UsageError::conflict(vm, problem))

@@ -101,8 +101,11 @@ fn a_region_is_what_lies_between_its_ends() {
     }
     let dir = tempfile::tempdir().unwrap();
     compiled(dir.path());
-    let marked =
-        json(&guest(dir.path(), "record -o m.bifold --vm started --format json --from-marker --regions 1", "./p"));
+    let marked = json(&guest(
+        dir.path(),
+        "record -o m.bifold --vm started --format json --from-marker --regions 1",
+        "./p",
+    ));
     // One call of `work`, its faults and some timer interrupts: no 21 calls.
     assert!((4_000_000..40_000_000).contains(&instructions(&marked)), "{}", instructions(&marked));
     assert_eq!(marked["exit"]["kind"], "after_region");

@@ -5,7 +5,8 @@ use crate::command::{bifold, bifold_in};
 use serde_json::Value;
 
 fn json(args: &str) -> Value {
-    let text = bifold(&format!("compare -q --generate fork-storm:6 --caches off --format json {args}")).quietly();
+    let text =
+        bifold(&format!("compare -q --generate fork-storm:6 --caches off --format json {args}")).quietly();
     serde_json::from_str(&text).unwrap()
 }
 
@@ -53,7 +54,8 @@ fn a_profile_without_the_cost_of_a_snapshots_page_is_refused_by_name() {
         bifold_in(dir.path(), "compare --generate t:1k --profile old.toml --vm restored-uffd").refused();
     assert!(refused.starts_with("status 2\n"), "{refused}");
     assert!(refused.contains("--vm restored-uffd") && refused.contains("no exit.uffd_frame"), "{refused}");
-    let set = "--set exit.uffd_frame.cycles=30000 --set exit.uffd_huge.cycles=300000";
+    let set = "--set exit.uffd_frame.cycles=30000 --set exit.uffd_frame.prior=mine \
+               --set exit.uffd_huge.cycles=300000 --set exit.uffd_huge.prior=mine";
     let args = format!("compare -q --generate t:1k --profile old.toml --vm restored-uffd {set}");
     bifold_in(dir.path(), &args).quietly();
 }
@@ -73,8 +75,6 @@ fn guests_within_guests_have_pages_of_both_levels() {
         .iter()
         .map(|c| format!("{} {} {}", c["mode"], c["host_page"], c["outer_page"]).replace('"', ""))
         .collect();
-    let of = |mode: &str| {
-        ["4K null", "4K 2M", "2M 4K", "2M null"].map(|p| format!("{mode} {p}"))
-    };
+    let of = |mode: &str| ["4K null", "4K 2M", "2M 4K", "2M null"].map(|p| format!("{mode} {p}"));
     assert_eq!(names, [of("nested-on-nested"), of("pvm")].concat());
 }
