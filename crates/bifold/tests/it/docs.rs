@@ -6,14 +6,19 @@ use crate::command::bifold;
 use std::collections::BTreeSet;
 use std::path::Path;
 
+/// A head's words, without the blanks that depend on the figures below. Times have the unit that suits them.
+fn words(line: &str) -> String {
+    line.split_whitespace()
+        .map(|word| if ["ms", "us"].contains(&word) { "s" } else { word })
+        .collect::<Vec<_>>()
+        .join(" ")
+}
+
 /// The two lines of column heads, and the labels of the lines that have one.
 fn form(table: &str) -> (Vec<String>, BTreeSet<String>) {
     let lines: Vec<&str> = table.lines().collect();
     let at = lines.iter().position(|l| l.starts_with("config ")).expect("a table of configurations");
-    // Times have the unit that suits them.
-    let unit = |word| if ["ms", "us"].contains(&word) { "s" } else { word };
-    let of = |line: &&str| line.split_whitespace().map(unit).collect::<Vec<_>>().join(" ");
-    let heads = lines[at - 1..=at].iter().map(of).collect();
+    let heads = lines[at - 1..=at].iter().map(|line| words(line)).collect();
     let labelled = |l: &&&str| l.len() > 9 && l.as_bytes()[8] == b' ' && l.as_bytes()[9] != b' ';
     let label = |l: &&str| l[..8].trim().to_owned();
     let labels = lines[..at].iter().chain(lines.iter().rev().take_while(|l| !l.is_empty()));
