@@ -217,7 +217,7 @@ pub(super) fn verdict(d: &Diff) -> String {
         None => "",
     };
     let mut out = match percent(most) {
-        p if p == 0.0 => "B takes the same time as A in every configuration.".to_string(),
+        0.0 => "B takes the same time as A in every configuration.".to_string(),
         p => format!(
             "B takes {} than A in {}: {} in place of {}{beyond}.",
             less_or_more(p),
