@@ -10,7 +10,7 @@ use bifold_model::{Config, Model, Options, Outcome, Paging, Profile, VmState};
 use proptest::prelude::*;
 
 /// Built-in profiles.
-pub const PROFILES: usize = 14;
+pub const PROFILES: usize = 19;
 
 #[test]
 fn every_built_in_profile_is_drawn() {
