@@ -326,7 +326,9 @@ impl Charges {
                 Seen { misses: s.tlb_misses(), walk, hidden, exits: exits(s), fills: s.outer_fills, ..*seen };
             if all || (now.exits, now.fills) != (seen.exits, seen.fills) {
                 let outer_exits = regime.outer_exits(s, &self.profile);
-                now.vmm = self.profile.exit.cycles(&Sample { outer_exits, ..*s });
+                let mut counts = Sample { outer_exits, ..*s };
+                regime.add_derived(&mut counts);
+                now.vmm = self.profile.exit.cycles(&counts);
                 if let Some(tally) = &regime.counts.tally {
                     now.user_exits = exits(&tally.user);
                     now.user_vmm = self.profile.exit.cycles(&tally.user);
