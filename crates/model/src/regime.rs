@@ -478,7 +478,10 @@ impl Regime {
         let Regime { tables, host, counts, loaded, .. } = self;
         loaded[vcpu] = Some(value);
         if first {
+            // The tables that a vCPU begins with are from before the stream.
+            let before = each_mode!(&*tables, t => t.most_tables());
             each_mode!(tables, t => t.initial_cr3(vcpu, value, guest));
+            self.before.tables += each_mode!(&*tables, t => t.most_tables()) - before;
         } else {
             each_mode!(tables, t => t.load_cr3(&mut Vm { host, counts }, vcpu, value, guest));
         }

@@ -164,6 +164,18 @@ impl Sample {
         }
     }
 
+    /// The counts without the pages that the host gave, whose work is the host's in every mode.
+    pub fn without_given(self) -> Sample {
+        Sample {
+            frames_backed: 0,
+            huge_frames_backed: 0,
+            frames_from_file: 0,
+            frames_from_uffd: 0,
+            huge_frames_from_uffd: 0,
+            ..self
+        }
+    }
+
     /// The counts of first touches alone: what a long-lived VM, whose memory the host has backed
     /// before, does not pay. Only nested tables of such a VM are full; shadow tables live and die with
     /// processes.

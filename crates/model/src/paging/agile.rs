@@ -199,7 +199,7 @@ impl AgilePaging {
         let result = work(self, vm.host, &mut done);
         vm.counts.now.add(&done);
         self.cr3_exits += done.exits_cr3_write;
-        let own = Sample { frames_backed: 0, huge_frames_backed: 0, exits_cr3_write: 0, ..done };
+        let own = Sample { exits_cr3_write: 0, ..done.without_given() };
         self.spaces[self.vcpus[vcpu].space].exit_cycles += self.costs.cycles(&own);
         self.tell_nested(vm.host);
         self.refresh();

@@ -242,12 +242,12 @@ proptest! {
         // The outer host backs what the inner hypervisor takes for the guest, and at least a page for each table that is in use.
         let (frames, tables) = (t.frames_backed + 512 * t.huge_frames_backed, t.shadow_pages_made);
         let backed = [t.outer_frames_backed, t.outer_huge_frames_backed];
-        // The tables that a vCPU begins with count as none made: up to four of PAE.
-        let most_tables = tables + 4 * cpus as u64;
+        // The tables that a vCPU begins with are not counted, up to four of PAE, but lie in the first outer page.
+        let first = 4 * cpus as u64;
         let (least, most) = match (outer_huge, huge) {
-            (false, _) => (frames + tables - t.shadow_pages_zapped, frames + most_tables),
-            (true, true) => (t.huge_frames_backed, t.huge_frames_backed + most_tables.div_ceil(512)),
-            (true, false) => (frames.div_ceil(512), (frames + most_tables).div_ceil(512)),
+            (false, _) => ((frames + tables).saturating_sub(t.shadow_pages_zapped + first), frames + tables),
+            (true, true) => (t.huge_frames_backed, t.huge_frames_backed + tables.div_ceil(512)),
+            (true, false) => (frames.saturating_sub(512).div_ceil(512), (frames + tables).div_ceil(512)),
         };
         prop_assert!((least..=most).contains(&backed[usize::from(outer_huge)]), "{backed:?}, not {least} to {most}");
         prop_assert_eq!(backed[usize::from(!outer_huge)], 0);

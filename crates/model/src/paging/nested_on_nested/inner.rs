@@ -36,9 +36,9 @@ impl InnerTables {
         (self.root + guest_frames / 256 + 1024).next_multiple_of(1 << 18)
     }
 
-    /// Number of tables, the root among them. None is ever freed.
+    /// Number of tables below the root. None is ever freed.
     pub fn made(&self) -> u64 {
-        self.next - self.root
+        self.next - self.root - 1
     }
 
     pub fn format(&self) -> &'static Format {
