@@ -13,7 +13,7 @@ use crate::run::{self, ModelArgs, Notes, Shown};
 use crate::usage::UsageError;
 use anyhow::anyhow;
 use bifold_attribute::{Metric, View};
-use bifold_model::{ChosenBy, Config, Paging, Profile};
+use bifold_model::{ChosenBy, Config, Paging, Profile, VmState};
 use bifold_policy::replay_check::OnLine;
 use bifold_report::{Baseline, Format, Show, shell_words};
 use bifold_trace::file::{FileError, Reader};
@@ -314,6 +314,9 @@ fn only_whole_runs(args: &PlacementArgs, run: &run::Plan) -> Result<(), UsageErr
         () if run.configs.iter().any(|c| c.mode == Paging::Agile) => {
             "counts references to the guest's tables and to the hypervisor's apart, which one step of an agile walk may be: \
              leave agile paging out of --configs"
+        }
+        () if run.vm == VmState::LongLived && run.source.header().vcpus > 1 => {
+            "follows the vCPU that touched a page first, and in a long-lived VM that was before the run: add --vm started"
         }
         () => return Ok(()),
     };

@@ -15,7 +15,7 @@ use crate::usage::UsageError;
 use anyhow::{Context as _, bail};
 use args::{Knob, PLACEMENTS};
 use bifold_guest::{GuestSpec, Thp};
-use bifold_model::{ChosenBy, Config, PlacementOptions, Profile};
+use bifold_model::{ChosenBy, Config, PlacementOptions, Profile, VmState};
 use bifold_report::{Comparison, Format, Setting, Tried, TuneCost, TuneNow, Tuning, shell_words};
 use bifold_trace::CommandExit;
 use settings::{Base, Order};
@@ -52,8 +52,13 @@ pub fn run(mut args: TuneArgs) -> anyhow::Result<Status> {
         return Err(UsageError::value(format!("--now {}", args.now), problem).into());
     }
     if args.model.configs.is_empty() {
-        let inner = Config::KNOWN.into_iter().filter(|c| c.mode.has_outer()).map(Config::name);
-        args.model.configs = if within { inner.collect() } else { CONFIGS.map(String::from).into() };
+        let tried = |c: &Config| match within {
+            true => c.mode.has_outer(),
+            false => CONFIGS.contains(&&*c.name()),
+        };
+        let vm = args.model.vm;
+        let all = Config::KNOWN.into_iter().filter(|c| tried(c) && vm.has_pages(c.host_page));
+        args.model.configs = all.map(Config::name).collect();
     }
     let known = configs(&args.model.configs)?;
     if !known.iter().any(|c| c.name() == args.now) {
@@ -94,7 +99,13 @@ pub fn run(mut args: TuneArgs) -> anyhow::Result<Status> {
     let clock = profile.cpu.frequency_hz;
     let mut skipped = skipped;
     let known = job.state.tried.first().is_some_and(|t| t.costs.iter().any(|c| c.placement.is_some()));
-    if placements(&args) && !known {
+    if has_nodes(&args) && args.model.vm == VmState::LongLived {
+        skipped.push(
+            "placement on nodes: follows the vCPU that touched a page first, and in a long-lived VM that was before the \
+             run: add --vm started"
+                .into(),
+        );
+    } else if has_nodes(&args) && !known {
         skipped.push(format!(
             "placement on nodes: profile {} does not know what remote memory costs (memory.remote_cycles)",
             profile.name
@@ -119,8 +130,8 @@ pub fn run(mut args: TuneArgs) -> anyhow::Result<Status> {
     Ok(if ended { interrupted } else { Status::Done })
 }
 
-/// Whether placements are compared: the guest has nodes, and the runs count every reference.
-fn placements(args: &TuneArgs) -> bool {
+/// Whether placements are asked for: the guest has nodes, and the runs count every reference.
+fn has_nodes(args: &TuneArgs) -> bool {
     let asked = args.r#try.is_empty() || args.r#try.contains(&Knob::Placement);
     asked
         && args.guest.guest_nodes.is_some_and(|n| n > 1)
@@ -240,7 +251,7 @@ impl Job<'_> {
         let mut plan = run::Plan::new(Box::new(source), self.profile.clone(), &self.args.model, notes)?;
         plan.sample = self.args.guest.region.windows(self.args.model.seed);
         plan.configs = configs.to_vec();
-        if placements(self.args) {
+        if has_nodes(self.args) && self.args.model.vm != VmState::LongLived {
             let guest_nodes = bifold_guest::guest_nodes(self.spec);
             let host_nodes = guest_nodes.len().max(2) as u8;
             plan.placed = Some(PlacementOptions { placements: PLACEMENTS.to_vec(), host_nodes, guest_nodes });

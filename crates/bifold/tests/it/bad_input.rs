@@ -405,7 +405,7 @@ fn vcpus_that_a_guest_does_not_have() {
         "compare two.bifold",
         "compare one.bifold",
         "compare many.bifold",
-        "compare --placement smp two.bifold",
+        "compare --vm started --placement smp two.bifold",
         "reclaim show two.bifold",
         "reclaim cost --sizes 16M two.bifold",
         "diff two.bifold two.bifold",

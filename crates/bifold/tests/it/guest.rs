@@ -188,7 +188,10 @@ fn a_guest_of_four_vcpus_and_two_nodes_has_local_and_remote_references() {
     assert_eq!(recorded.status, 0, "{}", recorded.stderr);
     assert!(recorded.stderr.starts_with("0-1\n"), "{}", recorded.stderr);
     assert!(recorded.stdout.contains("4 vCPUs, 2 NUMA nodes"), "{}", recorded.stdout);
-    let all = crate::command::bifold_in(dir.path(), "compare -q --format json --placement all four.bifold");
+    let refused = crate::command::bifold_in(dir.path(), "compare --placement smp four.bifold").refused();
+    assert!(refused.starts_with("status 2\n") && refused.contains("add --vm started"), "{refused}");
+    let placed = "compare -q --vm started --format json --placement all four.bifold";
+    let all = crate::command::bifold_in(dir.path(), placed);
     let v: serde_json::Value = serde_json::from_str(&all.quietly()).unwrap();
     assert_eq!(v["checks"]["failed"], 0);
     assert_eq!(v["outcome"]["placed"]["guest_nodes"], 2);

@@ -112,7 +112,7 @@ fn a_guest_with_nodes_has_placements_where_the_profile_knows_their_cost() {
         return;
     }
     let dir = tempfile::tempdir().unwrap();
-    let nodes = "--vcpus 2 --guest-nodes 2 --try placement --format json";
+    let nodes = "--vcpus 2 --guest-nodes 2 --vm started --try placement --format json";
     let with = format!("{nodes} --profile xeon-gold-6252 --now-placed one-node");
     let v: Value = serde_json::from_str(&tune(dir.path(), &with, HEAP).quietly()).unwrap();
     assert_eq!(v["now_placement"], "one-node", "{v}");
@@ -129,6 +129,9 @@ fn a_guest_with_nodes_has_placements_where_the_profile_knows_their_cost() {
     assert!(names.iter().any(|n| *n == "bind-nodes" || *n == "interleave" || *n == "first-touch"), "{v}");
     let v: Value = serde_json::from_str(&tune(dir.path(), nodes, HEAP).quietly()).unwrap();
     assert!(v["skipped"].to_string().contains("memory.remote_cycles"), "{v}");
+    let long_lived = "--vcpus 2 --guest-nodes 2 --try placement --format json";
+    let v: Value = serde_json::from_str(&tune(dir.path(), long_lived, HEAP).quietly()).unwrap();
+    assert!(v["skipped"].to_string().contains("add --vm started"), "{v}");
     assert!(
         tune(dir.path(), "--now-placed crossed", "true")
             .stderr
