@@ -141,6 +141,9 @@ fn comparisons() -> Vec<Comparison> {
     memory.memory = Some(needs(&memory.outcome));
     let mut spread = comparison();
     let hardware = &mut spread.meta.hardware;
+    let processor = &mut hardware.processor[0];
+    (processor.name, processor.guest) = (Some("Skylake".into()), Some(true));
+    processor.steppings = Some([3, 3]);
     let of_memory = hardware.memory.as_mut().unwrap();
     (of_memory.remote_cycles, of_memory.walkers) = (Some(600), Some(6));
     (of_memory.page_cross_cycles, of_memory.first_use_2m_cycles) = (Some(200), Some(1000));

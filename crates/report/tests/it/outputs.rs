@@ -88,7 +88,7 @@ fn the_guest_s_own_start_has_a_line_and_is_in_no_figure() {
     );
     assert!(c.render_html().unwrap().contains("<dt>guest's start</dt>"));
     let document = c.render(Format::Json).unwrap();
-    assert_schema("compare-1.json", &document);
+    assert_schema("compare-2.json", &document);
     let v: Value = serde_json::from_str(&document).unwrap();
     let start = v["outcome"]["start"].as_array().unwrap();
     assert_eq!((start.len(), &start[1]["name"]), (c.outcome.configs.len(), &json!("nested-4k")));
