@@ -11,6 +11,7 @@ BIFOLD = $${CARGO_TARGET_DIR:-target}/release/bifold
 LAB = $${CARGO_TARGET_DIR:-target}/release/lab
 TIMING = $${CARGO_TARGET_DIR:-target}/release/timing
 REPORT ?= bifold-report.html
+CHART ?= bifold-chart.svg
 # Series of kernels for the laboratory.
 KERNELS ?= $(shell sed -n 's/^\([0-9.]*\) .*/\1/p' kernel/series.txt)
 # Switches of a long storm, and of a storm on a debug kernel.
@@ -60,10 +61,10 @@ reporter: setup ## build the program for guests, static: target/reporter/bifold-
 	install -m 755 "$${CARGO_TARGET_DIR:-target}/reporter/release/bifold-reporter" "$${CARGO_TARGET_DIR:-target}/reporter/bifold-reporter"
 
 # The demo needs `compare` alone, so a first build leaves the other verbs out. A build that has them keeps them.
-demo: setup ## show what compiling a C file costs in each paging mode: table and report
+demo: setup ## show what compiling a C file costs in each paging mode: table, chart and report
 	$(CARGO) build --release --locked $$($(BIFOLD) policy --help >/dev/null 2>&1 || echo --no-default-features)
 	@source=$$(realpath --relative-to=. "$$(tools/demo-source)"); set -x; \
-	$(BIFOLD) compare --profile i5-7600 --report $(REPORT) -- gcc -O2 -c -DSTB_IMAGE_IMPLEMENTATION "$$source" -o /tmp/stb_image.o
+	$(BIFOLD) compare --profile i5-7600 --report $(REPORT) --chart $(CHART) -- gcc -O2 -c -DSTB_IMAGE_IMPLEMENTATION "$$source" -o /tmp/stb_image.o
 
 # Root runs this target, so the target does not build: run `make build` first.
 install: ## install command, man pages, completions and the daemon's unit (PREFIX=/usr/local, DESTDIR=)
@@ -243,4 +244,4 @@ bench: setup ## measure speed (BASE=REVISION: ratios to another revision, interl
 	@$(if $(BASE),tools/bench-beside $(BASE),tools/bench)
 
 clean: ## remove everything that was built and fetched
-	rm -rf target .cache $(REPORT) bifold-policies.html bifold-share.html
+	rm -rf target .cache $(REPORT) $(CHART) bifold-policies.html bifold-share.html

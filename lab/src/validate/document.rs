@@ -9,6 +9,7 @@ use super::table::{Row, Verdict, markdown, tally};
 use super::{INSIDE, Workload};
 use crate::lab::Lab;
 use bifold_guest::TableFormat;
+use bifold_model::COUNTS_DIGEST;
 
 /// RCU delays the reuse of freed page tables' frames. In a guest that is slowed by its exits, more frames are
 /// free again, and the reused frames decide how often KVM meets a frame whose table it still shadows.
@@ -104,7 +105,8 @@ pub fn page(lab: &Lab, workload: &Workload, settings: &Settings, rows: &[Row]) -
         "# Exits: the model beside KVM of Linux {kernel}{of}\n\n\
          Written by `lab validate{option}` on {date}. Kernel of {kernels};\n\
          {emulators}. Guests of {memory} MiB, {vcpus} vCPU{s}; {runs} runs per\n\
-         configuration under KVM. What the columns mean, and how this is done: `docs/design/validation.md`.\n\n\
+         configuration under KVM. What the columns mean, and how this is done: `docs/design/validation.md`.\n\
+         Counts of the model: {COUNTS_DIGEST}.\n\n\
          {all} rows: **{close} close** ({share:.1} %: within 5 %, or within 10 counts below 200), {off} off \
          (within 25 %), {far} far.\n",
         kernel = lab.kernel().version,

@@ -25,9 +25,14 @@ fn form(table: &str) -> (Vec<String>, BTreeSet<String>) {
     (heads, labels.filter(labelled).map(label).filter(|l| !l.is_empty()).collect())
 }
 
+/// A page of the repository, by its path in there.
+fn page(name: &str) -> String {
+    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..").join(name);
+    std::fs::read_to_string(&path).unwrap_or_else(|e| panic!("{}: {e}", path.display()))
+}
+
 fn tables_of(document: &str) -> Vec<String> {
-    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..").join(document);
-    let text = std::fs::read_to_string(&path).unwrap();
+    let text = page(document);
     let blocks = text.split("\n```").collect::<Vec<_>>();
     blocks.iter().filter(|b| b.contains("\nconfig ")).map(|b| (*b).to_owned()).collect()
 }
@@ -48,18 +53,27 @@ fn holds_for(document: &str, options: &str, tables: usize) {
 }
 
 #[test]
-fn programs_are_shown_in_todays_form_or_say_that_they_are_older() {
-    let page = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs/results/programs.md");
-    let text = std::fs::read_to_string(page).unwrap();
-    // Pages of results take hours. One that is older than the table's form says of which revision it is.
-    if !text.contains("\nThese tables are of revision ") {
-        holds_for("docs/results/programs.md", " --show exits,checks", 5);
-    }
+fn programs_are_shown_in_todays_form() {
+    holds_for("docs/results/programs.md", " --show exits,checks", 5);
 }
 
 #[test]
-fn the_readme_shows_todays_table() {
-    holds_for("README.md", "", 1);
+fn the_first_run_shows_todays_table() {
+    holds_for("docs/start/first-run.md", "", 1);
+}
+
+#[test]
+fn the_readme_and_the_chart_show_the_first_run_s_result() {
+    let (readme, chart) = (page("README.md"), page("docs/start/demo.svg"));
+    let [table] = &tables_of("docs/start/first-run.md")[..] else { panic!("one table") };
+    let verdict = &table[table.find("\nverdict ").expect("a verdict")..];
+    assert!(readme.contains(verdict), "README.md: regenerate it (tools/programs)");
+    let rows = table.lines().skip_while(|l| !l.starts_with("config ")).skip(2).take_while(|l| !l.is_empty());
+    let rows: Vec<Vec<&str>> = rows.map(|l| l.split_whitespace().collect()).collect();
+    assert_eq!(rows.len(), 5, "{table}");
+    for row in rows {
+        assert!(chart.contains(row[0]) && chart.contains(&format!(">{} ", row[1])), "docs/start/demo.svg: {row:?}");
+    }
 }
 
 /// The numbers of `A of B` in a link's text, and the page it leads to.
@@ -72,14 +86,23 @@ fn quoted(link: &str) -> Option<(u32, u32, &str)> {
 
 #[test]
 fn the_readme_quotes_what_the_comparison_with_kvm_counted() {
-    let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");
-    let readme = std::fs::read_to_string(root.join("README.md")).unwrap();
+    let readme = page("README.md");
     let quotes: Vec<_> = readme.split('[').filter_map(quoted).collect();
     assert_eq!(quotes.len(), 2, "one for each kernel: {quotes:?}");
-    for (close, rows, page) in quotes {
-        let text = std::fs::read_to_string(root.join(page)).unwrap();
+    for (close, rows, name) in quotes {
         let line = format!("\n{rows} rows: **{close} close**");
-        assert!(text.contains(&line), "{page} does not say{line}");
+        assert!(page(name).contains(&line), "{name} does not say{line}");
+    }
+}
+
+/// A page whose figures README quotes is made again when the model counts differently.
+#[test]
+fn what_the_readme_quotes_is_of_todays_model() {
+    let readme = page("README.md");
+    let quoted = readme.split('[').filter_map(quoted).map(|(_, _, name)| name);
+    for name in ["README.md", "docs/results/programs.md"].into_iter().chain(quoted) {
+        let stamp = format!("Counts of the model: {}.", bifold_model::COUNTS_DIGEST);
+        assert!(page(name).contains(&stamp), "{name} is of an older model, as it does not say: {stamp}");
     }
 }
 

@@ -6,6 +6,7 @@ mod caches;
 mod charges;
 mod closed_forms;
 mod compact;
+mod digest;
 mod direct;
 mod exits_flush;
 mod geometry;
