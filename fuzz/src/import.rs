@@ -2,6 +2,7 @@
 //! Bodies for `bifold-import`: traces of other tools.
 
 use bifold_import::{Importer, Kind, Options};
+use bifold_trace::GuestPages;
 use std::io::Write as _;
 
 /// The bytes of a trace, as each kind and as one to be recognised: an error, or whole events whose instructions are those that the importer counts.
@@ -9,7 +10,8 @@ pub fn import(data: &[u8]) {
     let mut file = tempfile::NamedTempFile::new().expect("a temporary file");
     file.write_all(data).expect("it is written");
     for kind in Kind::ALL.into_iter().map(Some).chain([None]) {
-        let options = Options { kind, frames: 4096, instructions: Some(10_000) };
+        let pages = if data.len() % 2 == 0 { GuestPages::Small } else { GuestPages::Large };
+        let options = Options { kind, frames: 4096, pages, instructions: Some(10_000) };
         let Ok(mut importer) = Importer::open(file.path(), &options) else { continue };
         let mut instructions = 0;
         while let Ok(Some(words)) = importer.next_events() {

@@ -8,7 +8,7 @@ use crate::usage::UsageError;
 use crate::words;
 use bifold_import::{Importer, Kind, Options};
 use bifold_report::grouped;
-use bifold_trace::CommandExit;
+use bifold_trace::{CommandExit, GuestPages};
 use bifold_trace::file::{Trailer, Writer};
 use clap::Args;
 use clap::builder::{PossibleValuesParser, TypedValueParser as _};
@@ -20,17 +20,20 @@ Examples:
   valgrind --tool=lackey --trace-mem=yes --log-file=ls.lackey ls
   bifold import ls.lackey -o ls.bifold
   bifold compare ls.bifold
+  bifold import --guest-pages 2m ls.lackey -o ls-2m.bifold && bifold diff ls.bifold ls-2m.bifold
   bifold import --from champsim --for 100M 605.mcf_s-665B.champsimtrace.xz -o mcf.bifold
   bifold import drmemtrace.ls.12345.dir -o ls.bifold";
 
 /// Memory of the guest without `--memory`, MiB.
 const MEMORY_MIB: u64 = 4096;
+/// Sizes of a guest's pages by name.
+const PAGES: [(&str, GuestPages); 2] = [("4k", GuestPages::Small), ("2m", GuestPages::Large)];
 
 /// Make a recording of a trace of another tool
 ///
 /// Reads a trace of lackey (`valgrind --tool=lackey --trace-mem=yes`), of DynamoRIO (drmemtrace: the directory that it wrote, or a thread's
 /// file) or of ChampSim, plain or packed by gzip, xz or zstd. These traces are of a user program alone. The page tables come
-/// from a simple operating system: one process, 4 KB pages, a page fault at the first touch of each, frames in ascending order.
+/// from a simple operating system: one process, pages of one size, a page fault at the first touch of each, frames in ascending order.
 /// The guide's page on imports says what that leaves out. `bifold compare FILE` then costs every paging mode.
 #[derive(Debug, Args)]
 #[command(after_help = EXAMPLES, after_long_help = status::below(EXAMPLES))]
@@ -60,9 +63,20 @@ pub struct ImportArgs {
     #[arg(short, long, value_name = "SIZE", value_parser = words::memory_mib)]
     memory: Option<u64>,
 
+    /// Size of the guest's pages [default: 4k]
+    ///
+    /// With 2m, every page of the program has 2 MB, which is the most that huge pages can bring. A touched byte takes 2 MB of the guest's memory.
+    #[arg(long, value_name = "4k|2m", hide_possible_values = true,
+          value_parser = PossibleValuesParser::new(PAGES.map(|(name, _)| name)).map(pages))]
+    guest_pages: Option<GuestPages>,
+
     /// Suppress notes and progress
     #[arg(short, long)]
     quiet: bool,
+}
+
+fn pages(name: String) -> GuestPages {
+    PAGES.into_iter().find(|page| page.0 == name).expect("the parser takes these names only").1
 }
 
 fn kind(name: String) -> Kind {
@@ -87,7 +101,8 @@ pub fn run(args: ImportArgs) -> anyhow::Result<Status> {
         return Err(UsageError::conflict(format!("--output {}", args.output.display()), problem).into());
     }
     let frames = args.memory.unwrap_or(MEMORY_MIB) << 8;
-    let options = Options { kind: args.from, frames, instructions: args.length };
+    let pages = args.guest_pages.unwrap_or_default();
+    let options = Options { kind: args.from, frames, pages, instructions: args.length };
     let stop = stop_on_signals()?;
     let mut importer = Importer::open(&args.file, &options)?;
     let mut writer = Writer::create(&args.output, &importer.header())?;

@@ -25,7 +25,7 @@ mod tests;
 
 pub use error::ImportError;
 
-use bifold_trace::{Header, OsError, Process, Source};
+use bifold_trace::{GuestPages, Header, OsError, Process, Source};
 use champsim::Champsim;
 use drmemtrace::Drmemtrace;
 use lackey::Lackey;
@@ -78,6 +78,8 @@ pub struct Options {
     pub kind: Option<Kind>,
     /// 4 KB frames of the guest.
     pub frames: u64,
+    /// Size of the guest's pages.
+    pub pages: GuestPages,
     /// Instructions to import at most.
     pub instructions: Option<u64>,
 }
@@ -201,7 +203,7 @@ impl Importer {
                 Kind::Champsim => Trace::Champsim(Champsim::new(bytes)),
             }
         };
-        let process = Process::new(options.frames);
+        let process = Process::new(options.frames).with_pages(options.pages);
         let process = process.limited(options.instructions.unwrap_or(u64::MAX));
         Ok(Importer {
             program: command.or_else(|| named(path)),
@@ -229,12 +231,19 @@ impl Importer {
         self.program.as_deref()
     }
 
-    /// The header of a recording of the trace.
+    /// The header of a recording of the trace. The program's name says so if its pages have 2 MB.
     pub fn header(&self) -> Header {
+        let program = match self.process.pages() {
+            GuestPages::Small => self.program.clone(),
+            GuestPages::Large => {
+                let program = self.program.as_deref().unwrap_or("a user program");
+                Some(format!("{program} on 2 MB guest pages"))
+            }
+        };
         let source = Source {
             bifold_version: env!("CARGO_PKG_VERSION").into(),
             imported: Some(self.kind().name().into()),
-            program: self.program.clone(),
+            program,
             memory_mib: Some(self.process.frames() >> 8),
             ..Source::default()
         };

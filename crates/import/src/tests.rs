@@ -10,7 +10,7 @@ use std::io::Write as _;
 type Access = (u8, u64, u64);
 
 fn options(kind: Option<Kind>) -> Options {
-    Options { kind, frames: 1 << 16, instructions: None }
+    Options { kind, frames: 1 << 16, pages: GuestPages::Small, instructions: None }
 }
 
 fn import_as(name: &str, bytes: &[u8], kind: Option<Kind>) -> Result<(Importer, Vec<u64>), ImportError> {

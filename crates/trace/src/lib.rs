@@ -53,6 +53,6 @@ pub use exit::CommandExit;
 pub use file::{FileError, Header, Reader, Source, Trailer, Writer, region_begins_later, several_regions};
 pub use generate::{GenerateError, Generator};
 pub use nodes::{Frames, GuestNode, MOST_NODES, MOST_VCPUS};
-pub use os::{OsError, Process};
+pub use os::{GuestPages, OsError, Process};
 pub use tables::TableFormat;
 pub use thin::{Thin, Windows};

@@ -1,15 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! A simple operating system for traces of user programs, which have addresses and no page tables.
 //!
-//! One CPU, one address space, 4-level tables, and every page has 4 KB. The first access to a page, of any kind, takes a page
-//! fault. The kernel then clears the next free frame and writes the entry, after the tables above it that are missing; a
+//! One CPU, one address space, 4-level tables, and every page has 4 KB, or every page has 2 MB. The first access to a page, of any
+//! kind, takes a page fault. The kernel then clears the next free frames and writes the entry, after the tables above it that are missing; a
 //! program may read, write and execute every page, and the entry is accessed and dirty from the start. Frames are given out
-//! in ascending order, tables and pages alike, and never come back. Of the kernel, those stores alone are in the stream: one of each 64
+//! in ascending order, tables and pages alike, and never come back. Tables take the frames that 2 MB pages pass over. Of the kernel, those stores alone are in the stream: one of each 64
 //! bytes that it clears, and one of each entry, through a direct map of 2 MB pages that is global, as Linux has it
 //! (`do_anonymous_page`, `clear_page`).
 //!
 //! Left out: the kernel's instructions, fetches and loads; files and their page cache, fork, munmap and swap; other
-//! processes; interrupts; huge pages.
+//! processes; interrupts; pages of both sizes in one process, as Linux's transparent huge pages leave them.
 
 use crate::event::{Event, head, kind};
 use crate::generate::guest::*;
@@ -48,10 +48,31 @@ pub enum OsError {
     },
 }
 
+/// Size of all pages of a [`Process`].
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum GuestPages {
+    /// 4 KB.
+    #[default]
+    Small,
+    /// 2 MB.
+    Large,
+}
+
+impl GuestPages {
+    /// The level of the tables whose entries map pages.
+    fn level(self) -> u8 {
+        match self {
+            GuestPages::Small => 1,
+            GuestPages::Large => 2,
+        }
+    }
+}
+
 /// A process, and the events of what it does.
 #[derive(Debug)]
 pub struct Process {
     memory: Memory,
+    pages: GuestPages,
     frames: u64,
     root: u64,
     words: Vec<u64>,
@@ -91,6 +112,7 @@ impl Process {
         let recent = Box::new([NO_PAGE; RECENT]);
         Process {
             memory,
+            pages: GuestPages::Small,
             frames,
             root,
             words,
@@ -105,6 +127,16 @@ impl Process {
     /// The same process, which runs so many instructions at most.
     pub fn limited(self, most: u64) -> Process {
         Process { most, ..self }
+    }
+
+    /// The same process, with pages of this size.
+    pub fn with_pages(self, pages: GuestPages) -> Process {
+        Process { pages, ..self }
+    }
+
+    /// Size of the pages.
+    pub fn pages(&self) -> GuestPages {
+        self.pages
     }
 
     /// Frames of the guest.
@@ -189,8 +221,9 @@ impl Process {
         if self.recent[page as usize % RECENT] == page {
             return Ok(());
         }
-        let table = self.memory.find(self.root, va, 1);
-        if table.is_none_or(|table| self.memory.entry(table, index(va, 1)) & PRESENT == 0) {
+        let level = self.pages.level();
+        let table = self.memory.find(self.root, va, level);
+        if table.is_none_or(|table| self.memory.entry(table, index(va, level)) & PRESENT == 0) {
             self.fault(va, error)?;
         }
         self.recent[page as usize % RECENT] = page;
@@ -199,33 +232,37 @@ impl Process {
 
     fn fault(&mut self, va: u64, error: u64) -> Result<(), OsError> {
         // The page and three tables at most, so that a fault is whole or does not begin.
-        if self.memory.left() < 4 {
+        let (page, entry, frames) = match self.pages {
+            GuestPages::Small => (None, USER_DATA, 1),
+            GuestPages::Large => (self.memory.take_large(), USER_DATA | LARGE, 512),
+        };
+        if self.memory.left() < 4 || (frames > 1 && page.is_none()) {
             return Err(OsError::Memory { frames: self.frames });
         }
         self.count();
         Event::Fault { gva: va, error: error | USER }.encode(&mut self.words);
         let mut table = self.root;
-        for level in [4, 3, 2] {
+        for level in (self.pages.level() + 1..=4).rev() {
             let entry = self.memory.entry(table, index(va, level));
             if entry & PRESENT != 0 {
                 table = (entry & FRAME) >> 12;
                 continue;
             }
             let below = self.memory.new_table(level - 1);
-            self.clear(below);
+            self.clear(below, 1);
             Event::Table { gfn: below, level: level - 1, entries: &[0; 512] }.encode(&mut self.words);
             self.set_entry(table, index(va, level), below << 12 | USER_TABLE);
             table = below;
         }
-        let page = self.memory.take();
-        self.clear(page);
-        self.set_entry(table, index(va, 1), page << 12 | USER_DATA);
+        let page = page.unwrap_or_else(|| self.memory.take());
+        self.clear(page, frames);
+        self.set_entry(table, index(va, self.pages.level()), page << 12 | entry);
         Ok(())
     }
 
-    fn clear(&mut self, gfn: u64) {
+    fn clear(&mut self, gfn: u64, frames: u64) {
         let from = direct(gfn << 12);
-        self.words.extend((from..from + 4096).step_by(CLEARED).map(|at| head(kind::STORE_OTHER, at)));
+        self.words.extend((from..from + (frames << 12)).step_by(CLEARED).map(|at| head(kind::STORE_OTHER, at)));
     }
 
     fn set_entry(&mut self, table: u64, i: usize, new: u64) {
@@ -304,6 +341,30 @@ mod tests {
         assert_eq!(all[all.len() - 2..], [Event::Store(0x7fff_0000_1234), Event::Load(0x7fff_0000_1fff)]);
         let instructions = |e: &Event<'_>| if let Event::Insns(n) = e { *n } else { 0 };
         assert_eq!(all.iter().map(instructions).sum::<u64>(), 1);
+    }
+
+    #[test]
+    fn a_process_with_large_pages_faults_once_for_each_2_mb() {
+        let mut process = Process::new(1 << 16).with_pages(GuestPages::Large);
+        process.take(true);
+        for va in [0x40_0000, 0x40_1000, 0x5f_ffff, 0x60_0000] {
+            process.store(va, 1).unwrap();
+        }
+        let words = process.take(true).unwrap();
+        let all = events(&words);
+        let stores = all.iter().filter_map(|e| if let Event::PtStore { new, .. } = e { Some(*new) } else { None });
+        let leaves: Vec<u64> = stores.filter(|entry| entry & LARGE != 0).collect();
+        let faults = all.iter().filter(|e| matches!(e, Event::Fault { .. })).count();
+        assert_eq!((leaves.len(), faults), (2, 2));
+        assert!(leaves.iter().all(|entry| (entry & FRAME) % (1 << 21) == 0), "{leaves:x?}");
+        assert!(leaves[0] & FRAME < leaves[1] & FRAME);
+        // Two tables above the pages, and both pages, 64 bytes at a store.
+        assert_eq!(all.iter().filter(|e| matches!(e, Event::StoreOther(_))).count(), (2 + 2 * 512) * 64);
+        // The first 2 MB have the firmware's MiB, the root, the direct map and both tables: three pages fit into 8 MiB.
+        let mut small = Process::new(2048).with_pages(GuestPages::Large);
+        let touched = (1..9).take_while(|page| small.store(page << 21, 1).is_ok()).count();
+        assert_eq!(touched, 3);
+        assert_eq!(small.store(9 << 21, 1), Err(OsError::Memory { frames: 2048 }));
     }
 
     #[test]

@@ -94,6 +94,26 @@ fn an_imported_trace_misses_as_a_plain_list_of_pages_does() {
 }
 
 #[test]
+fn with_large_guest_pages_each_2_mb_faults_once_and_no_small_page_misses() {
+    let dir = tempfile::tempdir().unwrap();
+    let trace = trace(7, 20_000);
+    fs::write(dir.path().join("t.lackey"), &trace).unwrap();
+    bifold_in(dir.path(), "import -q t.lackey -o small.bifold").quietly();
+    bifold_in(dir.path(), "import -q --guest-pages 2m t.lackey -o large.bifold").quietly();
+    let args = "compare -q --caches off --configs native --format json large.bifold";
+    let result: serde_json::Value = serde_json::from_str(&bifold_in(dir.path(), args).quietly()).unwrap();
+    let total = &result["outcome"]["configs"][0]["total"];
+    // Code from 4 MB on takes 1500 pages of 4 KB, data from 0x7f00_0000 on 3000.
+    let touched = [(0x40_0000_u64, 1500), (0x7f00_0000, 3000)]
+        .map(|(from, pages): (u64, u64)| ((from + pages * 4096 - 1) >> 21) - (from >> 21) + 1);
+    assert_eq!(total["guest_page_faults"], touched.iter().sum::<u64>());
+    assert_eq!(total["tlb_misses_4k"], 0);
+    let diff = bifold_in(dir.path(), "diff small.bifold large.bifold");
+    assert_eq!(diff.status, 0, "{}", diff.stderr);
+    assert!(diff.stdout.contains("lackey trace of t.lackey on 2 MB guest pages"), "{}", diff.stdout);
+}
+
+#[test]
 fn a_real_trace_of_valgrinds_does_too() {
     let dir = tempfile::tempdir().unwrap();
     let mut valgrind = Command::new("valgrind");

@@ -50,6 +50,18 @@ impl Memory {
         take(&mut self.free, &mut self.next, self.frames)
     }
 
+    /// The first of 512 free frames that lie as a 2 MB page does; none if no such frames are left. Frames that
+    /// are passed over stay free.
+    pub fn take_large(&mut self) -> Option<u64> {
+        let first = self.next.next_multiple_of(512);
+        if first + 512 > self.frames {
+            return None;
+        }
+        self.free.extend((self.next..first).rev());
+        self.next = first + 512;
+        Some(first)
+    }
+
     /// How many frames [`Memory::take`] can still give.
     pub fn left(&self) -> u64 {
         self.frames - self.next + self.free.len() as u64
