@@ -117,6 +117,7 @@ counters! {
     huge_frames_from_uffd: "pages" = "The same of 2 MB; a 1 GB page counts as 512.",
     frames_first_used: "pages" = "4 KB pages of a long-lived VM's nested tables that the guest used for the first time: in a VM that has just started, each would have been a violation and a page to back.",
     huge_frames_first_used: "pages" = "The same of 2 MB; a 1 GB page counts as 512.",
+    cr3_load_cycles: "cycles" = "Cycles of the guest's loads of CR3 as the processor alone takes them: a part of the ideal run.",
 }
 
 impl Sample {
@@ -227,11 +228,16 @@ impl Sample {
         self.walk_cycles.saturating_sub(self.walk_hidden_cycles)
     }
 
-    /// Cycles of the ideal run at `base_cpi` cycles per instruction: the instructions, and the waits for
-    /// data that the core does not hide.
+    /// Cycles of the ideal run at `base_cpi` cycles per instruction: the instructions, the loads of CR3, and the waits
+    /// for data that the core does not hide.
     pub fn ideal_cycles(&self, base_cpi: f64) -> f64 {
         let stalls = exposed(self.ideal_stall_cycles, self.ideal_hidden_cycles);
-        self.instructions as f64 * base_cpi + stalls as f64
+        self.executing_cycles(base_cpi) + stalls as f64
+    }
+
+    /// Cycles of the ideal run without waits for data.
+    pub fn executing_cycles(&self, base_cpi: f64) -> f64 {
+        self.instructions as f64 * base_cpi + self.cr3_load_cycles as f64
     }
 }
 

@@ -71,6 +71,7 @@ pub(crate) fn counts(index: usize, regime: &Regime, shared: Shared<'_>) -> Sampl
     s.accesses = common.accesses;
     s.guest_page_faults = common.guest_page_faults;
     s.tlb_shootdowns = common.tlb_shootdowns;
+    s.cr3_load_cycles = common.cr3_load_cycles;
     s.l1_misses += common.l1_misses;
     let sum =
         |rows: &[[u64; 6]], from: usize, to: usize| -> u64 { rows.iter().flat_map(|r| &r[from..to]).sum() };

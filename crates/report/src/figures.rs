@@ -175,7 +175,7 @@ pub(crate) fn at_overlaps(t: &Sample, base_cpi: f64, data_overlap: f64, walk_ove
     let waits = t.ideal_stall_cycles as f64 / data_overlap;
     let data = t.data_stall_cycles as f64 / data_overlap - waits;
     let walks = t.walk_cycles as f64 / walk_overlap;
-    (t.vmm_cycles as f64 + (walks + data).max(0.0), t.instructions as f64 * base_cpi + waits)
+    (t.vmm_cycles as f64 + (walks + data).max(0.0), t.executing_cycles(base_cpi) + waits)
 }
 
 fn per_1000(n: u64, sample: &Sample) -> f64 {

@@ -22,6 +22,7 @@ use crate::process;
 #[allow(missing_docs)] // `bifold compare --format json` documents each under `counters`.
 pub struct Total {
     pub instructions: u64,
+    pub cr3_load_cycles: u64,
     pub walks: u64,
     pub walk_cycles: u64,
     pub walk_hidden_cycles: u64,
@@ -158,6 +159,7 @@ impl Prediction {
             |x: u64, y: u64| x.checked_sub(y).context("the shorter run costs more than the longer one");
         Ok(Total {
             instructions: less(a.instructions, b.instructions)?,
+            cr3_load_cycles: less(a.cr3_load_cycles, b.cr3_load_cycles)?,
             walks: less(a.walks, b.walks)?,
             walk_cycles: less(a.walk_cycles, b.walk_cycles)?,
             walk_hidden_cycles: less(a.walk_hidden_cycles, b.walk_hidden_cycles)?,
@@ -237,7 +239,7 @@ impl Prediction {
     }
 
     fn instructions(&self, total: &Total) -> f64 {
-        total.instructions as f64 * self.outcome.base_cpi
+        total.instructions as f64 * self.outcome.base_cpi + total.cr3_load_cycles as f64
     }
 
     fn data(&self, stalls: u64, stated: u64, hidden: Hidden) -> f64 {

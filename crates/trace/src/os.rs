@@ -262,7 +262,8 @@ impl Process {
 
     fn clear(&mut self, gfn: u64, frames: u64) {
         let from = direct(gfn << 12);
-        self.words.extend((from..from + (frames << 12)).step_by(CLEARED).map(|at| head(kind::STORE_OTHER, at)));
+        self.words
+            .extend((from..from + (frames << 12)).step_by(CLEARED).map(|at| head(kind::STORE_OTHER, at)));
     }
 
     fn set_entry(&mut self, table: u64, i: usize, new: u64) {
@@ -352,7 +353,8 @@ mod tests {
         }
         let words = process.take(true).unwrap();
         let all = events(&words);
-        let stores = all.iter().filter_map(|e| if let Event::PtStore { new, .. } = e { Some(*new) } else { None });
+        let stores =
+            all.iter().filter_map(|e| if let Event::PtStore { new, .. } = e { Some(*new) } else { None });
         let leaves: Vec<u64> = stores.filter(|entry| entry & LARGE != 0).collect();
         let faults = all.iter().filter(|e| matches!(e, Event::Fault { .. })).count();
         assert_eq!((leaves.len(), faults), (2, 2));

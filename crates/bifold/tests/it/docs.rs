@@ -72,7 +72,10 @@ fn the_readme_and_the_chart_show_the_first_run_s_result() {
     let rows: Vec<Vec<&str>> = rows.map(|l| l.split_whitespace().collect()).collect();
     assert_eq!(rows.len(), 5, "{table}");
     for row in rows {
-        assert!(chart.contains(row[0]) && chart.contains(&format!(">{} ", row[1])), "docs/start/demo.svg: {row:?}");
+        assert!(
+            chart.contains(row[0]) && chart.contains(&format!(">{} ", row[1])),
+            "docs/start/demo.svg: {row:?}"
+        );
     }
 }
 

@@ -197,6 +197,9 @@ impl Model {
         self.hold_resident();
         let v = &mut self.vcpus[vcpu];
         let first = !std::mem::replace(&mut v.started, true);
+        if !first {
+            self.common.cr3_load_cycles += self.profile.cpu.cr3_load_cycles.unwrap_or(0);
+        }
         let same = v.root == root;
         v.root = root;
         self.guest.load_registers(vcpu, root);

@@ -376,7 +376,7 @@ impl Model {
 
     fn ideal_cycles(&self) -> u64 {
         let waits = self.observers.caches.as_ref().map_or(0, |c| c.ideal_cycles());
-        (self.common.instructions as f64 * self.profile.cpu.base_cpi) as u64 + waits
+        self.common.executing_cycles(self.profile.cpu.base_cpi) as u64 + waits
     }
 
     fn cut(&mut self, ideal: u64, why: Cut) {

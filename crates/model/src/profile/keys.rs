@@ -101,6 +101,8 @@ table! {
         #[serde(skip_serializing_if = "Option::is_none")]
         reorder_window: Option<u64>, "instructions" = "Instructions that the core looks ahead (its reorder buffer): waits for memory and walks that are farther apart do not overlap. Without this key, all independent ones overlap as far as `memory.data_overlap` and `memory.walk_overlap` say. Needs data caches.";
         #[serde(skip_serializing_if = "Option::is_none")]
+        cr3_load_cycles: Option<u64>, "cycles" = "What a load of CR3 takes longer than another instruction, beside the TLB misses that follow. A part of the ideal run, as every mode loads CR3. With KPTI, each system call, fault and interrupt has two. Without this key, such loads cost nothing.";
+        #[serde(skip_serializing_if = "Option::is_none")]
         entry_exits: Option<u64>, "1" = "Exits to an outer hypervisor for each entry of the inner one into its guest. Without this key 1, for VMRUN or VMRESUME. KVM on an AMD processor that does not virtualize VMLOAD, VMSAVE, STGI and CLGI for it has 7.";
         pcid: bool, "1" = "Linux's use of process-context identifiers is modelled (the captured guest has none).";
         tlb_tagged: bool, "1" = "TLB entries survive exits (VPID, ASID).";

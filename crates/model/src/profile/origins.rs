@@ -85,7 +85,9 @@ impl Profile {
             let values = values.iter().map(|v| (*v).to_string()).collect();
             Origin { key: key.into(), source, prior, values }
         }
-        let mut out = vec![origin("cpu", &self.cpu.source, &self.cpu.prior, &["base_cpi", "frequency_hz"])];
+        let cpu = ["base_cpi", "frequency_hz", "cr3_load_cycles"];
+        let cpu = &cpu[..if self.cpu.cr3_load_cycles.is_some() { 3 } else { 2 }];
+        let mut out = vec![origin("cpu", &self.cpu.source, &self.cpu.prior, cpu)];
         // A prior of one table may speak of some of its values only, and names them then.
         if let (Some(prior), [cpu]) = (&self.cpu.prior, &mut out[..]) {
             let named: Vec<String> = cpu.values.iter().filter(|v| speaks_of(prior, v)).cloned().collect();

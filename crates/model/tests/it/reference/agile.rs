@@ -45,6 +45,8 @@ pub struct Agile {
     interval: u64,
     next: u64,
     instructions: u64,
+    /// Cycles of the loads of CR3.
+    cr3_load_cycles: u64,
     /// An interval has ended, and the hypervisor has not run since.
     due: bool,
     /// The nested tables lost an entry in this exit.
@@ -74,6 +76,7 @@ impl Agile {
             interval,
             next: interval,
             instructions: 0,
+            cr3_load_cycles: 0,
             due: false,
             nested_lost: false,
             loads: 0,
@@ -230,7 +233,8 @@ impl Reference {
             Event::Vcpu(n) => self.current = n as usize,
             Event::Insns(n) => {
                 a.instructions += n;
-                let cycles = (a.instructions as f64 * a.profile.cpu.base_cpi) as u64;
+                let executed = a.instructions as f64 * a.profile.cpu.base_cpi;
+                let cycles = (executed + a.cr3_load_cycles as f64) as u64;
                 while a.next <= cycles {
                     a.next += a.interval;
                     a.due = true;
@@ -305,6 +309,9 @@ impl Reference {
         let root = self.format.root(value);
         let same = std::mem::replace(&mut self.cpus[cpu].root, root) == root;
         let first = !std::mem::replace(&mut self.cpus[cpu].started, true);
+        if !first {
+            a.cr3_load_cycles += a.profile.cpu.cr3_load_cycles.unwrap_or(0);
+        }
         self.read_registers();
         a.shadow.load_registers(cpu, self.cpus[cpu].registers);
         let mut flush = true;
