@@ -59,6 +59,14 @@ fn every_output_advises_the_same_change_first() {
         let page = std::fs::read_to_string(dir.join("r.html")).unwrap();
         assert!(page.contains(&said), "{program}: {said}");
         assert_eq!(json(dir, "compare -q p.bifold --format json")["advice"][0], *advice, "{program}");
+        // The comparison that `ci` makes: nothing grew, and the advice is the same.
+        bifold_in(dir, "compare -q p.bifold --save-baseline b.json").quietly();
+        let beside = json(dir, "compare -q p.bifold --baseline b.json --format json");
+        assert_eq!(
+            (&beside["advice"][0], &beside["baseline"]["grew"]),
+            (advice, &Value::Array(vec![])),
+            "{program}"
+        );
         // With the page sizes that `tune` models, the first advice is this, or of pages that were not modelled here.
         let sizes = "nested-4k,nested-2m,nested-1g,shadow-4k,shadow-2m,shadow-1g";
         let wide = json(dir, &format!("compare -q p.bifold --format json --configs {sizes}"));

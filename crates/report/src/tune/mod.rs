@@ -4,13 +4,19 @@
 //! A [`Tried`] is one run: a guest's [`Setting`], and what each paging mode and host page size cost in it. [`Tuning`] compares all
 //! pairs of both with what is set now.
 
+mod change;
 mod how;
+#[cfg(test)]
+mod tests;
 mod text;
+
+pub use change::Change;
 
 use crate::Comparison;
 use crate::figures::{Core, error_cycles, times};
 use crate::verdict::equal;
-use bifold_model::{Config, ConfigOutcome, Placed, Placement, VmState};
+use bifold_model::{ConfigOutcome, Placed, Placement, VmState};
+use change::{Choice, config_changes, parts, placement_change};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeSet;
 
@@ -69,67 +75,6 @@ pub struct Tried {
     pub costs: Vec<Cost>,
     /// Memory that the program touched, by the guest's page faults.
     pub touched_bytes: u64,
-}
-
-/// One change of what is set now.
-#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
-#[serde(rename_all = "kebab-case")]
-pub enum Change {
-    /// 4 KB host pages.
-    Host4k,
-    /// 2 MB host pages.
-    Host2m,
-    /// 1 GB host pages.
-    Host1g,
-    /// Nested paging.
-    Nested,
-    /// Shadow paging.
-    Shadow,
-    /// 4 KB pages of the inner hypervisor, where the guest runs within a guest.
-    Inner4k,
-    /// 2 MB pages of the inner hypervisor.
-    Inner2m,
-    /// 1 GB pages of the inner hypervisor.
-    Inner1g,
-    /// 4 KB pages of the outer host.
-    Outer4k,
-    /// 2 MB pages of the outer host.
-    Outer2m,
-    /// 1 GB pages of the outer host.
-    Outer1g,
-    /// Nested paging of the inner hypervisor.
-    InnerNested,
-    /// Shadow paging of the inner hypervisor.
-    InnerShadow,
-    /// PVM as the inner hypervisor.
-    Pvm,
-    /// Transparent huge pages always, in the guest.
-    ThpAlways,
-    /// Transparent huge pages where programs ask for them.
-    ThpMadvise,
-    /// No transparent huge pages in the guest.
-    ThpNever,
-    /// glibc's malloc does not ask for huge pages.
-    MallocDefault,
-    /// glibc's malloc asks for transparent huge pages.
-    MallocThp,
-    /// glibc's malloc takes huge pages from hugetlbfs.
-    MallocHugetlb,
-    /// Page-table isolation off, in the guest.
-    KptiOff,
-    /// Page-table isolation on, in the guest.
-    KptiOn,
-    /// Each guest node's memory on a host node of its own.
-    BindNodes,
-    /// Memory with the vCPU that touches it first.
-    FirstTouch,
-    /// Memory in turn over the host's nodes.
-    Interleave,
-    /// All memory on one node.
-    OneNode,
-    /// A value of an axis of the user's own: `NAME=VALUE`.
-    #[serde(untagged)]
-    Own(String),
 }
 
 /// Changes that gain together, or lose.
@@ -232,108 +177,6 @@ impl Cost {
     /// Whether the cost is of this configuration and placement.
     fn is_of(&self, config: &str, placement: Option<Placement>) -> bool {
         self.config == config && self.placement == placement
-    }
-}
-
-impl Setting {
-    fn is_unknown(&self) -> bool {
-        *self == Setting::default()
-    }
-
-    /// What turns one setting into another.
-    fn changes(&self, to: &Setting) -> Vec<Change> {
-        let thp = (self.thp != to.thp).then_some(match to.thp.as_str() {
-            "always" => Change::ThpAlways,
-            "never" => Change::ThpNever,
-            _ => Change::ThpMadvise,
-        });
-        let malloc = (self.malloc != to.malloc).then_some(match to.malloc {
-            0 => Change::MallocDefault,
-            1 => Change::MallocThp,
-            _ => Change::MallocHugetlb,
-        });
-        let kpti = (self.kpti != to.kpti).then_some(if to.kpti { Change::KptiOn } else { Change::KptiOff });
-        let own = to.own.iter().filter(|value| !self.own.contains(value));
-        let own = own.map(|(axis, value)| Change::Own(format!("{axis}={value}")));
-        [thp, malloc, kpti].into_iter().flatten().chain(own).collect()
-    }
-}
-
-impl Change {
-    fn is_host_page(&self) -> bool {
-        use Change::*;
-        matches!(self, Host4k | Host2m | Host1g | Inner4k | Inner2m | Inner1g | Outer4k | Outer2m | Outer1g)
-    }
-}
-
-/// Configurations that can be chosen in place of each other: those of products, and apart from these the guests within guests.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Choice {
-    OneHypervisor,
-    Within,
-}
-
-impl Choice {
-    fn of(config: &str) -> Option<Choice> {
-        match Config::from_name(config)?.mode {
-            mode if mode.is_offered() => Some(Choice::OneHypervisor),
-            mode if mode.has_outer() => Some(Choice::Within),
-            _ => None,
-        }
-    }
-}
-
-/// The mode and the page sizes, the inner level's first, in a configuration's name: `nested-4k`, `pvm-2m-4k`. One size is that of
-/// all levels.
-fn parts(name: &str) -> (&str, [&str; 2]) {
-    let cut = |name: &'_ str| name.rfind('-').filter(|at| ["-4k", "-2m", "-1g"].contains(&&name[*at..]));
-    let Some(at) = cut(name) else { return (name, ["", ""]) };
-    let (rest, outer) = (&name[..at], &name[at + 1..]);
-    match cut(rest) {
-        Some(at) => (&rest[..at], [&rest[at + 1..], outer]),
-        None => (rest, [outer, outer]),
-    }
-}
-
-/// What turns one configuration into another: `nested-4k` into `shadow-2m`.
-fn config_changes(from: &str, to: &str) -> Vec<Change> {
-    use Change::*;
-    let ((mode, [inner, outer]), (to_mode, [to_inner, to_outer])) = (parts(from), parts(to));
-    let sized = |size: &str, all: [Change; 3]| {
-        let [small, huge, giant] = all;
-        match size {
-            "4k" => small,
-            "1g" => giant,
-            _ => huge,
-        }
-    };
-    let within = Choice::of(to) == Some(Choice::Within);
-    let (inner_sizes, outer_sizes) = ([Inner4k, Inner2m, Inner1g], [Outer4k, Outer2m, Outer1g]);
-    let sizes = if within {
-        let inner = (inner != to_inner).then(|| sized(to_inner, inner_sizes));
-        [inner, (outer != to_outer).then(|| sized(to_outer, outer_sizes))]
-    } else {
-        [(inner != to_inner).then(|| sized(to_inner, [Host4k, Host2m, Host1g])), None]
-    };
-    let mode = (mode != to_mode).then_some(match to_mode {
-        "shadow" => Shadow,
-        "shadow-on-nested" => InnerShadow,
-        "nested-on-nested" => InnerNested,
-        "pvm" => Pvm,
-        _ => Nested,
-    });
-    sizes.into_iter().flatten().chain(mode).collect()
-}
-
-/// What turns one placement into another.
-fn placement_change(from: Option<Placement>, to: Option<Placement>) -> Option<Change> {
-    match to.filter(|to| Some(*to) != from)? {
-        Placement::GuestNuma => Some(Change::BindNodes),
-        Placement::Smp => Some(Change::FirstTouch),
-        Placement::Interleaved => Some(Change::Interleave),
-        Placement::OneNode => Some(Change::OneNode),
-        // A mistake, and cases that are forced in experiments.
-        _ => None,
     }
 }
 
@@ -460,130 +303,4 @@ fn page_bytes(config: &str) -> u64 {
         _ => 0,
     };
     parts(config).1.iter().map(|size| bytes(size)).sum()
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    fn setting(thp: &str, malloc: u8) -> Setting {
-        Setting { thp: thp.into(), malloc, ..Setting::default() }
-    }
-
-    const NOW: Now = Now { config: "nested-4k", placement: None };
-
-    #[test]
-    fn placements_are_ranked_beside_other_changes() {
-        let mut t = run(setting("madvise", 0), &[("nested-4k", 100.0), ("nested-2m", 90.0)]);
-        let placed = |p: Placement, walk: u64, data: u64| Placed {
-            placement: p,
-            guest_tables: Default::default(),
-            host_tables: Default::default(),
-            data: Default::default(),
-            cycles: Some(bifold_model::PlacedCycles { walk, data }),
-        };
-        let all = [
-            placed(Placement::GuestNuma, 0, 5),
-            placed(Placement::Smp, 10, 20),
-            placed(Placement::Crossed, 30, 50),
-        ];
-        t.costs = t.costs.iter().flat_map(|c| all.iter().filter_map(|p| c.placed(p))).collect();
-        let now = Now { config: "nested-4k", placement: Some(Placement::Smp) };
-        let t = Tuning::new(vec![t], &now, 1, Vec::new()).unwrap();
-        let ranked: Vec<_> = t.ranked.iter().map(|a| (&a.changes[..], a.gain_percent.round())).collect();
-        use Change::*;
-        // 130 now; 95 with both, 105 bound, 120 with larger pages. A mistake is no advice.
-        assert_eq!(ranked, [(&[Host2m, BindNodes][..], 27.0), (&[BindNodes], 19.0), (&[Host2m], 8.0)]);
-        assert_eq!(t.ranked[1].walk_percent.round(), 8.0);
-        // Without cycles, a configuration has one cost.
-        let unknown = Placed { cycles: None, ..placed(Placement::Smp, 0, 0) };
-        assert!(t.tried[0].costs[0].placed(&unknown).is_none());
-    }
-
-    fn run(setting: Setting, costs: &[(&str, f64)]) -> Tried {
-        let cost = |(config, cycles): &(&str, f64)| Cost {
-            config: (*config).into(),
-            placement: None,
-            cycles: *cycles,
-            ideal_cycles: 20.0,
-            ends_cycles: [*cycles * 0.99, *cycles * 1.01],
-            error_cycles: 0.1,
-            walk_cycles: 0.0,
-            exit_cycles: 0.0,
-            backed_bytes: 0,
-        };
-        Tried { setting, seconds: 1.0, costs: costs.iter().map(cost).collect(), touched_bytes: 0 }
-    }
-
-    #[test]
-    fn the_largest_gain_is_first_and_a_change_that_adds_nothing_is_left_out() {
-        let now =
-            run(setting("madvise", 0), &[("nested-4k", 100.0), ("nested-2m", 90.0), ("shadow-2m", 89.95)]);
-        let always =
-            run(setting("always", 0), &[("nested-4k", 95.0), ("nested-2m", 80.0), ("shadow-2m", 82.0)]);
-        let malloc = run(setting("madvise", 1), &[("nested-4k", 101.0), ("nested-2m", 90.0)]);
-        let t = Tuning::new(vec![now, always, malloc], &NOW, 100, Vec::new()).unwrap();
-        let ranked: Vec<_> = t.ranked.iter().map(|a| (a.changes.clone(), a.gain_percent.round())).collect();
-        use Change::*;
-        assert_eq!(
-            ranked,
-            [(vec![Host2m, ThpAlways], 20.0), (vec![Host2m], 10.0), (vec![ThpAlways], 5.0)],
-            "shadow paging gains nothing beside 2 MB pages"
-        );
-        // Pages of 1 GB that gain no more than those of 2 MB are left out.
-        let mut huge =
-            run(setting("madvise", 0), &[("nested-4k", 100.0), ("nested-2m", 90.0), ("nested-1g", 89.95)]);
-        huge.costs[2].backed_bytes = 1 << 30;
-        let only = Tuning::new(vec![huge], &NOW, 100, Vec::new()).unwrap();
-        assert_eq!(only.ranked.iter().map(|a| a.changes[0].clone()).collect::<Vec<_>>(), [Host2m]);
-        assert_eq!(t.no_gain.iter().map(|a| a.changes[0].clone()).collect::<Vec<_>>(), [MallocThp]);
-        assert_eq!(t.now_seconds, 1.0);
-    }
-
-    #[test]
-    fn a_gain_that_may_be_a_loss_is_undecided_and_a_small_one_is_worth_no_change() {
-        let one = |costs: &[(&str, f64)]| {
-            let mut tried = run(setting("madvise", 0), costs);
-            tried.costs[1].error_cycles = 6.0;
-            Tuning::new(vec![tried], &NOW, 1, Vec::new()).unwrap()
-        };
-        let changes = |all: &[Advice]| all.iter().map(|a| a.config.clone()).collect::<Vec<_>>();
-        let t = one(&[("nested-4k", 100.0), ("nested-2m", 95.0)]);
-        assert_eq!((changes(&t.ranked), changes(&t.undecided)), (vec![], vec!["nested-2m".into()]));
-        assert!(
-            t.verdict()
-                .starts_with("Nothing here is sure to gain 1 % of the time: 2 MB host pages may (+5.00 %")
-        );
-        let t = one(&[("nested-4k", 100.0), ("nested-2m", 99.2)]);
-        assert_eq!((t.ranked.len(), t.undecided.len(), t.no_gain.len()), (0, 0, 1));
-        assert_eq!(t.verdict(), "Nothing here is worth a change: the best gains 0.80 % of the time.");
-        // Modes whose overheads differ by less than 5 % cost about the same, also on top of larger pages.
-        let mode = [("nested-4k", 100.0), ("nested-2m", 60.0), ("shadow-4k", 97.0), ("shadow-2m", 58.5)];
-        let t = one(&mode);
-        assert_eq!(
-            (changes(&t.ranked), changes(&t.undecided)),
-            (vec!["nested-2m".into()], vec!["shadow-4k".into()])
-        );
-        // Guests within guests are ranked among each other.
-        let within = ["nested-on-nested-4k", "nested-4k", "pvm-4k", "nested-on-nested-2m"];
-        let costs: Vec<(&str, f64)> = within.into_iter().zip([100.0, 20.0, 50.0, 60.0]).collect();
-        let now = Now { config: within[0], placement: None };
-        let t = Tuning::new(vec![run(setting("madvise", 0), &costs)], &now, 1, Vec::new()).unwrap();
-        assert_eq!(changes(&t.ranked), ["pvm-4k", "nested-on-nested-2m"]);
-        assert_eq!(t.ranked[1].changes, [Change::Inner2m, Change::Outer2m]);
-        assert_eq!(
-            config_changes("pvm-2m-4k", "nested-on-nested-2m"),
-            [Change::Outer2m, Change::InnerNested]
-        );
-    }
-
-    #[test]
-    fn a_band_holds_the_gain() {
-        let t = vec![run(setting("madvise", 0), &[("nested-4k", 100.0), ("nested-1g", 50.0)])];
-        let t = Tuning::new(t, &NOW, 1, Vec::new()).unwrap();
-        let a = &t.ranked[0];
-        assert!(a.low_percent <= a.gain_percent && a.gain_percent <= a.high_percent);
-        assert_eq!(a.changes, [Change::Host1g]);
-        assert!(Tuning::new(Vec::new(), &NOW, 1, Vec::new()).is_none());
-    }
 }

@@ -1,0 +1,119 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! Tests of the ranking.
+
+use super::*;
+
+fn setting(thp: &str, malloc: u8) -> Setting {
+    Setting { thp: thp.into(), malloc, ..Setting::default() }
+}
+
+const NOW: Now = Now { config: "nested-4k", placement: None };
+
+#[test]
+fn placements_are_ranked_beside_other_changes() {
+    let mut t = run(setting("madvise", 0), &[("nested-4k", 100.0), ("nested-2m", 90.0)]);
+    let placed = |p: Placement, walk: u64, data: u64| Placed {
+        placement: p,
+        guest_tables: Default::default(),
+        host_tables: Default::default(),
+        data: Default::default(),
+        cycles: Some(bifold_model::PlacedCycles { walk, data }),
+    };
+    let all = [
+        placed(Placement::GuestNuma, 0, 5),
+        placed(Placement::Smp, 10, 20),
+        placed(Placement::Crossed, 30, 50),
+    ];
+    t.costs = t.costs.iter().flat_map(|c| all.iter().filter_map(|p| c.placed(p))).collect();
+    let now = Now { config: "nested-4k", placement: Some(Placement::Smp) };
+    let t = Tuning::new(vec![t], &now, 1, Vec::new()).unwrap();
+    let ranked: Vec<_> = t.ranked.iter().map(|a| (&a.changes[..], a.gain_percent.round())).collect();
+    use Change::*;
+    // 130 now; 95 with both, 105 bound, 120 with larger pages. A mistake is no advice.
+    assert_eq!(ranked, [(&[Host2m, BindNodes][..], 27.0), (&[BindNodes], 19.0), (&[Host2m], 8.0)]);
+    assert_eq!(t.ranked[1].walk_percent.round(), 8.0);
+    // Without cycles, a configuration has one cost.
+    let unknown = Placed { cycles: None, ..placed(Placement::Smp, 0, 0) };
+    assert!(t.tried[0].costs[0].placed(&unknown).is_none());
+}
+
+fn run(setting: Setting, costs: &[(&str, f64)]) -> Tried {
+    let cost = |(config, cycles): &(&str, f64)| Cost {
+        config: (*config).into(),
+        placement: None,
+        cycles: *cycles,
+        ideal_cycles: 20.0,
+        ends_cycles: [*cycles * 0.99, *cycles * 1.01],
+        error_cycles: 0.1,
+        walk_cycles: 0.0,
+        exit_cycles: 0.0,
+        backed_bytes: 0,
+    };
+    Tried { setting, seconds: 1.0, costs: costs.iter().map(cost).collect(), touched_bytes: 0 }
+}
+
+#[test]
+fn the_largest_gain_is_first_and_a_change_that_adds_nothing_is_left_out() {
+    let now = run(setting("madvise", 0), &[("nested-4k", 100.0), ("nested-2m", 90.0), ("shadow-2m", 89.95)]);
+    let always = run(setting("always", 0), &[("nested-4k", 95.0), ("nested-2m", 80.0), ("shadow-2m", 82.0)]);
+    let malloc = run(setting("madvise", 1), &[("nested-4k", 101.0), ("nested-2m", 90.0)]);
+    let t = Tuning::new(vec![now, always, malloc], &NOW, 100, Vec::new()).unwrap();
+    let ranked: Vec<_> = t.ranked.iter().map(|a| (a.changes.clone(), a.gain_percent.round())).collect();
+    use Change::*;
+    assert_eq!(
+        ranked,
+        [(vec![Host2m, ThpAlways], 20.0), (vec![Host2m], 10.0), (vec![ThpAlways], 5.0)],
+        "shadow paging gains nothing beside 2 MB pages"
+    );
+    // Pages of 1 GB that gain no more than those of 2 MB are left out.
+    let mut huge =
+        run(setting("madvise", 0), &[("nested-4k", 100.0), ("nested-2m", 90.0), ("nested-1g", 89.95)]);
+    huge.costs[2].backed_bytes = 1 << 30;
+    let only = Tuning::new(vec![huge], &NOW, 100, Vec::new()).unwrap();
+    assert_eq!(only.ranked.iter().map(|a| a.changes[0].clone()).collect::<Vec<_>>(), [Host2m]);
+    assert_eq!(t.no_gain.iter().map(|a| a.changes[0].clone()).collect::<Vec<_>>(), [MallocThp]);
+    assert_eq!(t.now_seconds, 1.0);
+}
+
+#[test]
+fn a_gain_that_may_be_a_loss_is_undecided_and_a_small_one_is_worth_no_change() {
+    let one = |costs: &[(&str, f64)]| {
+        let mut tried = run(setting("madvise", 0), costs);
+        tried.costs[1].error_cycles = 6.0;
+        Tuning::new(vec![tried], &NOW, 1, Vec::new()).unwrap()
+    };
+    let changes = |all: &[Advice]| all.iter().map(|a| a.config.clone()).collect::<Vec<_>>();
+    let t = one(&[("nested-4k", 100.0), ("nested-2m", 95.0)]);
+    assert_eq!((changes(&t.ranked), changes(&t.undecided)), (vec![], vec!["nested-2m".into()]));
+    assert!(
+        t.verdict().starts_with("Nothing here is sure to gain 1 % of the time: 2 MB host pages may (+5.00 %")
+    );
+    let t = one(&[("nested-4k", 100.0), ("nested-2m", 99.2)]);
+    assert_eq!((t.ranked.len(), t.undecided.len(), t.no_gain.len()), (0, 0, 1));
+    assert_eq!(t.verdict(), "Nothing here is worth a change: the best gains 0.80 % of the time.");
+    // Modes whose overheads differ by less than 5 % cost about the same, also on top of larger pages.
+    let mode = [("nested-4k", 100.0), ("nested-2m", 60.0), ("shadow-4k", 97.0), ("shadow-2m", 58.5)];
+    let t = one(&mode);
+    assert_eq!(
+        (changes(&t.ranked), changes(&t.undecided)),
+        (vec!["nested-2m".into()], vec!["shadow-4k".into()])
+    );
+    // Guests within guests are ranked among each other.
+    let within = ["nested-on-nested-4k", "nested-4k", "pvm-4k", "nested-on-nested-2m"];
+    let costs: Vec<(&str, f64)> = within.into_iter().zip([100.0, 20.0, 50.0, 60.0]).collect();
+    let now = Now { config: within[0], placement: None };
+    let t = Tuning::new(vec![run(setting("madvise", 0), &costs)], &now, 1, Vec::new()).unwrap();
+    assert_eq!(changes(&t.ranked), ["pvm-4k", "nested-on-nested-2m"]);
+    assert_eq!(t.ranked[1].changes, [Change::Inner2m, Change::Outer2m]);
+    assert_eq!(config_changes("pvm-2m-4k", "nested-on-nested-2m"), [Change::Outer2m, Change::InnerNested]);
+}
+
+#[test]
+fn a_band_holds_the_gain() {
+    let t = vec![run(setting("madvise", 0), &[("nested-4k", 100.0), ("nested-1g", 50.0)])];
+    let t = Tuning::new(t, &NOW, 1, Vec::new()).unwrap();
+    let a = &t.ranked[0];
+    assert!(a.low_percent <= a.gain_percent && a.gain_percent <= a.high_percent);
+    assert_eq!(a.changes, [Change::Host1g]);
+    assert!(Tuning::new(Vec::new(), &NOW, 1, Vec::new()).is_none());
+}
