@@ -199,9 +199,9 @@ lab-policies: build ## compare policies over the suite: docs/results/policies.md
 	@tools/suite capture
 	@tools/policies
 
-lab-modes: build ## run the suite's programs in every paging mode: docs/results/modes.md, two hours once; then seconds
+lab-modes: build ## run the suite's programs in every paging mode: docs/results/modes.md, two and a half hours once, for lab-policies too; then seconds
 	@tools/suite setup
-	@tools/suite modes
+	@tools/suite capture
 	@tools/modes -o docs/results/modes.md >/dev/null
 
 lab-share: build ## run 8 guests under the real KSM: docs/results, 40 minutes, root (SCALE=1/8)
