@@ -176,7 +176,8 @@ mod tests {
         for key in ["cpu", "walk", "exit.violation"] {
             assert!(has(&all, key), "{key}");
         }
-        let set = priors("i5-7600", &["cpu.base_cpi=1.0", "exit.violation.cycles=3000"]);
+        let set =
+            priors("i5-7600", &["cpu.base_cpi=1.0", "cpu.cr3_load_cycles=90", "exit.violation.cycles=3000"]);
         assert_eq!(all.len() - set.len(), 2);
         assert!(!has(&set, "cpu") && !has(&set, "exit.violation") && has(&set, "exit.unsync"));
     }
@@ -188,10 +189,11 @@ mod tests {
         assert!(some.ends_with("(but guest_leaf, host_leaf: set by the user)"), "{some}");
         let all = ["walk.guest_leaf=30", "walk.host_leaf=30", "walk.guest_upper=9", "walk.host_upper=9"];
         assert_eq!(walk(&all), None);
-        // This profile's frequency is a prior as well as its CPI; that of the i5-7600 is not.
+        // This profile's frequency is a prior too; that of the i5-7600 is not.
         let cpu = |set: &[&str]| priors("sapphire-rapids", set).into_iter().find(|p| p.starts_with("cpu:"));
         assert!(cpu(&["cpu.base_cpi=1.0"]).unwrap().contains("(but base_cpi: set by the user)"));
-        assert_eq!(cpu(&["cpu.base_cpi=1.0", "cpu.frequency_hz=2_000_000_000"]), None);
+        let all = ["cpu.base_cpi=1.0", "cpu.frequency_hz=2_000_000_000", "cpu.cr3_load_cycles=90"];
+        assert_eq!(cpu(&all), None);
     }
 
     #[test]
