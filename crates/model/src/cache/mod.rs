@@ -210,8 +210,12 @@ impl Caches {
         self.framed_of.push(framed);
     }
 
-    /// Sets the counts of waits to 0. The caches keep their lines.
+    /// Sets the counts of waits to 0, and numbers accesses from 0 on. The caches keep their lines. Chains are known by the numbers
+    /// of their loads, so none goes on.
     pub fn reset_counts(&mut self) {
+        self.pace.renumber();
+        self.now.access = 0;
+        self.chains.fill(Chains::default());
         let Caches { ideal, configs, framed, profile, classes, limits, .. } = self;
         for one in std::iter::once(ideal).chain(configs).chain(framed.iter_mut().map(|f| &mut f.cached)) {
             one.stalls = Stalls::new(&profile.walk, *limits, classes);

@@ -89,8 +89,7 @@ pub(super) struct Pace {
 impl Pace {
     /// So many instructions ran, after which there were `accesses` in all.
     pub fn ran(&mut self, instructions: u64, accesses: u64) {
-        // At the begin of a region the counts restart at 0.
-        let made = accesses.checked_sub(self.before).unwrap_or(accesses);
+        let made = accesses - self.before;
         self.before = accesses;
         if made > 0 {
             self.accesses += made;
@@ -100,6 +99,11 @@ impl Pace {
             self.accesses /= 2;
             self.instructions /= 2;
         }
+    }
+
+    /// Accesses are numbered from 0 on again. The pace stays.
+    pub fn renumber(&mut self) {
+        self.before = 0;
     }
 
     /// Access number `access` at this pace.
@@ -325,7 +329,8 @@ mod tests {
         (0..100).for_each(|_| _ = ran(60_000, 40_000));
         let near = |window: Option<u64>| window.is_some_and(|w| (195..=200).contains(&w));
         assert!(near(ran(60_000, 40_000)));
-        // At the begin of a region the counts restart at 0.
+        // At the begin of a region.
+        pace.renumber();
         pace.ran(60_000, 40_000);
         assert!(near(pace.at(1, &limits).window));
     }
