@@ -25,9 +25,9 @@ def extra_cycles(sample: Mapping[str, int]) -> int:
 
 
 def ideal_cycles(sample: Mapping[str, int], base_cpi: float) -> float:
-    """Cycles of the ideal run: of the instructions, and of the waits for data that the core does not hide."""
+    """Cycles of the ideal run: of the instructions, of the guest's loads of CR3, and of the waits for data that the core does not hide."""
     waits = max(sample.get("ideal_stall_cycles", 0) - sample.get("ideal_hidden_cycles", 0), 0)
-    return sample.get("instructions", 0) * base_cpi + waits
+    return sample.get("instructions", 0) * base_cpi + sample.get("cr3_load_cycles", 0) + waits
 
 
 class Timeline:

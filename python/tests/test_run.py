@@ -20,7 +20,7 @@ def script(path: Path, body: str) -> Path:
 
 
 def test_the_command_gives_the_kept_result(command: Path, data: Path) -> None:
-    options = ["--configs", "native,nested-4k,shadow-4k", "--interval", "0.001"]
+    options = ["--configs", "native,nested-4k,shadow-4k", "--interval", "0.001", "--profile", "i5-7600"]
     result = bifold.compare(generate="fork-storm:40", options=options, bifold=command)
     assert isinstance(result, Result) and result.status == 0
     kept = bifold.read_result(data / "fork.json")
