@@ -64,7 +64,7 @@ fn charges(profile: &Profile, options: &Options, words: &[u64]) -> Vec<String> {
 }
 
 proptest! {
-    #![proptest_config(cases(48))]
+    #![proptest_config(cases(16))]
 
     #[test]
     fn a_compact_stream_counts_as_the_whole_one_under_any_tlbs(

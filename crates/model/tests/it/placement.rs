@@ -82,7 +82,7 @@ fn equal(
 }
 
 proptest! {
-    #![proptest_config(cases(32))]
+    #![proptest_config(cases(16))]
 
     #[test]
     fn local_and_remote_references_are_those_of_the_reference(
