@@ -69,7 +69,7 @@
             opacity: { field: "part", type: "ordinal", title: null, sort: kinds.map((k) => k.part),
               scale: { domain: kinds.map((k) => k.part), range: kinds.map((k) => k.opacity) },
               legend: { symbolFillColor: css("--native"), symbolStrokeColor: css("--native"),
-                columns: bifold.narrow() ? 2 : 0 } },
+                columns: bifold.narrow() ? 1 : 0 } },
             tooltip: [
               { field: "config", title: "configuration" }, { field: "part", title: "part" }, { field: "text", title: "cost" },
             ],

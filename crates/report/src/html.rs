@@ -6,6 +6,7 @@
 //! HTML escaping or as JSON with escaped `<`, `>`, `&` and `'`. So the text can end neither an element nor a
 //! script. A content security policy keeps the page from loading anything.
 
+use crate::first_touches;
 use crate::flames::flames;
 use crate::memory::MemoryChart;
 use crate::page::{self, PageTable};
@@ -108,6 +109,7 @@ pub(crate) fn render(c: &Comparison, spread: Option<&[PageTable]>) -> Result<Str
         clock => clock::line(c),
         several => several::line(c),
         verdict => verdict::sentences(c),
+        started => first_touches::line(c),
         instructions => grouped(total.instructions),
         accesses => grouped(total.accesses),
         ideal => seconds(o.ideal_cycles() / o.frequency_hz.max(1) as f64),

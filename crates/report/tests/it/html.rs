@@ -68,6 +68,24 @@ fn charts_and_the_table_of_a_page_show_the_same_numbers() {
     }
 }
 
+/// A long-lived VM's figures leave first touches out: the page says so as the terminal does.
+#[test]
+fn a_page_says_what_a_vm_that_has_just_started_pays() {
+    let mut c = comparison();
+    let words = |text: &str| text.split_whitespace().collect::<Vec<_>>().join(" ");
+    let said =
+        |c: &Comparison| words(&c.render_html().unwrap()).contains("A VM that has just started also pays");
+    assert!(!said(&c));
+    c.outcome.vm = bifold_model::VmState::LongLived;
+    for o in &mut c.outcome.configs {
+        o.total.frames_first_used = 1000;
+    }
+    assert!(said(&c));
+    let table = words(&c.render(bifold_report::Format::Table).unwrap());
+    let line = table.split_once("started A VM").unwrap().1.split_once("such a VM.").unwrap().0;
+    assert!(words(&c.render_html().unwrap()).contains(line), "{line}");
+}
+
 /// The end of a region cuts an interval, so steps of the policies' strips are as long as the timeline's.
 #[test]
 fn strips_of_several_regions_have_the_timelines_steps() {
