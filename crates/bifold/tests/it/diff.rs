@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! `diff` of recordings and results, and of files that are neither.
 
-use crate::command::{bifold_in, names};
+use crate::command::{bifold_in, command, names, ran};
 use serde_json::Value;
 use std::path::Path;
 
@@ -39,6 +39,15 @@ fn recordings_and_their_results_give_one_diff() {
     let mixed = json("--profile phenom2-x3-720 a.json b.bifold");
     assert!(mixed["warnings"][0].as_str().unwrap().starts_with("not comparable: "), "{mixed}");
     assert_eq!(json("a.bifold a.json")["same"], true);
+    // Without a name, a recording has the profile of the result beside it, and not this machine's.
+    let named = "compare -q a.bifold --profile phenom2-x3-720 --format json -o other.json";
+    bifold_in(dir.path(), named).quietly();
+    for files in ["other.json a.bifold", "a.bifold other.json"] {
+        let mut c = command(format!("diff -q --format json {files}").split_whitespace());
+        c.env_remove("BIFOLD_PROFILE").current_dir(dir.path());
+        let diff: Value = serde_json::from_str(&ran(c).quietly()).unwrap();
+        assert_eq!((&diff["same"], &diff["warnings"]), (&true.into(), &Value::Array(Vec::new())));
+    }
 }
 
 #[test]

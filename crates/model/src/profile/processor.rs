@@ -85,7 +85,7 @@ pub enum ChosenBy {
     /// The user named it.
     #[default]
     Name,
-    /// The baseline has it.
+    /// The baseline has it, or the result beside which a recording is modelled.
     Baseline,
     /// The file of `tune --state` has it.
     State,

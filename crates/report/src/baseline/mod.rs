@@ -25,8 +25,6 @@ const LEAST_SHARE: f64 = 0.1;
 #[derive(Debug, Clone, PartialEq)]
 pub struct Baseline {
     side: Side,
-    /// The profile that the run had; none in a file without one, or with one of another version.
-    hardware: Option<Profile>,
     host: Host,
     places: Option<Places>,
 }
@@ -114,7 +112,7 @@ pub struct NotComparable {
 impl Baseline {
     /// The profile of the baseline's run, with all of its values.
     pub fn profile(&self) -> Option<&Profile> {
-        self.hardware.as_ref()
+        self.side.profile()
     }
 
     /// Compares a run with the baseline: a count grew if it exceeds the baseline's by more than `worse_than` percent, and by more

@@ -5,16 +5,12 @@ use super::{Baseline, Host, LEAST_SHARE, Place, PlaceNames, Places, is_judged};
 use crate::diff::{MOST, ReadError, Side, form_error};
 use crate::{Comparison, RenderError, json};
 use bifold_attribute::View;
-use bifold_model::{CacheFacts, Costs, Frames, Profile};
+use bifold_model::{CacheFacts, Costs, Frames};
 use serde::Deserialize;
 
 #[derive(Deserialize)]
 struct Document {
     outcome: Outcome,
-    /// A profile, if it has the keys of this version.
-    hardware: Option<serde_json::Value>,
-    #[serde(default)]
-    overrides: Vec<String>,
     #[serde(rename = "where")]
     places: Option<Where>,
 }
@@ -60,10 +56,7 @@ impl Baseline {
             return Err(value("runs", "are of `compare --runs`, and a baseline is of one run"));
         }
         let document = serde_json::from_slice(bytes);
-        let Document { outcome, hardware, overrides, places } =
-            document.map_err(|e| form_error(path, json::SCHEMA, &e))?;
-        let hardware = hardware.and_then(|v| serde_json::from_value::<Profile>(v).ok());
-        let hardware = hardware.map(|profile| Profile { overrides, ..profile });
+        let Document { outcome, places } = document.map_err(|e| form_error(path, json::SCHEMA, &e))?;
         let host = Host {
             caches: outcome.caches,
             frames: outcome.host_frames,
@@ -73,7 +66,7 @@ impl Baseline {
             w.checked()
                 .ok_or_else(|| value("where", "has costs that are impossible, or of other configurations"))
         });
-        Ok(Baseline { side, hardware, host, places: places.transpose()? })
+        Ok(Baseline { side, host, places: places.transpose()? })
     }
 }
 

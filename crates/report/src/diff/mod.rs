@@ -18,7 +18,7 @@ pub use read::{Counters, MOST_BYTES, ReadError};
 pub(crate) use read::{MOST, form_error};
 
 use crate::{Comparison, Figure, Figures, Format, Partial, RenderError, Spread};
-use bifold_model::{Config, Sample};
+use bifold_model::{Config, Profile, Sample};
 use serde::Serialize;
 
 /// The source of a side's figures.
@@ -48,6 +48,8 @@ pub struct Side {
     /// The schema of the file; that of one run for a recording.
     pub(crate) schema: String,
     pub(crate) made: Made,
+    /// The profile of the first run; none in a file without one, or with one of another version.
+    pub(crate) hardware: Option<Profile>,
     /// Why the events of a run end before its command.
     pub(crate) partial: Option<Partial>,
     /// Self-checks that disagreed, over all runs.
@@ -133,6 +135,7 @@ impl Side {
             kind: Kind::Recording,
             schema: crate::json::SCHEMA.into(),
             made: Made::of(c),
+            hardware: Some(c.meta.hardware.clone()),
             partial: c.meta.partial,
             failed_checks: c.checks().1,
             unknown: Vec::new(),
@@ -148,6 +151,11 @@ impl Side {
     /// How the result was made.
     pub fn made(&self) -> &Made {
         &self.made
+    }
+
+    /// The profile of the run, with all of its values: for the recording beside it.
+    pub fn profile(&self) -> Option<&Profile> {
+        self.hardware.as_ref()
     }
 
     /// Why the events of a run end before its command; none if they do not.

@@ -8,7 +8,7 @@
 use super::{Kind, Made, Side, Total, made};
 use crate::{Core, Figures, Guest, Input, Partial};
 use bifold_mmu::PageSize;
-use bifold_model::{CacheError, CacheFacts, Config, Paging, Sample, VmState};
+use bifold_model::{CacheError, CacheFacts, Config, Paging, Profile, Sample, VmState};
 use serde::Deserialize;
 use serde::de::{Deserializer, IgnoredAny, MapAccess, Visitor};
 use std::fmt;
@@ -81,6 +81,8 @@ struct Document {
     partial: Option<Partial>,
     // Earlier results have neither.
     kvm: Option<String>,
+    /// A profile, if it has the keys of this version.
+    hardware: Option<serde_json::Value>,
     #[serde(default)]
     overrides: Vec<String>,
     checks: Checks,
@@ -221,6 +223,12 @@ fn schema(path: &str, bytes: &[u8]) -> Result<String, ReadError> {
     }
 }
 
+/// The profile of a run, with all of its values.
+fn hardware(d: &Document) -> Option<Profile> {
+    let profile = serde_json::from_value::<Profile>(d.hardware.clone()?).ok()?;
+    Some(Profile { overrides: d.overrides.clone(), ..profile })
+}
+
 struct Reading<'a> {
     path: &'a str,
 }
@@ -251,6 +259,7 @@ impl Reading<'_> {
                         kind: Kind::Result,
                         schema: String::new(),
                         made,
+                        hardware: hardware(d),
                         partial: d.partial,
                         failed_checks: d.checks.failed,
                         unknown,
