@@ -104,10 +104,11 @@ test-packages: setup ## try the packages of make deb in clean Debian 12 and 13: 
 container: setup ## build a container image of the packages of make deb, rootless by buildah: localhost/bifold
 	@tools/container
 
-# The dev profile: with link-time optimisation, building the tests takes longer than running them.
+# The dev profile: with link-time optimisation, building the tests takes longer than running them. Tests of guests wait for half
+# of their time, so two more run than there are CPUs.
 test: setup ## run all tests
 	@tools/libvirt-schema --fetch || true
-	$(CARGO) test --workspace --locked --no-fail-fast
+	RUST_TEST_THREADS=$${RUST_TEST_THREADS:-$$(($$(nproc) + 2))} $(CARGO) test --workspace --locked --no-fail-fast
 	@tools/python-package test || [ $$? = 77 ]
 
 test-python: ## test the Python package and its notebook; pip installs what they use into target/python
