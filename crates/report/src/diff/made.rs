@@ -152,6 +152,13 @@ pub(super) fn warnings(a: &Made, b: &Made) -> Vec<String> {
             a.profile
         ));
     }
+    if a.vm != b.vm {
+        out.push(format!(
+            "the VM of A is {}, that of B {}: first touches may be in one side's time alone; run both with one --vm",
+            a.vm.name(),
+            b.vm.name()
+        ));
+    }
     if a.frequency_hz != b.frequency_hz || a.base_cpi != b.base_cpi {
         out.push(
             "times and percentages are not comparable, because clock or CPI differ; extra cycles per 1000 instructions are"
