@@ -66,10 +66,9 @@ fn new(args: &NewArgs) -> anyhow::Result<Status> {
         format_args!("{} {words} in {at}: `bifold sweep run {at}` runs them", grouped(n as u64)),
     );
     if let Some((name, kvm)) = unnamed {
-        let text = format_args!(
-            "tasks that name no --profile have this machine's on every machine: {name}, kvm {kvm}"
-        );
-        note(!args.quiet, text);
+        let text =
+            format!("tasks that name no --profile have this machine's on every machine: {name}, kvm {kvm}");
+        note(!args.quiet, &text);
     }
     Ok(Status::Done)
 }

@@ -53,12 +53,12 @@ pub fn run(args: &RunArgs) -> anyhow::Result<Status> {
     if let Some(named) = std::env::var_os(PROFILE_VARIABLE).filter(|v| !v.is_empty()) {
         let own = folder.plan().profiles.values().map(|p| p.name.as_str()).collect::<BTreeSet<_>>();
         let own: Vec<&str> = own.into_iter().filter(|name| named != *name).collect();
-        let text = format_args!(
+        let text = format!(
             "{PROFILE_VARIABLE} names {}, and the sweep's tasks have profiles of its plan: {}",
             named.to_string_lossy(),
             own.join(", ")
         );
-        note(!args.quiet && !own.is_empty(), text);
+        note(!args.quiet && !own.is_empty(), &text);
     }
     let stop = stop_on_signals()?;
     // A scheduler that asks for a task wants its result, so the task runs even if another worker is at it: that one may have
