@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! What a VM that has just started would pay beside a long-lived one: the first touches of memory, counted as first uses of the
-//! nested tables' entries. A page that is read before it is written costs a VM that has just started more than one violation.
+//! nested tables' entries. A page that is read before it is written costs a VM that has just started more than one
+//! violation.
 
 use crate::Comparison;
 use crate::text::seconds;
@@ -21,7 +22,8 @@ pub(crate) fn line(c: &Comparison) -> Option<String> {
     let all: Vec<String> = o.configs.iter().filter_map(of).collect();
     (!all.is_empty()).then(|| {
         format!(
-            "A VM that has just started also pays for its first touches of memory, once: about {}. --vm started counts such a VM.",
+            "A VM that has just started also pays for its first touches of memory, once: about {}. --vm started \
+             counts such a VM.",
             all.join(", ")
         )
     })

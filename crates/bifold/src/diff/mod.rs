@@ -47,14 +47,10 @@ pub fn run(args: DiffArgs) -> anyhow::Result<Status> {
         }
     }
     // A recording beside a result has the result's profile: another's figures are not comparable.
-    let profile = inputs.iter().find_map(|input| match input {
-        Input::Result(side) => side.profile(),
+    let of_result = inputs.iter().find_map(|input| match input {
+        Input::Result(side) => side.profile().cloned(),
         Input::Recording(..) => None,
     });
-    let profile = match profile {
-        Some(own) => args.model.profile_or(|set| own.chosen_by(ChosenBy::Baseline, "of the result", set))?,
-        None => args.model.profile()?,
-    };
     let report = create(args.report.as_deref())?;
     let output = create_for_data(args.output.as_deref())?;
     let stop = stop_on_signals()?;
@@ -63,7 +59,7 @@ pub fn run(args: DiffArgs) -> anyhow::Result<Status> {
         match input {
             Input::Result(side) => sides.push(*side),
             Input::Recording(reader, path) => {
-                let Some(side) = modelled(*reader, path, profile.clone(), &args, &stop)? else {
+                let Some(side) = modelled(*reader, path, of_result.as_ref(), &args, &stop)? else {
                     return Ok(Status::OfCommand(CommandExit::Interrupted));
                 };
                 sides.push(side);
@@ -85,11 +81,15 @@ pub fn run(args: DiffArgs) -> anyhow::Result<Status> {
 fn modelled(
     reader: file::Reader,
     path: PathBuf,
-    profile: Profile,
+    of_result: Option<&Profile>,
     args: &DiffArgs,
     stop: &AtomicBool,
 ) -> anyhow::Result<Option<Side>> {
     let name = path.to_string_lossy().into_owned();
+    let profile = match of_result {
+        Some(own) => args.model.profile_or(|set| own.chosen_by(ChosenBy::Baseline, "of the result", set))?,
+        None => args.model.profile()?,
+    };
     let source = Recording { reader: Box::new(reader), path };
     let mut plan = run::Plan::new(Box::new(source), profile, &args.model, Notes::new(args.quiet, false))?;
     let mut carried = carry_out(&mut plan, &format!("{name}: "), stop)?;

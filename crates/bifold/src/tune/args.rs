@@ -40,8 +40,9 @@ pub struct TuneArgs {
 
     /// Settings to try [default: all]
     ///
-    /// LIST is separated by commas: `thp`, `malloc`, `kpti`, `placement`. The first run compares all paging modes and host page sizes, and
-    /// further runs those that may still win; placements on the host's nodes in every run of a guest that has nodes (--guest-nodes).
+    /// LIST is separated by commas: `thp`, `malloc`, `kpti`, `placement`. The first run compares all paging modes
+    /// and host page sizes, and further runs those that may still win; placements on the host's nodes in every
+    /// run of a guest that has nodes (--guest-nodes).
     #[arg(long, value_enum, value_name = "LIST", value_delimiter = ',', hide_possible_values = true)]
     pub r#try: Vec<Knob>,
 

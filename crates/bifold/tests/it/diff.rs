@@ -39,6 +39,10 @@ fn recordings_and_their_results_give_one_diff() {
     let mixed = json("--profile phenom2-x3-720 a.json b.bifold");
     assert!(mixed["warnings"][0].as_str().unwrap().starts_with("not comparable: "), "{mixed}");
     assert_eq!(json("a.bifold a.json")["same"], true);
+    // Results alone need no profile, whatever the environment names.
+    let mut c = command("diff -q a.json b.json".split_whitespace());
+    c.env("BIFOLD_PROFILE", "no-such-profile").current_dir(dir.path());
+    ran(c).quietly();
     // Without a name, a recording has the profile of the result beside it, and not this machine's.
     let named = "compare -q a.bifold --profile phenom2-x3-720 --format json -o other.json";
     bifold_in(dir.path(), named).quietly();

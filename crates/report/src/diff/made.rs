@@ -154,7 +154,8 @@ pub(super) fn warnings(a: &Made, b: &Made) -> Vec<String> {
     }
     if a.vm != b.vm {
         out.push(format!(
-            "the VM of A is {}, that of B {}: first touches may be in one side's time alone; run both with one --vm",
+            "the VM of A is {}, that of B {}: first touches may be in one side's time alone; run both with \
+             one --vm",
             a.vm.name(),
             b.vm.name()
         ));

@@ -225,7 +225,7 @@ fn schema(path: &str, bytes: &[u8]) -> Result<String, ReadError> {
 
 /// The profile of a run, with all of its values.
 fn hardware(d: &Document) -> Option<Profile> {
-    let profile = serde_json::from_value::<Profile>(d.hardware.clone()?).ok()?;
+    let profile = Profile::deserialize(d.hardware.as_ref()?).ok()?;
     Some(Profile { overrides: d.overrides.clone(), ..profile })
 }
 

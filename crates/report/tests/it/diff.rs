@@ -129,6 +129,9 @@ fn what_cannot_be_compared_is_warned_of() {
         ("because clock or CPI differ", &|c| c.outcome.frequency_hz = 1_000_000_000),
         ("the interval lengths differ", &|c| c.outcome.interval_cycles *= 2),
         ("the seeds of the host frames' placement differ", &|c| c.outcome.seed = 2),
+        ("the VM of A is started, that of B long-lived", &|c| {
+            c.outcome.vm = bifold_model::VmState::LongLived
+        }),
         ("B is partial", &|c| c.meta.partial = Some(Partial::TimedOut)),
         ("3 of B's self-checks FAILED", &|c| c.outcome.walk_mismatches = 3),
         ("only A has shadow-2m", &|c| c.outcome.configs.truncate(4)),
