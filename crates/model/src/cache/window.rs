@@ -84,12 +84,14 @@ pub(super) struct Pace {
     instructions: u64,
     /// Accesses at the last call of [`Pace::ran`].
     before: u64,
+    /// Accesses between that call and the last [`Pace::renumber`].
+    pending: u64,
 }
 
 impl Pace {
     /// So many instructions ran, after which there were `accesses` in all.
     pub fn ran(&mut self, instructions: u64, accesses: u64) {
-        let made = accesses - self.before;
+        let made = std::mem::take(&mut self.pending) + accesses - self.before;
         self.before = accesses;
         if made > 0 {
             self.accesses += made;
@@ -101,9 +103,10 @@ impl Pace {
         }
     }
 
-    /// Accesses are numbered from 0 on again. The pace stays.
-    pub fn renumber(&mut self) {
-        self.before = 0;
+    /// Access number `accesses` was the last: those that follow are numbered from 0 on. The pace stays, and accesses whose instructions
+    /// are not known yet still count.
+    pub fn renumber(&mut self, accesses: u64) {
+        self.pending += accesses - std::mem::take(&mut self.before);
     }
 
     /// Access number `access` at this pace.
@@ -330,9 +333,15 @@ mod tests {
         let near = |window: Option<u64>| window.is_some_and(|w| (195..=200).contains(&w));
         assert!(near(ran(60_000, 40_000)));
         // At the begin of a region.
-        pace.renumber();
+        pace.renumber(accesses);
         pace.ran(60_000, 40_000);
         assert!(near(pace.at(1, &limits).window));
+        // Regions that begin between accesses and the number of their instructions.
+        let mut pace = Pace::default();
+        pace.renumber(600);
+        pace.renumber(300);
+        pace.ran(3000, 100);
+        assert_eq!(pace.at(100, &limits).window, Some(100));
     }
 
     #[test]
@@ -377,7 +386,7 @@ mod tests {
             .map(|l| format!("{l}\n"))
             .collect();
         let mut w = Windows::new(Limits::new(&Profile::parse(&text, "x", &[]).unwrap()));
-        let (pace, limits) = (Pace { accesses: 1000, instructions: 3000, before: 0 }, w.limits());
+        let (pace, limits) = (Pace { accesses: 1000, instructions: 3000, ..Pace::default() }, w.limits());
         let at = |access| pace.at(access, &limits);
         assert_eq!((w.data(at(5000), 1, u64::MAX, true, false), w.walk(at(90_000), u64::MAX)), (0, 0));
     }

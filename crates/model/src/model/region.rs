@@ -146,14 +146,14 @@ impl Model {
     fn reset_counts(&mut self) {
         // A gap before the region made the stream a sampled one.
         self.sampled = None;
-        self.common = Sample::default();
+        let accesses = std::mem::take(&mut self.common).accesses;
         let configs = self.options.configs.len();
         for regime in &mut self.regimes {
             regime.reset_counts();
             regime.begin_interval();
         }
         if let Some(caches) = &mut self.observers.caches {
-            caches.reset_counts();
+            caches.reset_counts(accesses);
         }
         if let Some(places) = &mut self.observers.places {
             places.reset_counts(configs);
