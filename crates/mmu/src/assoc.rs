@@ -124,11 +124,16 @@ fn insert(set: &mut [u64], ways: usize, key: u64, attr: Attr) {
 /// Drops the entries of a set whose tags are such.
 fn drop_if(set: &mut [u64], mut such: impl FnMut(u64) -> bool) {
     let (head, tags) = set.split_at_mut(HEAD);
-    for (way, &tag) in tags.iter().enumerate() {
-        let there = head[SIG + (way >> 3)] >> (8 * (way & 7)) & 0x80 != 0;
-        if there && such(tag) {
-            set_sig(head, way, 0);
-            head[LIVE] -= 1;
+    for word in [SIG, SIG + 1] {
+        // Most sets of a large array hold little.
+        let mut there = head[word] & ONES << 7;
+        while there != 0 {
+            let way = 8 * (word - SIG) + there.trailing_zeros() as usize / 8;
+            there &= there - 1;
+            if such(tags[way]) {
+                set_sig(head, way, 0);
+                head[LIVE] -= 1;
+            }
         }
     }
 }

@@ -31,6 +31,8 @@ const AFTER_FLUSH: u8 = 16;
 
 /// In place of a number of flushes.
 const SPLIT: u64 = u64::MAX;
+/// In place of the flushes that a set has seen: it was never used.
+const UNUSED: u64 = u64::MAX;
 
 /// The most changes of a set between two comparisons of its versions.
 const PAUSE: u8 = 64;
@@ -61,7 +63,7 @@ pub(crate) struct Sets<T> {
 
 #[derive(Debug, Clone, Copy)]
 struct Version {
-    /// Flushes that the set has seen. Only a set's first version has this and the next two.
+    /// Flushes that the set has seen, or [`UNUSED`]. Only a set's first version has this and the next two.
     seen: u64,
     /// Changes until versions are compared, and the changes between two comparisons: twice as many after one that joins nothing.
     due: u8,
@@ -78,8 +80,8 @@ impl<T: Part> Sets<T> {
         Sets {
             parts: empty.repeat(sets),
             len: empty.len(),
-            versions: vec![Version { seen: 0, due: 1, pause: 1, next: 0, holders: sharers }; sets],
-            alike: vec![0; sets].into(),
+            versions: vec![Version { seen: UNUSED, due: 1, pause: 1, next: 0, holders: sharers }; sets],
+            alike: vec![SPLIT; sets].into(),
             free: Vec::new(),
             sets,
             mask: if sets.is_power_of_two() { sets - 1 } else { usize::MAX },
@@ -173,9 +175,24 @@ impl<T: Part> Sets<T> {
     /// Each version of each set that some of `of` hold, with those of them.
     pub fn for_each(&mut self, of: u8, mut f: impl FnMut(&mut [T], u8)) {
         for set in 0..self.sets {
+            // Most sets of a large array hold nothing.
+            if of & !self.emptied(self.versions[set].seen) == 0 {
+                continue;
+            }
             self.of(set as u64);
             self.change(set, of, |_| Some(()), |parts, (), holders| f(parts, holders));
         }
+    }
+
+    /// The sharers for which a set that has seen so many flushes is known to be empty.
+    fn emptied(&self, seen: u64) -> u8 {
+        if seen == UNUSED { u8::MAX } else { self.late(0, seen) }
+    }
+
+    /// The sharers with a flush of this kind that a set has not seen.
+    fn late(&self, kind: usize, seen: u64) -> u8 {
+        let late = |(place, &last): (usize, &u64)| u8::from(last > seen) << place;
+        self.flushed[kind].iter().enumerate().map(late).fold(0, |bits, bit| bits | bit)
     }
 
     /// A change of the set is over: joins versions that hold the same. `note` brings a version up to date before it is compared.
@@ -258,10 +275,7 @@ impl<T: Part> Sets<T> {
     #[inline(never)]
     fn catch_up(&mut self, set: usize) {
         let seen = std::mem::replace(&mut self.versions[set].seen, self.flushes);
-        let [all, non_global] = self.flushed.map(|last| {
-            let late = |(place, &last): (usize, &u64)| u8::from(last > seen) << place;
-            last.iter().enumerate().map(late).fold(0, |bits, bit| bits | bit)
-        });
+        let [all, non_global] = [0, 1].map(|kind| self.late(kind, seen));
         let empty = std::mem::take(&mut self.empty);
         self.change(set, non_global & !all, |_| Some(()), |parts, (), _| T::drop_non_global(parts));
         self.change(set, all, |_| Some(()), |parts, (), _| parts.copy_from_slice(&empty));

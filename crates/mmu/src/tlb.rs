@@ -477,16 +477,15 @@ impl Tlb {
         if self.pieces >> region(page_number(gva)) & 1 != 0 {
             let space = self.space;
             let keep = |k: u64, attr: Attr, _: u8| {
+                if attr.piece == 0 {
+                    return true;
+                }
                 let whole = PageSize::ALL[usize::from(attr.piece) % 3];
                 let held = PageSize::ALL[(k >> (PAGE_BITS - 3) & 3) as usize % 3];
                 let number =
                     (k & ((1 << (PAGE_BITS - 3)) - 1)) >> (whole.shift() - held.shift().min(whole.shift()));
-                attr.piece == 0
-                    || !matches(
-                        key(whole, Gva(number << whole.shift())) | k >> PAGE_BITS << PAGE_BITS,
-                        attr,
-                        key(whole, gva) | space,
-                    )
+                let its = key(whole, Gva(number << whole.shift())) | k >> PAGE_BITS << PAGE_BITS;
+                !matches(its, attr, key(whole, gva) | space)
             };
             self.retain(of, keep);
         }
