@@ -3,11 +3,11 @@
 
 use std::collections::HashMap;
 
-use bifold_guest::{Root, Timing};
+use bifold_guest::Root;
 use bifold_trace::{CommandExit, Event, decode};
 
 use crate::replay::assert_sound;
-use crate::support::{compile, compile_as, qemu_missing, run, spec};
+use crate::support::{compile, compile_as, exact, qemu_missing, run, spec};
 
 /// Prints the address of its pages, then accesses each in one way only.
 const WAYS: &str = r#"
@@ -130,9 +130,7 @@ fn instructions_are_counted_once_and_a_repeated_one_is_one() {
     let program = compile("loop", LOOP);
     let path = program.to_str().unwrap();
     let instructions = |command: &[&str]| {
-        let mut s = spec(command);
-        s.timing = Timing::Exact;
-        let (r, words) = run(&s).unwrap();
+        let (r, words) = run(&exact(command)).unwrap();
         assert_eq!(r.exit, CommandExit::Code(0));
         assert_sound(&words);
         r.stats.instructions

@@ -85,13 +85,8 @@ fn a_recording_from_the_boot_on_is_whole_and_the_model_follows_it() {
 }
 
 #[test]
-fn a_recording_from_the_boot_on_follows_kpti() {
-    whole("boot-kpti", true, 2);
-}
-
-#[test]
-fn a_recording_from_the_boot_on_follows_vcpus_that_start_in_real_mode() {
-    whole("boot-vcpus", false, 4);
+fn a_recording_from_the_boot_on_follows_kpti_and_vcpus_that_start_in_real_mode() {
+    whole("boot-kpti", true, 3);
 }
 
 /// vCPUs take turns by instructions, so their order is the same in every run.

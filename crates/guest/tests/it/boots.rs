@@ -5,10 +5,12 @@ use std::path::Path;
 use std::process::Command;
 use std::sync::atomic::AtomicBool;
 
-use bifold_guest::{BootKind, CaptureProgress, GuestError, GuestSpec, Root, Timing, boots, capture};
+use bifold_guest::{
+    BootKind, CaptureProgress, CaptureReport, GuestError, GuestSpec, Root, Timing, boots, capture,
+};
 use bifold_trace::CommandExit;
 
-use crate::support::{compile, qemu_missing, run, spec};
+use crate::support::{compile, exact, qemu_missing, run, spec};
 
 /// A guest that keeps its boot in this folder, or boots and keeps nothing.
 fn guest(script: &str, kept: Option<&Path>) -> GuestSpec {
@@ -28,17 +30,17 @@ fn a_run_from_a_kept_boot_gives_the_stream_of_a_run_that_boots() {
         return;
     }
     let dir = tempfile::tempdir().unwrap();
+    let s = GuestSpec { stdin: b"text".to_vec(), ..guest("cat; date", Some(dir.path())) };
     let isolated = GuestSpec { kpti: true, ..guest("date; exit 3", Some(dir.path())) };
-    for s in [GuestSpec { stdin: b"text".to_vec(), ..guest("cat; date", Some(dir.path())) }, isolated] {
-        let (fresh, words) = run(&GuestSpec { kept_boots: None, ..s.clone() }).unwrap();
-        for boot in [BootKind::Saved, BootKind::Kept] {
-            let (r, again) = run(&s).unwrap();
-            assert_eq!((fresh.boot, r.boot), (BootKind::Saved, boot));
+    let fresh = GuestSpec { kept_boots: None, ..s.clone() };
+    for runs in [&[fresh, s.clone(), s][..], &[isolated.clone(), isolated]] {
+        let runs: Vec<_> = runs.iter().map(|s| run(s).unwrap()).collect();
+        let ([first, .., last], (_, words)) = (&runs[..], &runs[0]) else { unreachable!() };
+        assert_eq!((first.0.boot, last.0.boot), (BootKind::Saved, BootKind::Kept));
+        for (r, again) in &runs {
             assert!(words == again, "{} and {} words", words.len(), again.len());
-            assert_eq!(
-                (&fresh.stdout, fresh.exit, fresh.clock.guest_ns),
-                (&r.stdout, r.exit, r.clock.guest_ns)
-            );
+            let told = |r: &CaptureReport| (r.stdout.clone(), r.exit, r.clock.guest_ns);
+            assert_eq!(told(&first.0), told(r));
         }
     }
     assert_eq!(boots::list(dir.path()).unwrap().len(), 2);
@@ -115,7 +117,7 @@ fn the_command_has_neither_inits_ports_nor_its_files() {
         return;
     }
     let reader = compile("port", "#include <sys/io.h>\nint main(void) { return inb(0x511); }");
-    let s = guest(&format!("ls /proc/self/fd | wc -w; {}", reader.display()), None);
+    let s = exact(&["sh", "-c", &format!("ls /proc/self/fd | wc -w; {}", reader.display())]);
     let (r, _) = run(&s).unwrap();
     // 0 to 2, and the folder that ls reads. The shell says so if a signal ends its child.
     assert_eq!((r.exit, r.stdout), (CommandExit::Code(128 + 11), b"4\n".to_vec()));
@@ -127,7 +129,7 @@ fn the_guests_date_is_the_next_midnight() {
         return;
     }
     let before = std::time::UNIX_EPOCH.elapsed().unwrap().as_secs();
-    let (r, _) = run(&guest("date +%s", None)).unwrap();
+    let (r, _) = run(&exact(&["date", "+%s"])).unwrap();
     let guest: u64 = String::from_utf8(r.stdout).unwrap().trim().parse().unwrap();
     assert!(guest % 86_400 < 60 && guest > before, "{guest}, begun at {before}");
 }

@@ -5,10 +5,10 @@ use std::io::Read as _;
 use std::path::Path;
 use std::sync::atomic::AtomicBool;
 
-use bifold_guest::{GuestError, GuestSpec, Root, Timing, capture};
+use bifold_guest::{GuestError, Root, capture};
 use bifold_trace::CommandExit;
 
-use crate::support::{compile, qemu_missing, run, spec};
+use crate::support::{compile, exact, qemu_missing, run};
 
 /// Reads every file that its arguments name, twice, and says by its own clock how long that took.
 const READER: &str = r#"
@@ -36,10 +36,6 @@ int main(int argc, char **argv)
 }
 "#;
 
-fn over_the_hosts_root(command: &[&str]) -> GuestSpec {
-    GuestSpec { root: Root::Host, timing: Timing::Exact, memory_mib: 256, ..spec(command) }
-}
-
 #[test]
 fn reading_the_hosts_files_takes_instructions_only_and_repeats_to_the_bit() {
     if qemu_missing() {
@@ -54,7 +50,7 @@ fn reading_the_hosts_files_takes_instructions_only_and_repeats_to_the_bit() {
         command.push(file.to_str().unwrap().to_owned());
     }
     let command: Vec<&str> = command.iter().map(String::as_str).collect();
-    let s = over_the_hosts_root(&command);
+    let s = exact(&command);
     let (first, words) = run(&s).unwrap();
     let (second, again) = run(&s).unwrap();
     assert!(first.clock.in_step && first.complete);
@@ -77,7 +73,7 @@ fn a_sleep_is_idle_time_of_the_guest_and_takes_none_of_the_hosts() {
     if qemu_missing() {
         return;
     }
-    let (r, _) = run(&over_the_hosts_root(&["sleep", "600"])).unwrap();
+    let (r, _) = run(&exact(&["sleep", "600"])).unwrap();
     let (guest, idle) = (r.clock.guest_ns.unwrap(), r.clock.idle_ns.unwrap());
     assert!(guest > 600_000_000_000 && idle > 599_000_000_000 && idle <= guest, "{:?}", r.clock);
     assert!(r.clock.timer_ticks.unwrap() < 10_000, "{:?}", r.clock);
@@ -88,7 +84,7 @@ fn the_command_reads_what_it_is_given() {
     if qemu_missing() {
         return;
     }
-    let mut s = over_the_hosts_root(&["wc"]);
+    let mut s = exact(&["wc"]);
     s.stdin = b"1 2 3\n4\n".to_vec();
     let (r, _) = run(&s).unwrap();
     let counts: Vec<&str> = std::str::from_utf8(&r.stdout).unwrap().split_whitespace().collect();
@@ -108,7 +104,7 @@ fn written_files_are_counted_and_handed_over_if_asked_for() {
     let dir = tempfile::tempdir().unwrap();
     let (long, at) = ("n".repeat(120), dir.path().display());
     let script = format!("cd {at} && mkdir d && echo text > d/{long} && ln -s {long} d/link && echo x > y");
-    let mut s = over_the_hosts_root(&["sh", "-c", &script]);
+    let mut s = exact(&["sh", "-c", &script]);
     s.keep = true;
     let (r, _) = run(&s).unwrap();
     assert_eq!((r.exit, r.stderr.len()), (CommandExit::Code(0), 0));
@@ -151,7 +147,7 @@ fn a_layer_without_room_is_told() {
         return;
     }
     let script = "dd if=/dev/zero of=/tmp/bifold-fills-the-guest bs=1M";
-    let (r, _) = run(&over_the_hosts_root(&["sh", "-c", script])).unwrap();
+    let (r, _) = run(&exact(&["sh", "-c", script])).unwrap();
     // The shell's and dd's own memory may be what is short.
     assert!(r.exit == CommandExit::OutOfMemory || r.written.unwrap().full, "{r:?}");
 }
@@ -162,7 +158,7 @@ fn a_working_directory_that_the_guest_lacks_is_named() {
         return;
     }
     let dir = tempfile::tempdir_in("/dev/shm").unwrap();
-    let mut s = over_the_hosts_root(&["true"]);
+    let mut s = exact(&["true"]);
     s.cwd = dir.path().into();
     let e = run(&s).unwrap_err().to_string();
     assert!(e.contains(dir.path().to_str().unwrap()) && e.contains("guest's own"), "{e}");
@@ -171,7 +167,7 @@ fn a_working_directory_that_the_guest_lacks_is_named() {
 #[test]
 fn a_stop_before_the_start_is_no_failure_of_the_emulator() {
     let stop = AtomicBool::new(true);
-    let stopped = capture(&over_the_hosts_root(&["true"]), &stop, &mut |_| {}, &mut |_| Ok(()));
+    let stopped = capture(&exact(&["true"]), &stop, &mut |_| {}, &mut |_| Ok(()));
     let missing = matches!(stopped, Err(GuestError::QemuMissing));
     assert!(missing || matches!(stopped, Err(GuestError::InterruptedEarly)), "{stopped:?}");
 }

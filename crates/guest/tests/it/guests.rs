@@ -86,14 +86,14 @@ fn tables_of_a_program_that_maps_and_forks_replay_without_a_mismatch() {
 }
 
 #[test]
-fn two_exact_runs_of_an_initramfs_guest_are_the_same_to_the_last_word() {
+fn two_exact_runs_of_two_vcpus_are_the_same_to_the_last_word() {
     if qemu_missing() {
         return;
     }
     let program = compile("mapper-exact", MAPPER);
-    let hash = |vcpus| {
+    let hash = || {
         let mut s = spec(&[program.to_str().unwrap()]);
-        (s.timing, s.vcpus) = (Timing::Exact, vcpus);
+        (s.timing, s.vcpus) = (Timing::Exact, 2);
         let (mut hash, mut words) = (Xxh3::new(), 0);
         let r = capture(&s, &AtomicBool::new(false), &mut |_| {}, &mut |chunk| {
             words += chunk.len();
@@ -106,8 +106,7 @@ fn two_exact_runs_of_an_initramfs_guest_are_the_same_to_the_last_word() {
         assert_eq!(r.exit, CommandExit::Code(0));
         (words, hash.digest(), r.stats)
     };
-    assert_eq!(hash(1), hash(1));
-    assert_eq!(hash(2), hash(2));
+    assert_eq!(hash(), hash());
 }
 
 #[test]

@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! Looks at a guest's memory, and what the host's files move there.
 
-use bifold_guest::{GuestSpec, Root, Timing};
+use bifold_guest::{GuestSpec, Timing};
 use bifold_trace::{CommandExit, Event, Look, decode};
 
-use crate::support::{compile, qemu_missing, run, spec};
+use crate::support::{compile, exact, qemu_missing, run, spec};
 
 const MIB: u64 = 1 << 20;
 
@@ -101,12 +101,7 @@ fn looks_and_transfers_repeat_to_the_bit_and_a_file_is_moved_once() {
     let bytes = 5 * MIB;
     std::fs::write(file.path(), vec![7; bytes as usize]).unwrap();
     let path = file.path().to_string_lossy().into_owned();
-    let spec = GuestSpec {
-        looks: true,
-        root: Root::Host,
-        timing: Timing::Exact,
-        ..spec(&[program.to_str().unwrap(), &path])
-    };
+    let spec = GuestSpec { looks: true, ..exact(&[program.to_str().unwrap(), &path]) };
     let (report, words) = run(&spec).unwrap();
     assert_eq!(report.exit, CommandExit::Code(0));
     let (looks, [into, out]) = seen(&words);

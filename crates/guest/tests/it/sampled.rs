@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! Sampled runs: what is counted between windows is what a whole run counts.
 
-use bifold_guest::{GuestSpec, Region, Timing, Windows};
+use bifold_guest::{GuestSpec, Region, Windows};
 use bifold_trace::event::gap;
 use bifold_trace::{CommandExit, Event, Thin, decode};
 use std::collections::BTreeSet;
 
-use crate::support::{compile, qemu_missing, run, spec};
+use crate::support::{compile, exact, qemu_missing, run};
 
 /// Processes that fault, write and end, and a loop between them. Faults come in the middle of blocks.
 const FORKS: &str = r#"
@@ -104,7 +104,7 @@ fn windows_lie_where_thinning_puts_them() {
     let places = Windows { window: 5_000, warm_up: 5_000, period: 400_000, seed: 1, doubles: 2 };
     let stream = |sample| {
         let region = Region { sample, ..Region::default() };
-        run(&GuestSpec { timing: Timing::Exact, region, ..spec(&[forks.to_str().unwrap()]) }).unwrap().1
+        run(&GuestSpec { region, ..exact(&[forks.to_str().unwrap()]) }).unwrap().1
     };
     let mut thinned = Vec::new();
     Thin::new(places).take(&stream(None), &mut thinned).unwrap();
@@ -126,7 +126,7 @@ fn a_sampled_run_counts_instructions_and_events_as_a_whole_run_does() {
     let forks = compile("forks", FORKS);
     let sample = |windows: Option<Windows>, attribute: bool| {
         let region = Region { sample: windows, ..Region::default() };
-        let s = GuestSpec { timing: Timing::Exact, region, attribute, ..spec(&[forks.to_str().unwrap()]) };
+        let s = GuestSpec { region, attribute, ..exact(&[forks.to_str().unwrap()]) };
         let (report, words) = run(&s).unwrap();
         assert!(report.complete && report.exit == CommandExit::Code(0));
         assert_eq!(report.stats.cr3_mismatches + report.stats.table_mismatches, 0);

@@ -3,12 +3,12 @@
 
 use std::collections::HashSet;
 
-use bifold_guest::{Begin, GuestError, Root, Timing};
+use bifold_guest::{Begin, GuestError, GuestSpec, Root};
 use bifold_trace::event::{gap, head, kind, marker};
 use bifold_trace::{CommandExit, Event, decode};
 
 use crate::replay::assert_sound;
-use crate::support::{compile, qemu_missing, run, spec};
+use crate::support::{compile, exact, qemu_missing, run, spec};
 
 /// Leaves a process behind that works and ends while its own process goes on, and says what it is.
 const LEAVER: &str = r#"
@@ -55,11 +55,11 @@ fn between_its_begin_and_its_end_only_the_command_s_processes_run() {
         return;
     }
     let program = compile("leaver", LEAVER);
-    for (vcpus, timing, kpti) in
-        [(1, Timing::Exact, false), (1, Timing::Exact, true), (2, Timing::Fast, false)]
-    {
-        let mut s = spec(&[program.to_str().unwrap()]);
-        (s.vcpus, s.timing, s.kpti) = (vcpus, timing, kpti);
+    let path = program.to_str().unwrap();
+    let guests =
+        [exact(&[path]), GuestSpec { kpti: true, ..exact(&[path]) }, GuestSpec { vcpus: 2, ..spec(&[path]) }];
+    for s in guests {
+        let (vcpus, kpti) = (s.vcpus, s.kpti);
         let (r, words) = run(&s).unwrap();
         assert_eq!((r.exit, &r.stdout[..]), (CommandExit::Code(5), &b"3 1 0\n"[..]));
         let summary = assert_sound(&words);
@@ -98,8 +98,7 @@ fn regions_begin_after_the_guest_s_own_start() {
         return;
     }
     let program = compile("leaver", LEAVER);
-    let mut s = spec(&[program.to_str().unwrap()]);
-    s.timing = Timing::Exact;
+    let mut s = exact(&[program.to_str().unwrap()]);
     (s.region.skip, s.region.length) = (50_000, Some(20_000));
     let (_, words) = run(&s).unwrap();
     assert_eq!(words.last(), Some(&head(kind::MARKER, marker::REGION_END)));

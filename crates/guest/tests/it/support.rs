@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::atomic::AtomicBool;
 
-use bifold_guest::{CaptureProgress, CaptureReport, GuestError, GuestSpec, Timing, capture};
+use bifold_guest::{CaptureProgress, CaptureReport, GuestError, GuestSpec, Root, Timing, capture};
 
 /// A spec for a command of the host's, in the cheapest guest.
 pub fn spec(command: &[&str]) -> GuestSpec {
@@ -17,6 +17,22 @@ pub fn spec(command: &[&str]) -> GuestSpec {
         check_every: 4096,
         ..GuestSpec::new(command.iter().map(OsString::from).collect())
     }
+}
+
+/// A spec with exact timing over the host's root. A boot takes longer than most commands, so such guests begin from a kept one.
+pub fn exact(command: &[&str]) -> GuestSpec {
+    GuestSpec {
+        root: Root::Host,
+        timing: Timing::Exact,
+        memory_mib: 256,
+        kept_boots: kept_boots(),
+        ..spec(command)
+    }
+}
+
+/// Where this crate's tests keep boots.
+pub fn kept_boots() -> Option<PathBuf> {
+    Some(Path::new(env!("CARGO_TARGET_TMPDIR")).join("boots"))
 }
 
 pub fn qemu_missing() -> bool {
