@@ -44,7 +44,7 @@ class Timeline:
                 raise FileError(path, f"damaged: `about.{key}` is no positive number")
         #: Program, guest, profile and version that the timeline is of.
         self.about: dict[str, Any] = about
-        #: State of the VM at the start, such as ``long-lived``. Bifold 0.1 wrote none: its VMs had just started.
+        #: State of the VM at the start, such as ``long-lived``. Older files have none: their VMs had just started.
         self.vm: str = str(about.get("vm", "started"))
 
     def __repr__(self) -> str:

@@ -334,6 +334,11 @@ mod tests {
                         a.remove(key, key, of);
                         own(&mut lists, &mut |_, list| list.retain(|e| e.0 != key));
                     }
+                    1 | 8 if key < 100 => {
+                        let keep = |k: u64| (k ^ key) & 7 != 0;
+                        a.retain(of, |k, _, holders| holders & !of != 0 || keep(k));
+                        own(&mut lists, &mut |_, list| list.retain(|e| keep(e.0)));
+                    }
                     3 => {
                         let allowed = a.allow(key, key, of, some);
                         let mut expected = 0;

@@ -29,7 +29,7 @@ pub struct Outcome {
     /// How long the host has run.
     #[serde(default)]
     pub host_frames: Frames,
-    /// What the host held of the guest's memory at the start. Documents of Bifold 0.1 have `backed` in its place.
+    /// What the host held of the guest's memory at the start. Older documents have `backed` in its place.
     #[serde(default = "VmState::of_older", alias = "backed")]
     pub vm: VmState,
     /// Levels of nested tables; 4 in older documents.

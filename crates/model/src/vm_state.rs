@@ -48,7 +48,7 @@ impl VmState {
         self != VmState::Restored || size == PageSize::Size4K
     }
 
-    /// The state of documents of Bifold 0.1 without the field.
+    /// The state of older documents, which lack the field.
     pub fn of_older() -> VmState {
         VmState::Started
     }
@@ -64,7 +64,7 @@ impl VmState {
     }
 }
 
-/// A state as documents have it. Bifold 0.1 wrote whether all memory was backed.
+/// A state as documents have it. Older ones say whether all memory was backed.
 #[derive(Deserialize)]
 #[serde(untagged)]
 enum Written {

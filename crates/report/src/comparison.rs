@@ -22,7 +22,7 @@ pub struct Comparison {
 }
 
 impl Comparison {
-    /// Whether the figures are of a region that a cold VM began: recordings of Bifold 0.2 and before have nothing of what the
+    /// Whether the figures are of a region that a cold VM began: older recordings have nothing of what the
     /// command did before its region.
     pub(crate) fn began_cold(&self) -> bool {
         let region = self.meta.guest.as_ref().and_then(|g| g.region.as_deref());

@@ -79,7 +79,7 @@ fn compiled_of(dir: &Path, program: &str) {
 }
 
 fn guest(dir: &Path, options: &str, program: &str) -> Ran {
-    let options = format!("{options} -q --fast --root initramfs -m 256");
+    let options = format!("{options} -q -m 256");
     let mut c = command(options.split_whitespace());
     c.args(["--", program]).current_dir(dir);
     ran(c)
@@ -156,7 +156,7 @@ fn every_pair_of_markers_is_a_region_and_the_command_ends_only_if_asked() {
     compiled_of(dir.path(), REGIONS);
     // Exact timing on one vCPU, so that runs are equal.
     let run = |options: &str| {
-        let options = format!("{options} -q --root initramfs -m 256 --format json");
+        let options = format!("{options} -q -m 256 --format json");
         let mut c = command(options.split_whitespace());
         c.args(["--", "./p"]).current_dir(dir.path());
         json(&ran(c))

@@ -53,7 +53,7 @@ pub struct About {
     pub vcpus: u64,
     /// The guest's memory in 4 KB frames.
     pub guest_frames: u64,
-    /// What the host held of the guest's memory at the start. Files of Bifold 0.1 have no state: their VMs had
+    /// What the host held of the guest's memory at the start. Older files have no state: their VMs had
     /// just started.
     #[serde(default = "VmState::of_older")]
     pub vm: VmState,
