@@ -26,7 +26,7 @@ pub(crate) trait Part: Copy {
     fn join(ours: &mut [Self], holders: u8, theirs: &[Self], others: u8);
 }
 
-/// Changes of a set after a flush until its versions are compared.
+/// Changes of a set after its first use, or after a flush, until its versions are compared.
 const AFTER_FLUSH: u8 = 16;
 
 /// In place of a number of flushes.
@@ -45,7 +45,7 @@ pub(crate) struct Sets<T> {
     /// Parts of a set.
     len: usize,
     versions: Vec<Version>,
-    /// By set: the flushes that the set had seen when it was found to have one version, or [`SPLIT`].
+    /// By set: the flushes that the set had seen when it was found to have one version, or [`SPLIT`] where that is not known.
     alike: Box<[u64]>,
     /// Numbers of versions that are not in use.
     free: Vec<u32>,
@@ -80,7 +80,10 @@ impl<T: Part> Sets<T> {
         Sets {
             parts: empty.repeat(sets),
             len: empty.len(),
-            versions: vec![Version { seen: UNUSED, due: 1, pause: 1, next: 0, holders: sharers }; sets],
+            versions: vec![
+                Version { seen: UNUSED, due: AFTER_FLUSH, pause: 1, next: 0, holders: sharers };
+                sets
+            ],
             alike: vec![SPLIT; sets].into(),
             free: Vec::new(),
             sets,

@@ -522,6 +522,7 @@ impl Tlb {
 
     /// Drops the entries of the sharers `of` for which `keep`, given the key, the attributes and those of them that hold it, is false.
     fn retain(&mut self, of: u8, mut keep: impl FnMut(u64, Attr, u8) -> bool) {
+        let of = of & self.sharers;
         self.first.iter_mut().for_each(|array| array.retain(of, &mut keep));
         self.second.iter_mut().for_each(|second| each!(second, array => array.retain(of, &mut keep)));
     }

@@ -131,7 +131,8 @@ fn a_region_is_what_lies_between_its_ends() {
     // It begins within the first call, so the others follow: 21 in all.
     let rest = of("--from-function work");
     assert_eq!(rest["exit"]["value"], 0);
-    let skipped = of("--skip 15M");
+    // The same with fast timing, in an initramfs.
+    let skipped = of("--fast --root initramfs --skip 15M");
     let (rest, skipped) = (instructions(&rest), instructions(&skipped));
     assert!((20_000_000..200_000_000).contains(&rest), "{rest}");
     assert!(skipped + 10_000_000 < rest && skipped > 5_000_000, "{skipped} {rest}");
@@ -272,7 +273,11 @@ fn a_sampled_guest_is_checked_and_replays_to_the_same_figures() {
     }
     let dir = tempfile::tempdir().unwrap();
     compiled(dir.path());
-    let live = json(&guest(dir.path(), "record -o s.bifold --format json --sample=200k:5M", "./p"));
+    let live = json(&guest(
+        dir.path(),
+        "record -o s.bifold --fast --root initramfs --format json --sample=200k:5M",
+        "./p",
+    ));
     assert_eq!(live["exit"]["value"], 0);
     assert_eq!(live["checks"]["failed"], 0);
     let sampling = &live["outcome"]["sampling"];

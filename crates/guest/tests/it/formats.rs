@@ -6,7 +6,7 @@ use bifold_guest::{GuestError, GuestSpec, Kind, Root, TableFormat, Timing, kerne
 use bifold_trace::CommandExit;
 
 use crate::replay::{Replay, Summary, sound};
-use crate::support::{compile, compile_as, kept_boots, qemu_missing, run, spec};
+use crate::support::{compile, compile_as, qemu_missing, run, spec};
 
 /// Maps, forks and unmaps, so that tables of all levels come and go. Prints the size of a pointer.
 const PROGRAM: &str = r#"
@@ -103,7 +103,7 @@ fn a_32_bit_guest_on_the_host_s_root_with_exact_timing_repeats_to_the_word() {
         return;
     }
     let Some(spec) = guest(TableFormat::Pae, "exact") else { return };
-    let spec = GuestSpec { root: Root::Host, timing: Timing::Exact, kept_boots: kept_boots(), ..spec };
+    let spec = GuestSpec { root: Root::Host, timing: Timing::Exact, ..spec };
     let (Some(a), Some(b)) = (summary(&spec), summary(&spec)) else { return };
     assert_eq!((a.stats, a.faults, a.pt_stores), (b.stats, b.faults, b.pt_stores));
 }
