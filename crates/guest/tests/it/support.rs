@@ -20,7 +20,8 @@ pub fn spec(command: &[&str]) -> GuestSpec {
     }
 }
 
-/// A spec with exact timing over the host's root. A boot takes longer than most commands, so such guests begin from a kept one.
+/// A spec with exact timing over the host's root. A boot takes longer than most commands, so such guests
+/// begin from a kept one.
 pub fn exact(command: &[&str]) -> GuestSpec {
     GuestSpec {
         root: Root::Host,
@@ -50,7 +51,8 @@ pub fn qemu_missing() -> bool {
     missing
 }
 
-/// Runs it and returns the whole stream. A note fails the test, but where several tests keep boots in one folder at a time.
+/// Runs it and returns the whole stream. A note fails the test, but where several tests keep boots in one
+/// folder at a time.
 pub fn run(spec: &GuestSpec) -> Result<(CaptureReport, Vec<u64>), GuestError> {
     let mut words = Vec::new();
     let shared = spec.kept_boots.as_ref().is_some_and(|folder| *folder == kept_boots());

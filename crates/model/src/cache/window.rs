@@ -103,8 +103,8 @@ impl Pace {
         }
     }
 
-    /// Access number `accesses` was the last: those that follow are numbered from 0 on. The pace stays, and accesses whose instructions
-    /// are not known yet still count.
+    /// Access number `accesses` was the last: those that follow are numbered from 0 on. The pace stays, and
+    /// accesses whose instructions are not known yet still count.
     pub fn renumber(&mut self, accesses: u64) {
         self.pending += accesses - std::mem::take(&mut self.before);
     }

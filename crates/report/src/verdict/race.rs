@@ -124,7 +124,8 @@ impl Race {
     /// whole ones is no end.
     pub fn whole_ends(&self) -> [Option<End>; 2] {
         let was = self.winner(self.assumed);
-        // A stretch that has a whole value has one beside its border. The border may be whole, and rounded to either side of that.
+        // A stretch that has a whole value has one beside its border. The border may be whole, and rounded to
+        // either side of that.
         let beside = |b: f64| [b.floor() - 1.0, b.floor(), b.ceil(), b.ceil() + 1.0];
         let mut near: Vec<f64> = self.borders().into_iter().flat_map(beside).collect();
         near.extend([0.0, 1.0]);
