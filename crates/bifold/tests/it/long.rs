@@ -131,11 +131,11 @@ fn a_region_is_what_lies_between_its_ends() {
     // It begins within the first call, so the others follow: 21 in all.
     let rest = of("--from-function work");
     assert_eq!(rest["exit"]["value"], 0);
-    // The same with fast timing, in an initramfs.
-    let skipped = of("--fast --root initramfs --skip 15M");
-    let (rest, skipped) = (instructions(&rest), instructions(&skipped));
+    let rest = instructions(&rest);
     assert!((20_000_000..200_000_000).contains(&rest), "{rest}");
-    assert!(skipped + 10_000_000 < rest && skipped > 5_000_000, "{skipped} {rest}");
+    // The same with fast timing, in an initramfs. The slower the machine, the more timer interrupts it has.
+    let skipped = instructions(&of("--fast --root initramfs --skip 40M"));
+    assert!(skipped + 20_000_000 < rest && skipped > 5_000_000, "{skipped} {rest}");
 }
 
 /// Number of every region, its instructions, and those before it.

@@ -4,8 +4,8 @@
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};
 use std::process::Command;
-use std::sync::OnceLock;
 use std::sync::atomic::AtomicBool;
+use std::sync::{Mutex, OnceLock};
 
 use bifold_guest::{CaptureProgress, CaptureReport, GuestError, GuestSpec, Root, Timing, capture};
 
@@ -74,8 +74,11 @@ pub fn compile(name: &str, source: &str) -> PathBuf {
     compile_as(name, source, "-static")
 }
 
-/// The same, compiled as the flags say.
+/// The same, compiled as the flags say. Tests that run at once may share a name: none of them sees what another
+/// has half written.
 pub fn compile_as(name: &str, source: &str, flags: &str) -> PathBuf {
+    static ONE_AT_A_TIME: Mutex<()> = Mutex::new(());
+    let _guard = ONE_AT_A_TIME.lock().unwrap();
     let dir = Path::new(env!("CARGO_TARGET_TMPDIR"));
     let (c, out) = (dir.join(format!("{name}.c")), dir.join(name));
     std::fs::write(&c, source).unwrap();
