@@ -15,13 +15,13 @@ pub use change::Change;
 use crate::Comparison;
 use crate::figures::{Core, error_cycles, times};
 use crate::verdict::equal;
-use bifold_model::{ConfigOutcome, Placed, Placement, VmState};
+use bifold_model::{ConfigOutcome, Placed, Placement, Sample, VmState};
 use change::{Choice, config_changes, parts, placement_change};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeSet;
 
-/// What gains less than this, in percent of the time now, is not worth a change. A change beside others has to gain as much on top
-/// of theirs.
+/// What gains less than this, in percent of the time now, is not worth a change. Changes on top of others that are worth one have to
+/// gain as much again.
 pub const WORTH_PERCENT: f64 = 1.0;
 
 /// Settings of a guest and of the program.
@@ -115,8 +115,7 @@ pub struct Tuning {
     pub now_placement: Option<Placement>,
     /// Predicted seconds of now.
     pub now_seconds: f64,
-    /// Changes that gain at least [`WORTH_PERCENT`], the largest gain first: each of an advice's changes gains as much beside its
-    /// others.
+    /// Changes that gain at least [`WORTH_PERCENT`], the largest gain first, and as much beyond every row with fewer of them.
     pub ranked: Vec<Advice>,
     /// Changes that would be ranked by their gain, and may lose: the band of the gain spans 0, or the assumed costs of exits cannot
     /// decide between two paging modes of one run.
@@ -144,9 +143,6 @@ impl Cost {
     fn local(c: &Comparison, o: &ConfigOutcome) -> Cost {
         let t = &o.total;
         let [cycles, ends @ ..] = times(t, &Core::of(&c.outcome));
-        // A long-lived VM has all memory backed, and a region counts its own first touches alone.
-        let counted = c.outcome.vm != VmState::LongLived && c.outcome.before_region.is_none();
-        let backed = (t.frames_backed << 12).saturating_add(t.huge_frames_backed << 21);
         Cost {
             config: o.config.name(),
             placement: None,
@@ -156,7 +152,7 @@ impl Cost {
             error_cycles: error_cycles(o),
             walk_cycles: t.exposed_walk_cycles() as f64,
             exit_cycles: t.vmm_cycles as f64,
-            backed_bytes: if counted { backed } else { 0 },
+            backed_bytes: backed_bytes(c, o),
         }
     }
 
@@ -244,16 +240,19 @@ impl Tuning {
         let others = |a: &Advice| set(a).into_iter().filter(|c| !c.is_host_page()).collect::<Vec<_>>();
         let smaller =
             |a: &Advice, b: &Advice| others(a) == others(b) && page_bytes(&a.config) < page_bytes(&b.config);
-        let worth = |a: &Advice, cost: &Cost| {
+        // A row is left out for one with fewer changes or smaller pages that is itself worth a change: so what gains most is either
+        // listed, or stands behind a listed row that gains nearly as much. What may lose stands in for nothing that is sure.
+        let worth = |(a, cost, decided): &(Advice, &Cost, bool)| {
             let least = a.gain_percent - WORTH_PERCENT;
-            let less = |(o, of_o, decided): &(Advice, &Cost, bool)| {
-                let beside = *decided && (fewer(o, a) || smaller(o, a));
+            let less = |(o, of_o, sure): &(Advice, &Cost, bool)| {
+                let listed = o.gain_percent >= WORTH_PERCENT && (*sure || !*decided);
+                let beside = listed && (fewer(o, a) || smaller(o, a));
                 !beside || o.gain_percent < least && !close((&o.setting, of_o), (&a.setting, cost))
             };
             least >= 0.0 && all.iter().all(less)
         };
         let of = |ranked: bool| {
-            let found = all.iter().filter(|(a, c, decided)| *decided == ranked && worth(a, c));
+            let found = all.iter().filter(|row| row.2 == ranked && worth(row));
             found.map(|(a, ..)| a.clone()).collect::<Vec<_>>()
         };
         let alone = |a: &&Advice| a.changes.len() == 1 && a.gain_percent < WORTH_PERCENT;
@@ -292,6 +291,21 @@ impl Tuning {
         };
         [Choice::OneHypervisor, Choice::Within].into_iter().filter_map(ranking).collect()
     }
+}
+
+/// Host memory that backs the guest's at the end of the run, what the guest's own start touched included.
+fn backed_bytes(c: &Comparison, o: &ConfigOutcome) -> u64 {
+    // A long-lived VM has all memory backed, and a region counts its own first touches alone.
+    if c.outcome.vm == VmState::LongLived || c.outcome.before_region.is_some() {
+        return 0;
+    }
+    let start = c.outcome.start.iter().flatten().find(|s| s.config == o.config);
+    let backed = |t: &Sample| match o.config.mode.has_outer() {
+        // The pages of the guest's hypervisor are memory of the outer host's.
+        true => (t.outer_frames_backed << 12).saturating_add(t.outer_huge_frames_backed << 21),
+        false => (t.frames_backed << 12).saturating_add(t.huge_frames_backed << 21),
+    };
+    backed(&o.total).saturating_add(start.map_or(0, |s| backed(&s.total)))
 }
 
 /// The sum of a configuration's page sizes over its levels, for an order.

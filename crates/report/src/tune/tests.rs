@@ -109,6 +109,63 @@ fn a_gain_that_may_be_a_loss_is_undecided_and_a_small_one_is_worth_no_change() {
 }
 
 #[test]
+fn what_gains_enough_is_listed_though_its_parts_do_not() {
+    let configs =
+        |all: &[Advice]| all.iter().map(|a| (a.config.clone(), a.setting.thp.clone())).collect::<Vec<_>>();
+    let row = |config: &str, thp: &str| (config.to_string(), thp.to_string());
+    // Larger pages gain 1.38 %, smaller ones less than is worth a change.
+    let now = [("nested-4k", 100.0), ("nested-2m", 99.2), ("nested-1g", 98.62)];
+    let sure = |setting: Setting, costs: &[(&str, f64)]| {
+        let mut tried = run(setting, costs);
+        tried.costs.iter_mut().for_each(|c| c.ends_cycles = [c.cycles; 2]);
+        tried
+    };
+    let t = Tuning::new(vec![sure(setting("madvise", 0), &now)], &NOW, 1, Vec::new()).unwrap();
+    assert_eq!(configs(&t.ranked), [row("nested-1g", "madvise")]);
+    // Two changes that gain 0.95 % each gain 1.9 % together; pages of 1 GB add nothing to those of 2 MB.
+    let now = [("nested-4k", 100.0), ("nested-2m", 99.05), ("nested-1g", 99.05)];
+    let always = [("nested-4k", 99.05), ("nested-2m", 98.1), ("nested-1g", 98.1)];
+    let both = |of: &dyn Fn(Setting, &[(&str, f64)]) -> Tried| {
+        let tried = vec![of(setting("madvise", 0), &now), of(setting("always", 0), &always)];
+        Tuning::new(tried, &NOW, 1, Vec::new()).unwrap()
+    };
+    assert_eq!(configs(&both(&sure).ranked), [row("nested-2m", "always")]);
+    // The same where no gain is sure.
+    let unsure = |setting: Setting, costs: &[(&str, f64)]| {
+        let mut tried = run(setting, costs);
+        tried.costs.iter_mut().for_each(|c| c.error_cycles = 9.0);
+        tried
+    };
+    let t = both(&unsure);
+    assert_eq!((configs(&t.ranked), configs(&t.undecided)), (vec![], vec![row("nested-2m", "always")]));
+}
+
+#[test]
+fn memory_at_the_end_is_that_of_the_start_and_the_run_and_of_the_outer_host_below_another() {
+    let of = |frames_backed, huge_frames_backed, outer_frames_backed, outer_huge_frames_backed| Sample {
+        frames_backed,
+        huge_frames_backed,
+        outer_frames_backed,
+        outer_huge_frames_backed,
+        ..Sample::default()
+    };
+    let rows = [
+        ("nested-4k", 0, of(5_617, 0, 0, 0)),
+        ("nested-2m", 0, of(0, 8, 0, 0)),
+        ("nested-on-nested-4k-2m", 0, of(5_617, 0, 0, 11)),
+    ];
+    let mut c = crate::verdict::tests::run(&rows, bifold_model::Profile::load("i5-7600", &[]).unwrap());
+    let start = [of(1_184, 0, 0, 0), of(0, 34, 0, 0), of(1_184, 0, 2, 3)];
+    let region =
+        |(row, total): (&ConfigOutcome, Sample)| bifold_model::RegionTotal { config: row.config, total };
+    c.outcome.start = Some(c.outcome.configs.iter().zip(start).map(region).collect());
+    let bytes = |c: &Comparison| Cost::of(c).iter().map(|cost| cost.backed_bytes).collect::<Vec<_>>();
+    assert_eq!(bytes(&c), [(5_617 + 1_184) << 12, (8 + 34) << 21, (2 << 12) + ((11 + 3) << 21)]);
+    c.outcome.vm = VmState::LongLived;
+    assert_eq!(bytes(&c), [0; 3]);
+}
+
+#[test]
 fn a_band_holds_the_gain() {
     let t = vec![run(setting("madvise", 0), &[("nested-4k", 100.0), ("nested-1g", 50.0)])];
     let t = Tuning::new(t, &NOW, 1, Vec::new()).unwrap();

@@ -4,7 +4,7 @@
 use super::{Advice, Change, Setting, Tuning, WORTH_PERCENT};
 use crate::page::{PageBar, PageBars};
 use crate::text::{TimeUnit, fixed, number, signed};
-use crate::text_table::{keyed_table, labelled};
+use crate::text_table::{labelled, page_table};
 use crate::{Page, PageTable, RenderError};
 use serde_json::{Value, json};
 use std::collections::BTreeSet;
@@ -175,7 +175,7 @@ impl Tuning {
         out += &labelled("now", &self.now_words());
         for t in self.tables() {
             out += &format!("\n{}\n", t.title);
-            out += &keyed_table(2, t.head, t.rows);
+            out += &page_table(2, t.head, t.rows);
             t.notes.iter().for_each(|n| out += &labelled("note", n));
         }
         out += "\n";

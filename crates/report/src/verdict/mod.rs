@@ -230,4 +230,4 @@ fn flips(c: &Comparison, rows: &[&Row]) -> Vec<Flip> {
 }
 
 #[cfg(test)]
-mod tests;
+pub(crate) mod tests;

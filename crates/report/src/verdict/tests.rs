@@ -16,7 +16,7 @@ fn profile(set: &[String]) -> Profile {
 }
 
 /// A run of these configurations: name, walk cycles, and what else was counted.
-fn run(rows: &[(&str, u64, Sample)], hardware: Profile) -> Comparison {
+pub(crate) fn run(rows: &[(&str, u64, Sample)], hardware: Profile) -> Comparison {
     let config = |(name, walk_cycles, counts): &(&str, u64, Sample)| {
         let mut total = Sample { instructions: IDEAL, walk_cycles: *walk_cycles, ..*counts };
         total.vmm_cycles = hardware.exit.cycles(&total);
