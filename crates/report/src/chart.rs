@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! The predicted times of a run as one SVG image, for pages that are light or dark.
 
+use crate::meta::profile_words;
 use crate::template::environment;
 use crate::{Comparison, Figures, RenderError, table};
 use minijinja::context;
@@ -102,7 +103,7 @@ impl Comparison {
             top => TOP,
             bottom => bottom,
             title => title,
-            about => format!("Predicted time on profile {}, VM {}; lines are the bands", self.meta.profile_words(), o.vm.name()),
+            about => format!("Predicted time on profile {}, VM {}; lines are the bands", profile_words(&self.meta.hardware), o.vm.name()),
             ticks => ticks,
             rows => rows,
             legend => legend(o.caches.is_some()),

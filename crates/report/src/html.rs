@@ -9,6 +9,7 @@
 use crate::first_touches;
 use crate::flames::flames;
 use crate::memory::MemoryChart;
+use crate::meta::{profile_choice, profile_words};
 use crate::page::{self, PageTable};
 use crate::table::{self, Column};
 use crate::template::{STYLE, environment, scripts};
@@ -113,8 +114,8 @@ pub(crate) fn render(c: &Comparison, spread: Option<&[PageTable]>) -> Result<Str
         instructions => grouped(total.instructions),
         accesses => grouped(total.accesses),
         ideal => seconds(o.ideal_cycles() / o.frequency_hz.max(1) as f64),
-        profile => c.meta.profile_words(),
-        choice => c.meta.profile_choice(),
+        profile => profile_words(&c.meta.hardware),
+        choice => profile_choice(&c.meta.hardware),
         hardware => serde_json::to_string_pretty(&c.meta.hardware)?,
         frequency => number(o.frequency_hz as f64 / 1e9),
         cpi => o.base_cpi,

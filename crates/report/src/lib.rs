@@ -80,15 +80,15 @@ pub use error::RenderError;
 pub use figures::{Core, Figure, Figures};
 pub use format::Format;
 pub use memory::{MemoryLooks, MemoryNeeds};
-pub use meta::{Guest, Input, Meta, Partial};
+pub use meta::{Guest, Input, Meta, Partial, profile_choice, profile_words};
 pub use page::{Page, PageBar, PageBars, PageChart, PageTable};
 pub use places::Places;
 pub use policies::{PolicyComparison, RunPolicies, checks_table, scale_words, vm_words};
 pub use runs::{Outlier, Runs};
 pub use show::Show;
 pub use spread::Spread;
-pub use text::{TimeUnit, grouped, seconds, shell_words, signed, wrapped};
-pub use text_table::{keyed_table as text_table_with_keys, table as text_table};
+pub use text::{TimeUnit, grouped, seconds, shared, shell_words, signed, wrapped};
+pub use text_table::{keyed_table as text_table_with_keys, labelled, table as text_table};
 pub use tune::{
     Advice, Change as TuneChange, Cost as TuneCost, Now as TuneNow, Setting, Tried, Tuning, WORTH_PERCENT,
 };

@@ -109,50 +109,6 @@ pub enum Partial {
 }
 
 impl Meta {
-    /// The profile's name with the user's changes and the modelled KVM:
-    /// `i5-7600 (changed: cpu.base_cpi=1.0; kvm linux-6.1)`.
-    pub fn profile_words(&self) -> String {
-        let changed: Vec<&str> =
-            self.hardware.overrides.iter().filter(|o| !o.starts_with("kvm=")).map(String::as_str).collect();
-        let changed = match &changed[..] {
-            [] => String::new(),
-            some => format!("changed: {}; ", some.join(", ")),
-        };
-        let whose = match self.hardware.chosen.kvm_by {
-            KvmBy::Profile => "",
-            KvmBy::Host => " as this host",
-            KvmBy::Newest => ", the newest compared",
-        };
-        format!("{} ({changed}kvm {}{whose})", self.hardware.name, self.hardware.kvm.name())
-    }
-
-    /// How the profile was chosen and how good it is, and for a profile that was not named, how to name one:
-    /// `built-in, as named`.
-    pub fn profile_choice(&self) -> String {
-        let quality = match self.hardware.quality() {
-            Quality::Measured => "measured",
-            Quality::BuiltIn => "built-in",
-            Quality::Guessed => "guessed",
-            Quality::File => "from a file",
-        };
-        let (how, better) = match self.hardware.chosen.by {
-            ChosenBy::Name => (", as named", ""),
-            ChosenBy::Baseline => (", as in the baseline", ""),
-            ChosenBy::State => (", as in the file of --state", ""),
-            ChosenBy::Measured => (" on this machine", " (another: --profile)"),
-            ChosenBy::Processor => {
-                (" for this processor", " (better: `bifold profile measure`; another: --profile)")
-            }
-            ChosenBy::Vendor => {
-                (": its vendor's newest server", " (better: `bifold profile measure`; another: --profile)")
-            }
-            ChosenBy::Unknown => {
-                (": the processor is unknown", " (better: `bifold profile measure`; another: --profile)")
-            }
-        };
-        format!("{quality}{how}{better}")
-    }
-
     /// One line that names the command, its recording, or the generator.
     pub fn what(&self) -> String {
         let command = self.guest.as_ref().map(|g| shell_words(&g.command));
@@ -168,6 +124,53 @@ impl Meta {
             }
         }
     }
+}
+
+/// The profile's name with the user's changes and the modelled KVM:
+/// `i5-7600 (changed: cpu.base_cpi=1.0; kvm linux-6.1)`.
+pub fn profile_words(profile: &Profile) -> String {
+    let whose = match profile.chosen.kvm_by {
+        KvmBy::Profile => "",
+        KvmBy::Host => " as this host",
+        KvmBy::Newest => ", the newest compared",
+    };
+    named(&profile.name, &profile.overrides, Some(format!("{}{whose}", profile.kvm.name())))
+}
+
+/// A profile's name with the user's changes and the modelled KVM, as far as it is known.
+pub(crate) fn named(name: &str, overrides: &[String], kvm: Option<String>) -> String {
+    let changed: Vec<&str> =
+        overrides.iter().filter(|o| !o.starts_with("kvm=")).map(String::as_str).collect();
+    let changed = (!changed.is_empty()).then(|| format!("changed: {}", changed.join(", ")));
+    let more: Vec<String> = changed.into_iter().chain(kvm.map(|kvm| format!("kvm {kvm}"))).collect();
+    if more.is_empty() { name.into() } else { format!("{name} ({})", more.join("; ")) }
+}
+
+/// How the profile was chosen and how good it is, and for a profile that was not named, how to name one:
+/// `built-in, as named`.
+pub fn profile_choice(profile: &Profile) -> String {
+    let quality = match profile.quality() {
+        Quality::Measured => "measured",
+        Quality::BuiltIn => "built-in",
+        Quality::Guessed => "guessed",
+        Quality::File => "from a file",
+    };
+    let (how, better) = match profile.chosen.by {
+        ChosenBy::Name => (", as named", ""),
+        ChosenBy::Baseline => (", as in the baseline", ""),
+        ChosenBy::State => (", as in the file of --state", ""),
+        ChosenBy::Measured => (" on this machine", " (another: --profile)"),
+        ChosenBy::Processor => {
+            (" for this processor", " (better: `bifold profile measure`; another: --profile)")
+        }
+        ChosenBy::Vendor => {
+            (": its vendor's newest server", " (better: `bifold profile measure`; another: --profile)")
+        }
+        ChosenBy::Unknown => {
+            (": the processor is unknown", " (better: `bifold profile measure`; another: --profile)")
+        }
+    };
+    format!("{quality}{how}{better}")
 }
 
 impl Guest {

@@ -3,8 +3,9 @@
 //! policies and self-checks if asked for. The table is plain text without colour, at most 100 columns wide
 //! except for a long command line, and for places of cost, which take 112 where there is room.
 
+use crate::meta::{profile_choice, profile_words};
 use crate::text::{TimeUnit, WIDTH, decimals, fixed, grouped, number, seconds};
-use crate::text_table::{labelled, table};
+use crate::text_table::{labelled, page_table, table};
 use crate::{
     Comparison, Figures, Show, caches, clock, first_touches, placement, policies, regions, sampled, several,
     start, terminal, verdict,
@@ -71,12 +72,12 @@ pub(crate) fn head(c: &Comparison) -> String {
         "profile",
         format!(
             "{} at {} GHz, {} CPI {}, seed {}; {}",
-            c.meta.profile_words(),
+            profile_words(&c.meta.hardware),
             number(o.frequency_hz as f64 / 1e9),
             if o.caches.is_some() { "base" } else { "assumed" },
             o.base_cpi,
             o.seed,
-            c.meta.profile_choice()
+            profile_choice(&c.meta.hardware)
         ),
     ));
     lines.push(("VM", format!("{}: {}", o.vm.name(), o.vm.words())));
@@ -208,5 +209,5 @@ fn exits(c: &Comparison) -> Option<String> {
         return None;
     }
     let head = ["exits by reason, count".to_string()].into_iter();
-    Some(table(head.chain(rows.iter().map(|r| r.config.name())).collect(), cells))
+    Some(page_table(1, head.chain(rows.iter().map(|r| r.config.name())).collect(), cells))
 }

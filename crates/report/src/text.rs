@@ -179,6 +179,29 @@ pub(crate) fn page_words(page: PageSize) -> &'static str {
     }
 }
 
+/// A value that several things have: the value itself where all have one, or else each value with the names of those that have it,
+/// as in `long-lived: a, b; started: c`. Pairs are a value and a name; names are given once.
+pub fn shared<'a>(pairs: impl IntoIterator<Item = (String, &'a str)>) -> String {
+    let mut values: Vec<(String, Vec<&str>)> = Vec::new();
+    for (value, name) in pairs {
+        let at = values.iter().position(|(known, _)| *known == value).unwrap_or_else(|| {
+            values.push((value, Vec::new()));
+            values.len() - 1
+        });
+        if !values[at].1.contains(&name) {
+            values[at].1.push(name);
+        }
+    }
+    match &values[..] {
+        [(value, _)] => value.clone(),
+        all => all
+            .iter()
+            .map(|(value, names)| format!("{value}: {}", names.join(", ")))
+            .collect::<Vec<_>>()
+            .join("; "),
+    }
+}
+
 /// Words quoted for a shell. Control characters become escapes, so that a command line cannot control the
 /// terminal that shows it.
 pub fn shell_words<S: AsRef<str>>(words: &[S]) -> String {

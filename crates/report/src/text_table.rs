@@ -2,7 +2,7 @@
 //! Tables and labelled lines for terminals: plain text without colour.
 
 use crate::terminal;
-use crate::text::wrapped;
+use crate::text::{WIDTH, wrapped};
 use comfy_table::{CellAlignment, ContentArrangement, Table};
 
 /// Columns of a label with the blanks after it.
@@ -17,7 +17,15 @@ pub fn table(head: Vec<String>, rows: Vec<Vec<String>>) -> String {
 
 /// As [`table`], with `keys` columns that name a row.
 pub fn keyed_table(keys: usize, head: Vec<String>, rows: Vec<Vec<String>>) -> String {
-    let columns = terminal::columns();
+    within(terminal::columns(), keys, head, rows)
+}
+
+/// As [`keyed_table`], in parts also where no terminal asks for that, if the table is wider than a page of text.
+pub(crate) fn page_table(keys: usize, head: Vec<String>, rows: Vec<Vec<String>>) -> String {
+    within(terminal::columns().min(WIDTH), keys, head, rows)
+}
+
+fn within(columns: usize, keys: usize, head: Vec<String>, rows: Vec<Vec<String>>) -> String {
     let plain = |cells: Vec<String>| cells.iter().map(|c| terminal::plain(c).into_owned()).collect();
     let (head, rows): (Vec<String>, Vec<Vec<String>>) = (plain(head), rows.into_iter().map(plain).collect());
     let parts = parts(keys, &head, &rows, columns);
@@ -77,7 +85,7 @@ fn set(head: Vec<String>, rows: Vec<Vec<String>>) -> String {
 }
 
 /// A label and its text; further lines are indented to the text.
-pub(crate) fn labelled(label: &str, text: &str) -> String {
+pub fn labelled(label: &str, text: &str) -> String {
     wrapped(&format!("{label:<INDENT$}{text}"), INDENT)
 }
 

@@ -9,7 +9,8 @@ use crate::plan::{Plan, Task};
 use bifold_model::Config;
 use bifold_report::diff::Side;
 use bifold_report::{
-    Page, PageBar, PageBars, PageTable, Spread, TimeUnit, grouped, signed, text_table_with_keys, wrapped,
+    Page, PageBar, PageBars, PageTable, Spread, TimeUnit, grouped, labelled, shared, signed,
+    text_table_with_keys, wrapped,
 };
 use std::collections::BTreeMap;
 
@@ -22,6 +23,8 @@ pub struct Measured {
     task: Task,
     values: Vec<Values>,
     instructions: u64,
+    vm: &'static str,
+    profile: String,
 }
 
 /// The figures of one configuration.
@@ -82,7 +85,8 @@ impl Measured {
             exits: f.exits_per_1000,
         });
         let instructions = totals.first().map_or(0, |(_, sample, _)| sample.instructions);
-        Measured { task: task.clone(), values: values.collect(), instructions }
+        let (vm, profile) = (side.made().vm.name(), side.made().profile_words());
+        Measured { task: task.clone(), values: values.collect(), instructions, vm, profile }
     }
 }
 
@@ -256,13 +260,21 @@ fn effect(e: Effect) -> Vec<String> {
     vec![program, e.config.name(), mean, interval(&e.percent), clear.into(), instructions, n]
 }
 
+/// The state of the VMs and the profiles of the results, with the programs of each where there are several.
+fn made(measured: &[Measured]) -> [(&'static str, String); 2] {
+    let of =
+        |get: fn(&Measured) -> String| shared(measured.iter().map(|m| (get(m), m.task.program.as_str())));
+    [("VM", of(|m| m.vm.into())), ("profile", of(|m| m.profile.clone()))]
+}
+
 /// The tables for a terminal.
 pub fn text(plan: &Plan, measured: &[Measured]) -> String {
+    let head: String = made(measured).iter().map(|(label, text)| labelled(label, text)).collect();
     let shown = tables(plan, measured).into_iter().map(|t| {
         let notes = t.notes.iter().map(|note| wrapped(note, 0)).collect::<String>();
         format!("{}\n{}{notes}", t.title, text_table_with_keys(2, t.head, t.rows))
     });
-    shown.collect::<Vec<_>>().join("\n")
+    head + "\n" + &shown.collect::<Vec<_>>().join("\n")
 }
 
 /// The largest changes as bars with their intervals; none without a difference.
@@ -300,7 +312,7 @@ pub fn page(plan: &Plan, measured: &[Measured], name: &str) -> Page {
         alarm: (failed > 0)
             .then(|| format!("{} tasks have no result: means lack them.", grouped(failed as u64))),
         about: "Programs under each combination of settings, compared by their predicted times.".into(),
-        facts: axes.collect(),
+        facts: made(measured).map(|(name, text)| (name.into(), text)).into_iter().chain(axes).collect(),
         bars: bars(&effects(plan, measured)),
         tables: tables(plan, measured),
         ..Page::default()
@@ -336,10 +348,21 @@ mod tests {
                 task: t.clone(),
                 values: vec![values],
                 instructions: if thp > 0.0 { 200 } else { 100 },
+                vm: "started",
+                profile: t.setting("profile").unwrap().into(),
             }
         };
         let measured = plan.tasks.iter().map(of).collect();
         (plan, measured)
+    }
+
+    #[test]
+    fn the_head_has_the_vm_and_the_profiles() {
+        let (plan, measured) = measured();
+        let head = "VM       started\nprofile  x: a, b; y: a, b; z: a, b\n\npredicted time";
+        assert!(text(&plan, &measured).starts_with(head), "{}", text(&plan, &measured));
+        let facts = page(&plan, &measured, "sweep").facts;
+        assert_eq!(facts[0], ("VM".into(), "started".into()));
     }
 
     #[test]

@@ -192,7 +192,8 @@ impl Folder {
         let file = path.join("sweep.json");
         if file.exists() {
             let there = Folder::open(path)?;
-            return if there.plan == plan {
+            // As written: how this run came to a profile is no part of a plan.
+            return if there.identity == plan.identity() {
                 Ok(there)
             } else {
                 let (had, asked) = (there.plan.tasks.len(), plan.tasks.len());
@@ -430,7 +431,24 @@ fn write(path: &Path, parts: &[&[u8]]) -> Result<(), FolderError> {
 mod tests {
     use super::*;
     use crate::Spec;
+    use bifold_model::{ChosenBy, Profile};
     use std::time::{Duration, SystemTime};
+
+    #[test]
+    fn a_folder_with_the_same_plan_is_opened_and_another_plan_is_refused() {
+        let dir = tempfile::tempdir().unwrap();
+        let (at, mut profile) = (dir.path().join("runs"), Profile::load("zen4", &[]).unwrap());
+        let plan = |profile: &Profile| {
+            let mut plan = Spec::plan_of("[programs.a]\ngenerate = 't'", Path::new("s"), dir.path()).unwrap();
+            plan.give_profile(0, profile);
+            plan
+        };
+        profile.chosen.by = ChosenBy::Processor;
+        let identity = Folder::create(&at, plan(&profile)).unwrap().identity;
+        assert_eq!(Folder::create(&at, plan(&profile)).unwrap().identity, identity);
+        let other = plan(&Profile::load("zen5", &[]).unwrap());
+        assert!(matches!(Folder::create(&at, other), Err(FolderError::Other { had: 1, asked: 1, .. })));
+    }
 
     #[test]
     fn what_killed_workers_left_is_removed_after_a_day() {

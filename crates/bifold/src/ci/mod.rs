@@ -13,6 +13,7 @@ use crate::child;
 use crate::console::{Delivery, create, note, print, stop_on_signals};
 use crate::status::Status;
 use anyhow::Context as _;
+use bifold_model::VmState;
 use bifold_report::{Format, Judged};
 use bifold_trace::CommandExit;
 use serde::Deserialize;
@@ -27,7 +28,16 @@ use std::time::Instant;
 pub struct Ran {
     pub name: String,
     pub seconds: f64,
+    /// What the run is of; none if there is no result.
+    pub made: Option<Made>,
     pub result: Outcome,
+}
+
+/// State of the VM, and the hardware profile.
+#[derive(Debug, Clone)]
+pub struct Made {
+    pub vm: &'static str,
+    pub profile: String,
 }
 
 /// How a program ended.
@@ -46,6 +56,14 @@ pub enum Outcome {
 struct Document {
     exit: Option<CommandExit>,
     baseline: Option<Judged>,
+    kvm: Option<String>,
+    outcome: Modelled,
+}
+
+#[derive(Deserialize)]
+struct Modelled {
+    vm: VmState,
+    profile: String,
 }
 
 /// Carries out the verb.
@@ -106,8 +124,10 @@ impl Job<'_> {
                 }
                 note(notes, format_args!("runs {name}"));
                 let begun = Instant::now();
-                let result = self.one(name, program).unwrap_or_else(|e| Outcome::Failed(format!("{e:#}")));
-                let ran = Ran { name: (*name).clone(), seconds: begun.elapsed().as_secs_f64(), result };
+                let mut made = None;
+                let result = self.one(name, program, &mut made);
+                let result = result.unwrap_or_else(|e| Outcome::Failed(format!("{e:#}")));
+                let ran = Ran { name: (*name).clone(), seconds: begun.elapsed().as_secs_f64(), made, result };
                 done.lock().expect("no worker panics").push(ran);
             }
         };
@@ -119,7 +139,7 @@ impl Job<'_> {
         Ok(done)
     }
 
-    fn one(&self, name: &str, program: &Program) -> anyhow::Result<Outcome> {
+    fn one(&self, name: &str, program: &Program, made: &mut Option<Made>) -> anyhow::Result<Outcome> {
         let work = tempfile::tempdir().context("cannot make a temporary folder")?;
         let (result, errors) = (work.path().join("result.json"), work.path().join("errors"));
         let baseline = self.baselines.join(format!("{name}.json"));
@@ -143,6 +163,9 @@ impl Job<'_> {
         let Ok(document) = serde_json::from_slice::<Document>(&bytes) else {
             anyhow::bail!("{}", said().unwrap_or_else(|| format!("`bifold compare` ended with {status}")));
         };
+        let (profile, kvm) = (document.outcome.profile, document.kvm);
+        let profile = kvm.map_or(profile.clone(), |kvm| format!("{profile} (kvm {kvm})"));
+        *made = Some(Made { vm: document.outcome.vm.name(), profile });
         match (document.exit, document.baseline) {
             (Some(exit), _) if exit != CommandExit::Code(0) && exit != CommandExit::AfterRegion => {
                 anyhow::bail!(

@@ -2,7 +2,7 @@
 //! What became of the programs: for a terminal, as JSON, JUnit's XML and Markdown.
 
 use super::{Outcome, Ran};
-use bifold_report::{Judged, grouped, text_table};
+use bifold_report::{Judged, grouped, labelled, shared, text_table};
 use quick_xml::Writer;
 use quick_xml::events::{BytesDecl, BytesText, Event};
 use serde_json::json;
@@ -12,7 +12,7 @@ use std::io;
 /// Name of the document's schema.
 const SCHEMA: &str = "bifold.ci/1";
 /// Most characters of a place's name in the table of programs.
-const MOST_NAME: usize = 40;
+const MOST_NAME: usize = 24;
 
 impl Ran {
     fn verdict(&self) -> &'static str {
@@ -50,6 +50,16 @@ impl Ran {
     }
 }
 
+/// The state of the VMs and the profiles, with the programs of each where there are several; nothing if no program ran.
+fn made(ran: &[Ran]) -> Vec<(&'static str, String)> {
+    let all = || ran.iter().filter_map(|r| Some((r.made.as_ref()?, r.name.as_str())));
+    if all().next().is_none() {
+        return Vec::new();
+    }
+    let vm = shared(all().map(|(made, name)| (made.vm.to_string(), name)));
+    vec![("VM", vm), ("profile", shared(all().map(|(made, name)| (made.profile.clone(), name))))]
+}
+
 /// A row per program, and below it what moved and what failed.
 pub fn table(ran: &[Ran]) -> String {
     let head = ["program", "result", "grew", "fell", "moved most", "in", "%", "s"].map(String::from).into();
@@ -60,7 +70,9 @@ pub fn table(ran: &[Ran]) -> String {
         let seconds = format!("{:.1}", r.seconds);
         vec![r.name.clone(), r.verdict().into(), count(grew), count(fell), what, config, percent, seconds]
     };
-    let mut out = text_table(head, ran.iter().map(row).collect());
+    let mut out: String = made(ran).iter().map(|(label, text)| labelled(label, text)).collect();
+    out += if out.is_empty() { "" } else { "\n" };
+    out += &text_table(head, ran.iter().map(row).collect());
     let names = |verdict| {
         let of = ran.iter().filter(|r| r.verdict() == verdict).map(|r| r.name.as_str());
         Some(of.collect::<Vec<_>>().join(", ")).filter(|names| !names.is_empty())
@@ -94,8 +106,9 @@ pub fn json(ran: &[Ran]) -> anyhow::Result<String> {
             Outcome::Failed(why) => Some(why),
             _ => None,
         };
-        json!({ "name": r.name, "result": r.verdict().to_lowercase(), "seconds": r.seconds, "failure": failure,
-                "baseline": r.judged() })
+        let (vm, profile) = r.made.as_ref().map(|made| (made.vm, &made.profile)).unzip();
+        json!({ "name": r.name, "result": r.verdict().to_lowercase(), "seconds": r.seconds, "vm": vm, "profile": profile,
+                "failure": failure, "baseline": r.judged() })
     };
     let programs: Vec<_> = ran.iter().map(program).collect();
     Ok(serde_json::to_string_pretty(&json!({ "schema": SCHEMA, "programs": programs }))? + "\n")
@@ -144,8 +157,9 @@ pub fn junit(ran: &[Ran]) -> io::Result<Vec<u8>> {
 /// A table of the programs, and what moved below it.
 pub fn markdown(ran: &[Ran]) -> String {
     let cell = |text: &str| text.replace('|', "\\|").replace('\n', " ");
-    let mut out =
-        "## Bifold\n\n| program | result | moved most | in | % |\n|---|---|---|---|--:|\n".to_string();
+    let mut out = "## Bifold\n".to_string();
+    made(ran).iter().for_each(|(label, text)| _ = write!(out, "\n{label}: {text}\n"));
+    out += "\n| program | result | moved most | in | % |\n|---|---|---|---|--:|\n";
     for r in ran {
         let (what, config, percent) = r.most().unwrap_or_default();
         let _ = writeln!(out, "| {} | {} | {what} | {config} | {percent} |", r.name, r.verdict());
@@ -200,7 +214,7 @@ mod tests {
             new_places: Vec::new(),
             notes: Vec::new(),
         };
-        let of = |name: &str, result| Ran { name: name.into(), seconds: 1.0, result };
+        let of = |name: &str, result| Ran { name: name.into(), seconds: 1.0, made: None, result };
         let ran = [
             of("sort", Outcome::Judged(judged)),
             of("gone", Outcome::Failed("the command was not found".into())),

@@ -1,9 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! Output files, created before a run and delivered after it.
 //!
-//! A file is opened under a temporary name in its directory before the run that fills it, so that an
-//! unwritable path costs no time. It gets its name when it is complete; dropped unfinished, it leaves
-//! nothing.
+//! Before the run, a file is made under a temporary name in its directory and removed, so that an unwritable path costs no time. After
+//! the run, the file is written under such a name, and gets its own when it is complete: a run that is killed leaves nothing.
 
 use super::{note_file, print};
 use std::fs::{File, OpenOptions, Permissions};
@@ -47,7 +46,7 @@ pub struct OutputFile {
 #[derive(Debug)]
 enum Target {
     /// Renamed to the path when complete.
-    Renamed(NamedTempFile, PathBuf),
+    Renamed(PathBuf),
     /// A device or pipe: there is nothing to rename, and it must not be replaced.
     Direct(File),
 }
@@ -68,7 +67,7 @@ pub fn not_stdout(path: Option<&Path>) -> Option<&Path> {
 }
 
 impl OutputFile {
-    /// Opens a temporary file beside `path`, or `path` itself if it is a device or a pipe.
+    /// Checks that a file can be made beside `path`, or opens `path` itself if it is a device or a pipe.
     fn create(path: &Path) -> Result<OutputFile, FileError> {
         if not_stdout(Some(path)).is_none() {
             return Err(FileError::Stdout);
@@ -78,13 +77,16 @@ impl OutputFile {
             Ok(m) if m.is_dir() => return Err(fail(io::ErrorKind::IsADirectory.into())),
             Ok(m) if !m.is_file() => Target::Direct(OpenOptions::new().write(true).open(path).map_err(fail)?),
             // Through a link: the file it names is what gets replaced, not the link.
-            Ok(_) => Self::beside(path.canonicalize().map_err(fail)?).map_err(fail)?,
-            Err(_) => Self::beside(path.into()).map_err(fail)?,
+            Ok(_) => Target::Renamed(path.canonicalize().map_err(fail)?),
+            Err(_) => Target::Renamed(path.into()),
         };
+        if let Target::Renamed(target) = &to {
+            Self::beside(target).map_err(fail)?;
+        }
         Ok(OutputFile { path: path.into(), to })
     }
 
-    fn beside(target: PathBuf) -> io::Result<Target> {
+    fn beside(target: &Path) -> io::Result<NamedTempFile> {
         let dir = match target.parent() {
             Some(d) if !d.as_os_str().is_empty() => d,
             _ => Path::new("."),
@@ -99,7 +101,7 @@ impl OutputFile {
         if let Ok(old) = target.metadata() {
             temp.as_file().set_permissions(old.permissions())?;
         }
-        Ok(Target::Renamed(temp, target))
+        Ok(temp)
     }
 
     /// Writes the whole content and gives the file its name.
@@ -107,9 +109,10 @@ impl OutputFile {
         let path = self.path;
         let done = match self.to {
             Target::Direct(mut f) => f.write_all(content),
-            Target::Renamed(mut temp, target) => {
-                temp.write_all(content).and_then(|()| temp.persist(target).map(drop).map_err(|e| e.error))
-            }
+            Target::Renamed(target) => Self::beside(&target).and_then(|mut temp| {
+                temp.write_all(content)?;
+                temp.persist(target).map(drop).map_err(|e| e.error)
+            }),
         };
         done.map_err(|source| FileError::Write { path, source })
     }
@@ -191,8 +194,10 @@ mod tests {
     fn a_file_appears_when_complete_and_an_unfinished_one_leaves_nothing() {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("x.json");
-        drop(OutputFile::create(&path).unwrap());
+        // While the run goes on, there is nothing that a kill could leave behind.
+        let pending = OutputFile::create(&path).unwrap();
         assert!(names(dir.path()).is_empty());
+        drop(pending);
         OutputFile::create(&path).unwrap().finish(b"one").unwrap();
         OutputFile::create(&path).unwrap().finish(b"two").unwrap();
         assert_eq!(names(dir.path()), ["x.json"]);

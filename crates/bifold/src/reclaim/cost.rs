@@ -10,7 +10,7 @@ use crate::words;
 use bifold_model::Looked;
 use bifold_model::{Config, Paging, Sample, Swaps};
 use bifold_reclaim::MemoryUse;
-use bifold_report::{Comparison, Format, MemoryLooks, grouped, text_table_with_keys, wrapped};
+use bifold_report::{Comparison, Format, MemoryLooks, grouped, profile_words, text_table_with_keys, wrapped};
 use clap::Args;
 use serde::Serialize;
 use std::path::PathBuf;
@@ -397,7 +397,7 @@ fn json(whole: &Comparison, costs: &Costs) -> anyhow::Result<String> {
         bifold: &whole.meta.bifold,
         program: whole.meta.what(),
         partial: whole.meta.partial,
-        profile: whole.meta.profile_words(),
+        profile: profile_words(&whole.meta.hardware),
         input_hash: &whole.outcome.input_hash,
         costs,
     };

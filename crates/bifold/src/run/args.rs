@@ -213,7 +213,11 @@ impl ModelArgs {
     /// with the file.
     pub fn profile(&self) -> anyhow::Result<Profile> {
         let machine = OnceCell::new();
-        self.profile_or(|set| machine.get_or_init(Machine::this).profile(set))
+        let this = || machine.get_or_init(Machine::this);
+        if self.named.name().is_none() {
+            this().check_kept()?;
+        }
+        self.profile_or(|set| this().profile(set))
     }
 
     /// The profile with its overrides: the one that is named, or `otherwise` with these overrides.

@@ -68,6 +68,22 @@ impl Machine {
         Ok(profile)
     }
 
+    /// Checks that the profile that was measured on this machine can be read, if one is kept.
+    ///
+    /// # Errors
+    /// If it cannot: what is wrong, with the file and the remedy.
+    pub fn check_kept(&self) -> anyhow::Result<()> {
+        let kept = self.cpu.as_ref().and_then(|cpu| self.kept_file(cpu));
+        let Some(file) = kept.filter(|file| file.exists()) else { return Ok(()) };
+        let shown = file.display();
+        let read = Profile::load(&file.to_string_lossy(), &[]);
+        read.map(drop).with_context(|| {
+            format!(
+                "{shown}, the profile that `bifold profile measure` keeps of this machine, cannot be used: remove it, and measure again"
+            )
+        })
+    }
+
     /// Keeps a measured profile for later runs on this machine, and returns its file.
     ///
     /// # Errors
@@ -252,6 +268,10 @@ mod tests {
         std::fs::write(&file, "name = 3").unwrap();
         let e = m.profile(&[]).unwrap_err().to_string();
         assert!(e.contains(&*file.to_string_lossy()), "{e}");
+        let kept = m.check_kept().unwrap_err().to_string();
+        assert!(kept.contains("profile measure` keeps") && kept.contains(&*file.to_string_lossy()), "{kept}");
+        std::fs::remove_file(&file).unwrap();
+        m.check_kept().unwrap();
         let nowhere = machine(EMERALD, "6.1").keep("x").unwrap_err().to_string();
         assert_eq!(nowhere, "neither XDG_CONFIG_HOME nor HOME is set");
     }

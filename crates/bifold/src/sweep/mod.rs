@@ -50,8 +50,13 @@ fn new(args: &NewArgs) -> anyhow::Result<Status> {
     let mut profiles = Profiles { folder: plan.folder.clone(), known: BTreeMap::new() };
     for number in 0..plan.tasks.len() {
         let task = &plan.tasks[number];
-        if let Some(named) = understood(task, &args.spec)? {
-            let profile = profiles.get(&named).with_context(|| format!("{shown}: task {}", task.words()))?;
+        if let Some(model) = understood(task, &args.spec)? {
+            let of_task = || format!("{shown}: task {}", task.words());
+            let profile = profiles.get(&model.named).with_context(of_task)?;
+            // Costs that `--set` gives are seen when the task runs.
+            if model.set.is_empty() {
+                model.configs(profile).map_err(|e| UsageError::value(of_task(), e))?;
+            }
             plan.give_profile(number, profile);
         }
     }
@@ -98,9 +103,9 @@ impl Profiles {
     }
 }
 
-/// Checks that a task's verb takes its options, before any of them runs. Returns the profile's option, if the
-/// verb has one.
-fn understood(task: &Task, spec: &Path) -> Result<Option<ProfileArg>, UsageError> {
+/// Checks that a task's verb takes its options, before any of them runs. Returns the options of the model, if the
+/// verb has them.
+fn understood(task: &Task, spec: &Path) -> Result<Option<ModelArgs>, UsageError> {
     let verb = task.verb.words();
     let given: &[&str] = match task.verb {
         Verb::Compare => &[],
@@ -112,7 +117,7 @@ fn understood(task: &Task, spec: &Path) -> Result<Option<ProfileArg>, UsageError
     let command = task.command.iter().map(String::as_str);
     let command = ["--"].into_iter().filter(|_| !task.command.is_empty()).chain(command);
     match Cli::try_parse_from(words.chain(command)) {
-        Ok(Cli { verb: CliVerb::Compare(args), .. }) => Ok(Some(args.common.model.named)),
+        Ok(Cli { verb: CliVerb::Compare(args), .. }) => Ok(Some(args.common.model)),
         Ok(_) => Ok(None),
         Err(e) => {
             let text = e.to_string();

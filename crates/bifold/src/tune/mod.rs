@@ -16,7 +16,9 @@ use anyhow::{Context as _, bail};
 use args::{Knob, PLACEMENTS};
 use bifold_guest::{GuestSpec, Thp};
 use bifold_model::{ChosenBy, Config, PlacementOptions, Profile, VmState};
-use bifold_report::{Comparison, Format, Setting, Tried, TuneCost, TuneNow, Tuning, shell_words};
+use bifold_report::{
+    Comparison, Format, Setting, Tried, TuneCost, TuneNow, Tuning, profile_choice, profile_words, shell_words,
+};
 use bifold_trace::CommandExit;
 use settings::{Base, Order};
 use state::State;
@@ -43,6 +45,11 @@ pub fn run(mut args: TuneArgs) -> anyhow::Result<Status> {
     if let Some(option) = not_for_tune(&args) {
         let problem = "is about a single run, and `tune` makes several: leave it out";
         return Err(UsageError::conflict(option, problem).into());
+    }
+    let names: Vec<&str> = args.axis.iter().map(|a| a.name.as_str()).collect();
+    if let Some(twice) = (1..names.len()).find(|i| names[..*i].contains(&names[*i])) {
+        let problem = "is given twice: name all values of an axis in one option";
+        return Err(UsageError::conflict(format!("--axis {}", names[twice]), problem).into());
     }
     let now = Config::from_name(&args.now);
     let within = now.is_some_and(|now| now.mode.has_outer());
@@ -121,8 +128,11 @@ pub fn run(mut args: TuneArgs) -> anyhow::Result<Status> {
     let mut delivery = Delivery::new(!args.quiet);
     delivery.data(&text, output);
     delivery.file("report", report, || {
-        let facts =
-            vec![("profile".into(), profile.name.clone()), ("runs".into(), tuning.tried.len().to_string())];
+        let facts = vec![
+            ("profile".into(), format!("{}, {}", profile_words(&profile), profile_choice(&profile))),
+            ("VM".into(), format!("{}: {}", args.model.vm.name(), args.model.vm.words())),
+            ("runs".into(), tuning.tried.len().to_string()),
+        ];
         let words: Vec<_> = args.command.iter().map(|w| w.to_string_lossy()).collect();
         Ok(tuning.html(env!("CARGO_PKG_VERSION"), &shell_words(&words), facts)?.into_bytes())
     });

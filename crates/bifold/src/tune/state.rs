@@ -5,7 +5,7 @@ use super::args::TuneArgs;
 use super::settings::Base;
 use crate::run::{ModelArgs, ProfileArg};
 use anyhow::{Context as _, bail};
-use bifold_model::Profile;
+use bifold_model::{Profile, VmState};
 use bifold_report::{Setting, Tried};
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
@@ -42,12 +42,23 @@ struct Document {
 /// What runs depend on beside their setting.
 pub fn identity(args: &TuneArgs, profile: &Profile) -> Value {
     let command: Vec<_> = args.command.iter().map(|w| w.to_string_lossy()).collect();
-    // The profile counts by its values, however it was named.
-    let model = ModelArgs { named: ProfileArg::default(), ..args.model.clone() };
+    // The profile counts by its values, however it was named; the state of the VM has a field of its own.
+    let model = ModelArgs { named: ProfileArg::default(), vm: VmState::default(), ..args.model.clone() };
     json!({
         "bifold": env!("CARGO_PKG_VERSION"), "command": command, "profile": profile.name, "profile_hash": profile.hash(),
-        "axes": format!("{:?}", args.axis), "now": args.now, "all": args.all, "model": format!("{model:?}"), "guest": format!("{:?}", args.guest),
+        "axes": format!("{:?}", args.axis), "now": args.now, "all": args.all, "vm": args.model.vm.name(), "model": format!("{model:?}"), "guest": format!("{:?}", args.guest),
     })
+}
+
+/// Two values as shown: of options, the parts that differ.
+fn differing(then: &str, now: &str) -> (String, String) {
+    let parts = |text: &str| text.split(", ").map(String::from).collect::<Vec<_>>();
+    let (then, now) = (parts(then), parts(now));
+    if then.len() != now.len() {
+        return (then.join(", "), now.join(", "));
+    }
+    let (then, now): (Vec<_>, Vec<_>) = then.into_iter().zip(now).filter(|(then, now)| then != now).unzip();
+    (then.join(", "), now.join(", "))
 }
 
 fn read(path: &Path) -> anyhow::Result<Document> {
@@ -91,7 +102,7 @@ impl State {
         }
         if let Some(key) = state.identity.as_object().and_then(|o| o.keys().find(|k| o[*k] != of[*k])) {
             let text = |v: &Value| v[key].as_str().map_or_else(|| v[key].to_string(), String::from);
-            let (then, now) = (text(&of), text(&state.identity));
+            let (then, now) = differing(&text(&of), &text(&state.identity));
             bail!(
                 "{shown} has runs of another {key} ({then}, now {now}): name another file, or remove this one"
             );

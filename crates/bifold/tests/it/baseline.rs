@@ -61,6 +61,7 @@ fn what_is_no_baseline_for_a_run_is_refused_before_the_run() {
         "--generate fork-storm:20 --baseline base.json --save-baseline base.json",
         "--generate fork-storm:20 --baseline base.json --worse-than -1",
         "--generate fork-storm:20 --worse-than 2",
+        "--generate fork-storm:20 --configs native --baseline base.json",
         "--fast --baseline base.json -- true",
         "--runs 2 --save-baseline new.json -- true",
         "--sample default --baseline base.json -- true",

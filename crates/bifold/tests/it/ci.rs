@@ -33,6 +33,7 @@ fn a_program_that_grew_fails_the_job_and_one_that_cannot_be_compared_too() {
     write_loop(dir.path(), 60);
     let saved = of("--save --only loop").quietly();
     assert!(saved.contains("loop       saved"), "{saved}");
+    assert!(saved.starts_with("VM       long-lived\nprofile  i5-7600 (kvm linux-6.1)\n"), "{saved}");
     // The same in another environment, which the program does not see.
     let mut again = command("ci -q --only loop --format json".split(' '));
     again.current_dir(dir.path()).env("BESIDE", "x".repeat(5000));
@@ -50,7 +51,8 @@ fn a_program_that_grew_fails_the_job_and_one_that_cannot_be_compared_too() {
     assert!(xml.contains("<failure message=\"WORSE: "), "{xml}");
     let summary = std::fs::read_to_string(dir.path().join("a.md")).unwrap();
     assert!(
-        summary.starts_with("## Bifold\n\n| program | result |") && summary.contains("| loop | WORSE |"),
+        summary.starts_with("## Bifold\n\nVM: long-lived\n\nprofile: i5-7600 (kvm linux-6.1)\n\n| program |")
+            && summary.contains("| loop | WORSE |"),
         "{summary}"
     );
 

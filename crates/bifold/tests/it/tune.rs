@@ -99,6 +99,7 @@ fn a_command_that_fails_ends_the_runs_and_options_of_one_run_are_refused() {
         ("--now shadow-4k", "not among the configurations that are compared: nested-4k, nested-2m"),
         ("--now native", "cannot be chosen in place of another"),
         ("--within 0m", "not a time such as 90s"),
+        ("--axis a=1,2 --axis a=3,4", "--axis a is given twice"),
     ] {
         let refused = tune(dir.path(), options, "true");
         assert_eq!(refused.status, 2, "{options}");

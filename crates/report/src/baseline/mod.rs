@@ -125,6 +125,7 @@ impl Baseline {
         if let Some(why) = self.differs(&now, &Host::of(c)) {
             return Err(NotComparable { baseline: self.side.name.clone(), why });
         }
+        self.refuse_configs(&now.runs[0].iter().map(|t| t.config).collect::<Vec<_>>())?;
         let mut moved = Vec::new();
         for before in &self.side.runs[0] {
             let Some(now) = now.runs[0].iter().find(|t| t.config == before.config) else { continue };
@@ -182,6 +183,20 @@ impl Baseline {
             NotComparable { baseline: self.side.name.clone(), why: words(d) + tip }
         };
         diff::differences(before, &now).first().map_or(Ok(()), |d| Err(refused(d)))
+    }
+
+    /// Refuses a run of these configurations if the baseline has none of them, as such a run would always pass.
+    ///
+    /// # Errors
+    /// If the two have no configuration in common.
+    pub fn refuse_configs(&self, now: &[Config]) -> Result<(), NotComparable> {
+        let before: Vec<Config> = self.side.runs[0].iter().map(|t| t.config).collect();
+        if before.iter().any(|config| now.contains(config)) {
+            return Ok(());
+        }
+        let names = |all: &[Config]| all.iter().map(|c| c.name()).collect::<Vec<_>>().join(", ");
+        let why = format!("it has {}, and this run {}", names(&before), names(now));
+        Err(NotComparable { baseline: self.side.name.clone(), why })
     }
 
     /// The first of what makes the two runs incomparable.

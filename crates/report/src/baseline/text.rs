@@ -5,10 +5,12 @@ use super::counts::COUNTS;
 use super::{Judged, Moved, PlaceNames};
 use crate::PageTable;
 use crate::text::{grouped, number};
-use crate::text_table::{keyed_table, labelled};
+use crate::text_table::{labelled, page_table};
 
 /// Most rows of a table.
 const MOST_ROWS: usize = 20;
+/// Most characters of a cell in a table for a terminal.
+const MOST_CELL: usize = 40;
 /// Most places before the rows of the whole run.
 const MOST_PLACES: usize = 10;
 
@@ -32,7 +34,8 @@ impl Judged {
         self.notes.iter().for_each(|note| out += &labelled("note", note));
         for t in self.tables() {
             out += "\n";
-            out += &keyed_table(t.head.len() - 4, t.head, t.rows);
+            let rows = t.rows.into_iter().map(|row| row.iter().map(|cell| cut(cell)).collect()).collect();
+            out += &page_table(t.head.len() - 4, t.head, rows);
             t.notes.iter().for_each(|note| out += &labelled("note", note));
         }
         out
@@ -47,6 +50,14 @@ impl Judged {
             .map(|(title, moved)| table(title, moved))
             .collect()
     }
+}
+
+/// A cell for a terminal: names of functions may be as long as a page.
+fn cut(cell: &str) -> String {
+    if cell.chars().count() <= MOST_CELL {
+        return cell.into();
+    }
+    cell.chars().take(MOST_CELL - 1).chain(['…']).collect()
 }
 
 fn counts(n: usize) -> String {

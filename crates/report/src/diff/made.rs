@@ -71,6 +71,11 @@ impl Made {
         }
     }
 
+    /// The profile with its changes and the modelled KVM: `i5-7600 (changed: cpu.base_cpi=1.0; kvm linux-6.1)`.
+    pub fn profile_words(&self) -> String {
+        crate::meta::named(&self.profile, &self.overrides, self.kvm.clone())
+    }
+
     /// Properties and values, in the order of the output.
     fn facts(&self) -> Vec<(&'static str, String)> {
         let mut out = vec![

@@ -19,7 +19,6 @@ pub(super) fn page(d: &Diff) -> Page {
         });
     }
     let warnings = d.warnings();
-    let fact = |name: &str, value: &str| (name.to_string(), value.to_string());
     Page {
         version: env!("CARGO_PKG_VERSION").into(),
         brand: "comparison of two results".into(),
@@ -27,12 +26,11 @@ pub(super) fn page(d: &Diff) -> Page {
         verdict: text::verdict(d),
         alarm: (!warnings.is_empty()).then(|| warnings.join(". ")),
         about: String::new(),
-        facts: vec![
-            fact("A", &text::about(&d.a)),
-            fact("B", &text::about(&d.b)),
-            fact("profile of A", &d.a.made.profile),
-            fact("profile of B", &d.b.made.profile),
-        ],
+        facts: [("A", text::about(&d.a)), ("B", text::about(&d.b))]
+            .into_iter()
+            .chain(text::in_common(d))
+            .map(|(name, text)| (name.to_string(), text))
+            .collect(),
         tables,
         texts,
         ..Page::default()

@@ -35,6 +35,12 @@ pub enum ReadError {
         /// The kind of the file.
         what: String,
     },
+    /// The file is a recording, of which a result is wanted.
+    #[error("{path} is a recording, and no result: `bifold compare --format json -o FILE {path}` makes one")]
+    Recording {
+        /// The file.
+        path: String,
+    },
     /// The file is too large.
     #[error("{path} is larger than {} MiB: no result is", MOST_BYTES >> 20)]
     TooLarge {
@@ -202,6 +208,9 @@ fn schema(path: &str, bytes: &[u8]) -> Result<String, ReadError> {
         [0x28, 0xb5, 0x2f, 0xfd, ..] => return other("a timeline or another compressed file"),
         [0x7f, b'E', b'L', b'F', ..] => return other("a program or a memory dump"),
         [b'<', ..] => return other("an HTML page"),
+        _ if text.starts_with(&bifold_trace::file::MAGIC) => {
+            return Err(ReadError::Recording { path: path.into() });
+        }
         _ if text.starts_with(b"interval,") || text.starts_with(b"run,") => return other("CSV"),
         _ if text.contains(&0)
             || std::str::from_utf8(&text[..text.len().min(1024)]).is_err_and(|e| e.error_len().is_some()) =>

@@ -34,6 +34,9 @@ pub(super) fn render(d: &Diff) -> String {
     for (label, side) in [("A", &d.a), ("B", &d.b)] {
         line(label, &about(side));
     }
+    for (label, text) in in_common(d) {
+        line(label, &text);
+    }
     for x in made::differences(&d.a.made, &d.b.made) {
         line("differs", &format!("{}: A {}, B {}", x.what, x.a, x.b));
     }
@@ -50,6 +53,12 @@ pub(super) fn render(d: &Diff) -> String {
         out += &wrapped_to(&format!("{:<INDENT$}{note}", "note"), INDENT, WIDTH);
     }
     out
+}
+
+/// The profile and the state of the VM, where both sides have one; else they are among the differences.
+pub(super) fn in_common(d: &Diff) -> Vec<(&'static str, String)> {
+    let of = |made: &Made| [("profile", made.profile_words()), ("VM", made.vm.name().to_string())];
+    of(&d.a.made).into_iter().zip(of(&d.b.made)).filter(|(a, b)| a == b).map(|(both, _)| both).collect()
 }
 
 /// One side in a line.

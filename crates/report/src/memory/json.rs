@@ -4,6 +4,7 @@
 use super::looks::LookFields;
 use super::{FRAME, KINDS, MemoryLooks, MemoryNeeds, Row};
 use crate::json::pretty;
+use crate::meta::profile_words;
 use crate::{Comparison, Guest, Input, Partial, RenderError};
 use bifold_reclaim::IntervalUse;
 use serde::Serialize;
@@ -85,7 +86,7 @@ impl MemoryNeeds {
             input: &run.meta.input,
             guest: &run.meta.guest,
             partial: run.meta.partial,
-            profile: run.meta.profile_words(),
+            profile: profile_words(&run.meta.hardware),
             input_hash: &run.outcome.input_hash,
             memory: self.fields(),
         })

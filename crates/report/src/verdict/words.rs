@@ -218,13 +218,21 @@ fn robustness(pages: &[PageConclusion]) -> String {
     parts.join(" ")
 }
 
-/// Two decimals, rounded up: the lower end that is shown must not lie below the exact one.
+/// Rounded up: the lower end that is shown must not lie below the exact one.
 fn up(factor: f64) -> String {
-    format!("{:.2}", (100.0 * factor).ceil() / 100.0)
+    rounded(factor, f64::ceil)
 }
 
 fn down(factor: f64) -> String {
-    format!("{:.2}", (100.0 * factor).floor() / 100.0)
+    rounded(factor, f64::floor)
+}
+
+/// Two decimals, or as many as tell the factor from 1.
+fn rounded(factor: f64, round: fn(f64) -> f64) -> String {
+    let of = |places: i32| round(factor * 10f64.powi(places)) / 10f64.powi(places);
+    let places = (2..6).find(|places| of(*places) != 1.0).unwrap_or(6);
+    let places = if factor == 1.0 { 2 } else { places };
+    format!("{:.*}", places as usize, of(places))
 }
 
 fn flip(f: &Flip) -> String {
@@ -256,4 +264,17 @@ fn guest_settings(c: &Comparison) -> Option<String> {
             settings.join(", ")
         )
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_factor_near_1_has_the_digits_that_tell_it_from_1() {
+        let all = [0.6, 0.9994, 1.0007, 1.349, 1.0].map(|f| (up(f), down(f)));
+        let texts =
+            [("0.60", "0.60"), ("0.9994", "0.99"), ("1.01", "1.0007"), ("1.35", "1.34"), ("1.00", "1.00")];
+        assert_eq!(all, texts.map(|(up, down)| (up.into(), down.into())));
+    }
 }
