@@ -80,7 +80,7 @@ pub use error::RenderError;
 pub use figures::{Core, Figure, Figures};
 pub use format::Format;
 pub use memory::{MemoryLooks, MemoryNeeds};
-pub use meta::{Guest, Input, Meta, Partial, profile_choice, profile_words};
+pub use meta::{Guest, Input, Meta, Partial, named_profile, profile_choice, profile_words};
 pub use page::{Page, PageBar, PageBars, PageChart, PageTable};
 pub use places::Places;
 pub use policies::{PolicyComparison, RunPolicies, checks_table, scale_words, vm_words};

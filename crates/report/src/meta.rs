@@ -134,11 +134,11 @@ pub fn profile_words(profile: &Profile) -> String {
         KvmBy::Host => " as this host",
         KvmBy::Newest => ", the newest compared",
     };
-    named(&profile.name, &profile.overrides, Some(format!("{}{whose}", profile.kvm.name())))
+    named_profile(&profile.name, &profile.overrides, Some(format!("{}{whose}", profile.kvm.name())))
 }
 
 /// A profile's name with the user's changes and the modelled KVM, as far as it is known.
-pub(crate) fn named(name: &str, overrides: &[String], kvm: Option<String>) -> String {
+pub fn named_profile(name: &str, overrides: &[String], kvm: Option<String>) -> String {
     let changed: Vec<&str> =
         overrides.iter().filter(|o| !o.starts_with("kvm=")).map(String::as_str).collect();
     let changed = (!changed.is_empty()).then(|| format!("changed: {}", changed.join(", ")));

@@ -275,7 +275,7 @@ fn width<'a>(cells: impl Iterator<Item = &'a String>) -> usize {
 }
 
 /// A name of at most `width` characters: a long name loses its middle.
-fn shortened(name: &str, width: usize) -> String {
+pub(crate) fn shortened(name: &str, width: usize) -> String {
     let n = name.chars().count();
     if n <= width {
         return name.to_owned();

@@ -14,7 +14,7 @@ use crate::console::{Delivery, create, note, print, stop_on_signals};
 use crate::status::Status;
 use anyhow::Context as _;
 use bifold_model::VmState;
-use bifold_report::{Format, Judged};
+use bifold_report::{Format, Judged, named_profile};
 use bifold_trace::CommandExit;
 use serde::Deserialize;
 use spec::{Program, Spec};
@@ -57,6 +57,8 @@ struct Document {
     exit: Option<CommandExit>,
     baseline: Option<Judged>,
     kvm: Option<String>,
+    #[serde(default)]
+    overrides: Vec<String>,
     outcome: Modelled,
 }
 
@@ -163,8 +165,7 @@ impl Job<'_> {
         let Ok(document) = serde_json::from_slice::<Document>(&bytes) else {
             anyhow::bail!("{}", said().unwrap_or_else(|| format!("`bifold compare` ended with {status}")));
         };
-        let (profile, kvm) = (document.outcome.profile, document.kvm);
-        let profile = kvm.map_or(profile.clone(), |kvm| format!("{profile} (kvm {kvm})"));
+        let profile = named_profile(&document.outcome.profile, &document.overrides, document.kvm);
         *made = Some(Made { vm: document.outcome.vm.name(), profile });
         match (document.exit, document.baseline) {
             (Some(exit), _) if exit != CommandExit::Code(0) && exit != CommandExit::AfterRegion => {

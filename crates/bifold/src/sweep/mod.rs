@@ -52,12 +52,16 @@ fn new(args: &NewArgs) -> anyhow::Result<Status> {
         let task = &plan.tasks[number];
         if let Some(model) = understood(task, &args.spec)? {
             let of_task = || format!("{shown}: task {}", task.words());
-            let profile = profiles.get(&model.named).with_context(of_task)?;
-            // Costs that `--set` gives are seen when the task runs.
-            if model.set.is_empty() {
-                model.configs(profile).map_err(|e| UsageError::value(of_task(), e))?;
+            let profile = profiles.get(&model.named).with_context(of_task)?.clone();
+            // A value that `--set` cannot have fails its own task, and no other.
+            let changed = match model.set.is_empty() {
+                true => Ok(profile.clone()),
+                false => ModelArgs::of_profile(profiles.named(&model.named), model.set.clone()).profile(),
+            };
+            if let Ok(changed) = changed {
+                model.configs(&changed).map_err(|e| UsageError::value(of_task(), e))?;
             }
-            plan.give_profile(number, profile);
+            plan.give_profile(number, &profile);
         }
     }
     let unnamed = profiles.known.get(&None).map(|p| (p.name.clone(), p.kvm.name()));
@@ -87,19 +91,20 @@ struct Profiles {
 
 impl Profiles {
     fn get(&mut self, named: &ProfileArg) -> anyhow::Result<&Profile> {
-        // A file's name relates to the folder in which tasks run.
+        let named = self.named(named);
+        Ok(match self.known.entry(named.name().map(String::from)) {
+            Entry::Occupied(known) => known.into_mut(),
+            Entry::Vacant(new) => new.insert(ModelArgs::of_profile(named, Vec::new()).profile()?),
+        })
+    }
+
+    /// The profile as named, where a file's name relates to the folder in which tasks run.
+    fn named(&self, named: &ProfileArg) -> ProfileArg {
         let name = match named.file() {
             Some(file) => Some(self.folder.join(file).to_string_lossy().into_owned()),
             None => named.name().map(String::from),
         };
-        Ok(match self.known.entry(name) {
-            Entry::Occupied(known) => known.into_mut(),
-            Entry::Vacant(new) => {
-                let named = new.key().clone().map_or_else(ProfileArg::default, ProfileArg::of);
-                let profile = ModelArgs::of_profile(named, Vec::new()).profile()?;
-                new.insert(profile)
-            }
-        })
+        name.map_or_else(ProfileArg::default, ProfileArg::of)
     }
 }
 

@@ -101,7 +101,11 @@ impl State {
             bail!("{shown} is not of schema {SCHEMA}: name another file");
         }
         if let Some(key) = state.identity.as_object().and_then(|o| o.keys().find(|k| o[*k] != of[*k])) {
-            let text = |v: &Value| v[key].as_str().map_or_else(|| v[key].to_string(), String::from);
+            let text = |v: &Value| match &v[key] {
+                Value::String(text) => text.clone(),
+                Value::Null => "unknown".into(),
+                other => other.to_string(),
+            };
             let (then, now) = differing(&text(&of), &text(&state.identity));
             bail!(
                 "{shown} has runs of another {key} ({then}, now {now}): name another file, or remove this one"

@@ -4,13 +4,14 @@
 use super::counts::COUNTS;
 use super::{Judged, Moved, PlaceNames};
 use crate::PageTable;
+use crate::places::shortened;
 use crate::text::{grouped, number};
 use crate::text_table::{labelled, page_table};
 
 /// Most rows of a table.
 const MOST_ROWS: usize = 20;
-/// Most characters of a cell in a table for a terminal.
-const MOST_CELL: usize = 40;
+/// Most characters of a name in a table for a terminal.
+const MOST_NAME: usize = 26;
 /// Most places before the rows of the whole run.
 const MOST_PLACES: usize = 10;
 
@@ -32,10 +33,9 @@ impl Judged {
     pub fn table(&self) -> String {
         let mut out = labelled("baseline", &format!("{}: {}", self.baseline, self.verdict()));
         self.notes.iter().for_each(|note| out += &labelled("note", note));
-        for t in self.tables() {
+        for t in self.tables_of(PlaceNames::lines) {
             out += "\n";
-            let rows = t.rows.into_iter().map(|row| row.iter().map(|cell| cut(cell)).collect()).collect();
-            out += &page_table(t.head.len() - 4, t.head, rows);
+            out += &page_table(t.head.len() - 3, t.head, t.rows);
             t.notes.iter().for_each(|note| out += &labelled("note", note));
         }
         out
@@ -43,21 +43,17 @@ impl Judged {
 
     /// A table of what grew, of what fell and of new places, where there are any.
     pub fn tables(&self) -> Vec<PageTable> {
+        self.tables_of(PlaceNames::words)
+    }
+
+    fn tables_of(&self, words: fn(&PlaceNames) -> String) -> Vec<PageTable> {
         let tables = [("Grew", &self.grew), ("Fell", &self.fell), ("New", &self.new_places)];
         tables
             .into_iter()
             .filter(|(_, moved)| !moved.is_empty())
-            .map(|(title, moved)| table(title, moved))
+            .map(|(title, moved)| table(title, moved, words))
             .collect()
     }
-}
-
-/// A cell for a terminal: names of functions may be as long as a page.
-fn cut(cell: &str) -> String {
-    if cell.chars().count() <= MOST_CELL {
-        return cell.into();
-    }
-    cell.chars().take(MOST_CELL - 1).chain(['…']).collect()
 }
 
 fn counts(n: usize) -> String {
@@ -79,7 +75,7 @@ fn merged(moved: &[Moved]) -> Vec<(&Moved, usize)> {
     out
 }
 
-fn table(title: &str, moved: &[Moved]) -> PageTable {
+fn table(title: &str, moved: &[Moved], words: fn(&PlaceNames) -> String) -> PageTable {
     // The places that moved most come before the whole run, whose counts say less of the cause.
     let (mut of_places, of_run): (Vec<_>, Vec<_>) =
         merged(moved).into_iter().partition(|(m, _)| m.place.is_some());
@@ -90,7 +86,7 @@ fn table(title: &str, moved: &[Moved]) -> PageTable {
         let config = if *more == 0 { m.config.clone() } else { format!("{} and {more} more", m.config) };
         let mut cells = vec![config];
         if places {
-            cells.push(m.place.as_ref().map_or("the whole run".into(), PlaceNames::words));
+            cells.push(m.place.as_ref().map_or("the whole run".into(), words));
         }
         cells.extend([m.words().into(), signed(m.before), signed(m.now), m.percent_words()]);
         cells
@@ -130,5 +126,12 @@ impl PlaceNames {
     /// The place in a table's cell.
     fn words(&self) -> String {
         format!("{} {} {} ({})", self.process, self.binary, self.function, self.mapping)
+    }
+
+    /// The place in two lines of a cell for a terminal, where names may be as long as a page.
+    fn lines(&self) -> String {
+        let [binary, function, mapping] =
+            [&self.binary, &self.function, &self.mapping].map(|name| shortened(name, MOST_NAME));
+        format!("{} {binary}\n{function} ({mapping})", self.process)
     }
 }

@@ -73,7 +73,7 @@ impl Made {
 
     /// The profile with its changes and the modelled KVM: `i5-7600 (changed: cpu.base_cpi=1.0; kvm linux-6.1)`.
     pub fn profile_words(&self) -> String {
-        crate::meta::named(&self.profile, &self.overrides, self.kvm.clone())
+        crate::meta::named_profile(&self.profile, &self.overrides, self.kvm.clone())
     }
 
     /// Properties and values, in the order of the output.

@@ -15,7 +15,8 @@ pub use change::Change;
 use crate::Comparison;
 use crate::figures::{Core, error_cycles, times};
 use crate::verdict::equal;
-use bifold_model::{ConfigOutcome, Placed, Placement, Sample, VmState};
+use bifold_mmu::PageSize;
+use bifold_model::{ConfigOutcome, Paging, Placed, Placement, Sample, VmState};
 use change::{Choice, config_changes, parts, placement_change};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeSet;
@@ -59,8 +60,8 @@ pub struct Cost {
     pub walk_cycles: f64,
     /// The part in exits.
     pub exit_cycles: f64,
-    /// Host memory that backs the guest's at the end; 0 where that is not counted: in a long-lived VM, all memory is backed, and a
-    /// region counts its own first touches alone.
+    /// Host memory that backs the guest's at the end, in bytes; 0 where that is not counted: for VMs other than those that have just
+    /// started, for a region, and without a configuration of nested paging on 4 KB pages in the run.
     pub backed_bytes: u64,
 }
 
@@ -115,7 +116,8 @@ pub struct Tuning {
     pub now_placement: Option<Placement>,
     /// Predicted seconds of now.
     pub now_seconds: f64,
-    /// Changes that gain at least [`WORTH_PERCENT`], the largest gain first, and as much beyond every row with fewer of them.
+    /// Changes that gain at least [`WORTH_PERCENT`], the largest gain first, and as much again beyond every row here with fewer of them
+    /// or with smaller host pages.
     pub ranked: Vec<Advice>,
     /// Changes that would be ranked by their gain, and may lose: the band of the gain spans 0, or the assumed costs of exits cannot
     /// decide between two paging modes of one run.
@@ -238,21 +240,31 @@ impl Tuning {
         let fewer = |a: &Advice, b: &Advice| set(a).is_subset(&set(b)) && a.changes.len() < b.changes.len();
         // Larger host pages have to gain more than smaller ones: they are harder to get and keep.
         let others = |a: &Advice| set(a).into_iter().filter(|c| !c.is_host_page()).collect::<Vec<_>>();
-        let smaller =
-            |a: &Advice, b: &Advice| others(a) == others(b) && page_bytes(&a.config) < page_bytes(&b.config);
-        // A row is left out for one with fewer changes or smaller pages that is itself worth a change: so what gains most is either
-        // listed, or stands behind a listed row that gains nearly as much. What may lose stands in for nothing that is sure.
-        let worth = |(a, cost, decided): &(Advice, &Cost, bool)| {
+        let smaller = |a: &Advice, b: &Advice| {
+            a.changes.len() <= b.changes.len()
+                && others(a) == others(b)
+                && page_bytes(&a.config) < page_bytes(&b.config)
+        };
+        // A row is left out for a kept one with fewer changes or smaller pages, so what gains most is kept itself or stands behind a kept
+        // row that gains nearly as much. What may lose stands in for nothing that is sure.
+        let mut order: Vec<usize> = (0..all.len()).collect();
+        order.sort_by_key(|&i| (all[i].0.changes.len(), page_bytes(&all[i].0.config)));
+        let mut kept: Vec<usize> = Vec::new();
+        for i in order {
+            let (a, cost, decided) = &all[i];
             let least = a.gain_percent - WORTH_PERCENT;
-            let less = |(o, of_o, sure): &(Advice, &Cost, bool)| {
-                let listed = o.gain_percent >= WORTH_PERCENT && (*sure || !*decided);
-                let beside = listed && (fewer(o, a) || smaller(o, a));
+            let less = |&k: &usize| {
+                let (o, of_o, sure) = &all[k];
+                let beside = (*sure || !*decided) && (fewer(o, a) || smaller(o, a));
                 !beside || o.gain_percent < least && !close((&o.setting, of_o), (&a.setting, cost))
             };
-            least >= 0.0 && all.iter().all(less)
-        };
+            if least >= 0.0 && kept.iter().all(less) {
+                kept.push(i);
+            }
+        }
+        kept.sort_unstable();
         let of = |ranked: bool| {
-            let found = all.iter().filter(|row| row.2 == ranked && worth(row));
+            let found = kept.iter().map(|&i| &all[i]).filter(|(.., decided)| *decided == ranked);
             found.map(|(a, ..)| a.clone()).collect::<Vec<_>>()
         };
         let alone = |a: &&Advice| a.changes.len() == 1 && a.gain_percent < WORTH_PERCENT;
@@ -293,19 +305,32 @@ impl Tuning {
     }
 }
 
-/// Host memory that backs the guest's at the end of the run, what the guest's own start touched included.
+/// Host memory that backs the guest's at the end of the run, what the guest's own start touched included; 0 where that is not known.
 fn backed_bytes(c: &Comparison, o: &ConfigOutcome) -> u64 {
-    // A long-lived VM has all memory backed, and a region counts its own first touches alone.
-    if c.outcome.vm == VmState::LongLived || c.outcome.before_region.is_some() {
+    // A long-lived VM has all memory backed, a snapshot's pages are of a file or copied from elsewhere, and a region counts its own first
+    // touches alone.
+    if c.outcome.vm != VmState::Started || c.outcome.before_region.is_some() {
         return 0;
     }
-    let start = c.outcome.start.iter().flatten().find(|s| s.config == o.config);
-    let backed = |t: &Sample| match o.config.mode.has_outer() {
-        // The pages of the guest's hypervisor are memory of the outer host's.
-        true => (t.outer_frames_backed << 12).saturating_add(t.outer_huge_frames_backed << 21),
-        false => (t.frames_backed << 12).saturating_add(t.huge_frames_backed << 21),
+    let whole = |o: &ConfigOutcome, get: fn(&Sample) -> u64| {
+        let start = c.outcome.start.iter().flatten().find(|s| s.config == o.config);
+        get(&o.total).saturating_add(start.map_or(0, |s| get(&s.total)))
     };
-    backed(&o.total).saturating_add(start.map_or(0, |s| backed(&s.total)))
+    // A 4 KB page that is read first is the zero page, and takes memory when it is written: it is backed twice, by three violations. All
+    // configurations see the same accesses.
+    let nested = |o: &&ConfigOutcome| {
+        matches!(o.config.mode, Paging::Nested | Paging::NestedOnNested)
+            && o.config.host_page == PageSize::Size4K
+    };
+    let Some(small) = c.outcome.configs.iter().find(nested) else { return 0 };
+    let replaced = whole(small, |s| s.exits_violation).saturating_sub(whole(small, |s| s.frames_backed));
+    let bytes = match o.config.mode.has_outer() {
+        // The pages of the guest's hypervisor are memory of the outer host's.
+        true => whole(o, |s| (s.outer_frames_backed << 12).saturating_add(s.outer_huge_frames_backed << 21)),
+        false => whole(o, |s| (s.frames_backed << 12).saturating_add(s.huge_frames_backed << 21)),
+    };
+    let twice = if o.config.host_page == PageSize::Size4K { replaced << 12 } else { 0 };
+    bytes.saturating_sub(twice)
 }
 
 /// The sum of a configuration's page sizes over its levels, for an order.

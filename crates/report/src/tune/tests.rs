@@ -130,6 +130,21 @@ fn what_gains_enough_is_listed_though_its_parts_do_not() {
         Tuning::new(tried, &NOW, 1, Vec::new()).unwrap()
     };
     assert_eq!(configs(&both(&sure).ranked), [row("nested-2m", "always")]);
+    // With larger pages now, a row of smaller ones has one change more, and stands in for none.
+    let now = [("nested-4k", 100.4), ("nested-2m", 100.0)];
+    let always = [("nested-4k", 95.4), ("nested-2m", 95.0)];
+    let tried = vec![sure(setting("madvise", 0), &now), sure(setting("always", 0), &always)];
+    let t = Tuning::new(tried, &Now { config: "nested-2m", placement: None }, 1, Vec::new()).unwrap();
+    assert_eq!(configs(&t.ranked), [row("nested-2m", "always")]);
+    // A row that is left out stands in for none: each change adds 0.95 %, and three of them 1.9 % beyond the first.
+    let tried = [("madvise", 0, false), ("always", 0, false), ("always", 1, false), ("always", 1, true)];
+    let tried = tried.into_iter().zip([100.0, 99.0, 98.05, 97.1]);
+    let tried = tried.map(|((thp, malloc, kpti), cycles)| {
+        sure(Setting { kpti, ..setting(thp, malloc) }, &[("nested-4k", cycles)])
+    });
+    let t = Tuning::new(tried.collect(), &NOW, 1, Vec::new()).unwrap();
+    let gains: Vec<f64> = t.ranked.iter().map(|a| (a.gain_percent * 100.0).round() / 100.0).collect();
+    assert_eq!(gains, [2.9, 1.0]);
     // The same where no gain is sure.
     let unsure = |setting: Setting, costs: &[(&str, f64)]| {
         let mut tried = run(setting, costs);
@@ -142,27 +157,36 @@ fn what_gains_enough_is_listed_though_its_parts_do_not() {
 
 #[test]
 fn memory_at_the_end_is_that_of_the_start_and_the_run_and_of_the_outer_host_below_another() {
-    let of = |frames_backed, huge_frames_backed, outer_frames_backed, outer_huge_frames_backed| Sample {
-        frames_backed,
-        huge_frames_backed,
-        outer_frames_backed,
-        outer_huge_frames_backed,
-        ..Sample::default()
-    };
+    let of =
+        |frames_backed, twice, huge_frames_backed, outer_frames_backed, outer_huge_frames_backed| Sample {
+            frames_backed,
+            exits_violation: frames_backed + twice + huge_frames_backed,
+            huge_frames_backed,
+            outer_frames_backed,
+            outer_huge_frames_backed,
+            ..Sample::default()
+        };
+    // Of the run's 4 KB pages 893 are read before they are written, and of the start's 50.
     let rows = [
-        ("nested-4k", 0, of(5_617, 0, 0, 0)),
-        ("nested-2m", 0, of(0, 8, 0, 0)),
-        ("nested-on-nested-4k-2m", 0, of(5_617, 0, 0, 11)),
+        ("nested-4k", 0, of(5_617, 893, 0, 0, 0)),
+        ("nested-2m", 0, of(0, 0, 8, 0, 0)),
+        ("nested-on-nested-4k-2m", 0, of(5_617, 893, 0, 0, 11)),
     ];
     let mut c = crate::verdict::tests::run(&rows, bifold_model::Profile::load("i5-7600", &[]).unwrap());
-    let start = [of(1_184, 0, 0, 0), of(0, 34, 0, 0), of(1_184, 0, 2, 3)];
+    let start = [of(1_184, 50, 0, 0, 0), of(0, 0, 34, 0, 0), of(1_184, 50, 0, 2, 3)];
     let region =
         |(row, total): (&ConfigOutcome, Sample)| bifold_model::RegionTotal { config: row.config, total };
     c.outcome.start = Some(c.outcome.configs.iter().zip(start).map(region).collect());
     let bytes = |c: &Comparison| Cost::of(c).iter().map(|cost| cost.backed_bytes).collect::<Vec<_>>();
-    assert_eq!(bytes(&c), [(5_617 + 1_184) << 12, (8 + 34) << 21, (2 << 12) + ((11 + 3) << 21)]);
-    c.outcome.vm = VmState::LongLived;
+    let small = 5_617 + 1_184 - 943;
+    assert_eq!(bytes(&c), [small << 12, (8 + 34) << 21, (2 << 12) + ((11 + 3) << 21) - (943 << 12)]);
+    c.outcome.vm = VmState::RestoredUffd;
     assert_eq!(bytes(&c), [0; 3]);
+    c.outcome.vm = VmState::Started;
+    c.outcome.configs.retain(|row| row.config.name() == "nested-2m");
+    assert_eq!(bytes(&c), [0]);
+    c.outcome.vm = VmState::LongLived;
+    assert_eq!(bytes(&c), [0]);
 }
 
 #[test]

@@ -11,6 +11,8 @@ use std::collections::BTreeSet;
 
 /// Name of the document's schema.
 const SCHEMA: &str = "bifold.tune/2";
+/// Most characters of a row's changes in one line.
+const MOST_NAME: usize = 40;
 /// Most rows of the ranking.
 const MOST_ROWS: usize = 12;
 
@@ -175,7 +177,14 @@ impl Tuning {
         out += &labelled("now", &self.now_words());
         for t in self.tables() {
             out += &format!("\n{}\n", t.title);
-            out += &page_table(2, t.head, t.rows);
+            // Names of several changes may be longer than the other columns together.
+            let broken = |mut row: Vec<String>| {
+                if row[1].chars().count() > MOST_NAME {
+                    row[1] = row[1].replace(" + ", " +\n");
+                }
+                row
+            };
+            out += &page_table(2, t.head, t.rows.into_iter().map(broken).collect());
             t.notes.iter().for_each(|n| out += &labelled("note", n));
         }
         out += "\n";
