@@ -125,11 +125,11 @@ fn what_gains_enough_is_listed_though_its_parts_do_not() {
     // Two changes that gain 0.95 % each gain 1.9 % together; pages of 1 GB add nothing to those of 2 MB.
     let now = [("nested-4k", 100.0), ("nested-2m", 99.05), ("nested-1g", 99.05)];
     let always = [("nested-4k", 99.05), ("nested-2m", 98.1), ("nested-1g", 98.1)];
-    let both = |of: &dyn Fn(Setting, &[(&str, f64)]) -> Tried| {
+    let both = |of: fn(Setting, &[(&str, f64)]) -> Tried| {
         let tried = vec![of(setting("madvise", 0), &now), of(setting("always", 0), &always)];
         Tuning::new(tried, &NOW, 1, Vec::new()).unwrap()
     };
-    assert_eq!(configs(&both(&sure).ranked), [row("nested-2m", "always")]);
+    assert_eq!(configs(&both(sure).ranked), [row("nested-2m", "always")]);
     // With larger pages now, a row of smaller ones has one change more, and stands in for none.
     let now = [("nested-4k", 100.4), ("nested-2m", 100.0)];
     let always = [("nested-4k", 95.4), ("nested-2m", 95.0)];
@@ -151,7 +151,7 @@ fn what_gains_enough_is_listed_though_its_parts_do_not() {
         tried.costs.iter_mut().for_each(|c| c.error_cycles = 9.0);
         tried
     };
-    let t = both(&unsure);
+    let t = both(unsure);
     assert_eq!((configs(&t.ranked), configs(&t.undecided)), (vec![], vec![row("nested-2m", "always")]));
 }
 
