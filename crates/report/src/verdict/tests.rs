@@ -19,8 +19,13 @@ fn profile(set: &[String]) -> Profile {
 
 /// A run of these configurations: name, walk cycles, and what else was counted.
 pub(crate) fn run(rows: &[(&str, u64, Sample)], hardware: Profile) -> Comparison {
+    run_of(IDEAL, rows, hardware)
+}
+
+/// The same with so many ideal cycles.
+fn run_of(ideal: u64, rows: &[(&str, u64, Sample)], hardware: Profile) -> Comparison {
     let config = |(name, walk_cycles, counts): &(&str, u64, Sample)| {
-        let mut total = Sample { instructions: IDEAL, walk_cycles: *walk_cycles, ..*counts };
+        let mut total = Sample { instructions: ideal, walk_cycles: *walk_cycles, ..*counts };
         total.vmm_cycles = hardware.exit.cycles(&total);
         total.first_touch_cycles = hardware.exit.cycles(&total.first_touches());
         let config = Config::from_name(name).unwrap();
@@ -53,7 +58,7 @@ pub(crate) fn run(rows: &[(&str, u64, Sample)], hardware: Profile) -> Comparison
             input_hash: String::new(),
             guest_frames: 1,
             vcpus: 1,
-            interval_cycles: IDEAL,
+            interval_cycles: ideal,
             configs: rows.iter().map(config).collect(),
             interval_starts: vec![0],
             walk_checks: 0,
@@ -357,8 +362,15 @@ fn scaled(c: &Comparison, factor: f64) -> Vec<String> {
 }
 
 /// Each named end: one step before, the verdict is the one that was named, and one step beyond another.
+///
+/// All cycles are many times those of the profile: costs are whole cycles, and where two sums are nearly equal, rounding would decide.
 fn assert_ends(rows: &[(&str, u64, Sample)]) {
-    let c = run(rows, profile(&[]));
+    const FINE: u64 = 1000;
+    let rows: Vec<_> = rows.iter().map(|(name, walks, counts)| (*name, FINE * walks, *counts)).collect();
+    let fine = scaled(&run(&rows, profile(&[])), FINE as f64);
+    let with = |set: &[String]| run_of(FINE * IDEAL, &rows, profile(&[&fine[..], set].concat()));
+    let verdict_with = |set: &[String]| with(set).conclusion().pages[0].winner;
+    let c = with(&[]);
     let p = c.conclusion().pages[0].clone();
     let modes = super::rows(&c);
     let flips = flips(&c, &modes.iter().collect::<Vec<_>>());
@@ -372,14 +384,14 @@ fn assert_ends(rows: &[(&str, u64, Sample)]) {
         match (&f.key, f.at_cycles) {
             (Some(key), Some(at)) => {
                 let before = if up { at - 1 } else { at + 1 };
-                assert_eq!(verdict_with(rows, &[format!("{key}={before}")]), p.winner, "{f:?}");
-                assert_eq!(verdict_with(rows, &[format!("{key}={at}")]), f.winner, "{f:?}");
+                assert_eq!(verdict_with(&[format!("{key}={before}")]), p.winner, "{f:?}");
+                assert_eq!(verdict_with(&[format!("{key}={at}")]), f.winner, "{f:?}");
             }
             _ => {
                 let step = 1.01 + 0.5 / (least * f.factor);
                 let step = if up { step } else { 1.0 / step };
                 // A stretch between two near ends may be shorter than the step.
-                let is = |factor: f64| verdict_with(rows, &scaled(&c, factor));
+                let is = |factor: f64| verdict_with(&scaled(&c, factor));
                 let near = f.factor.ln().abs() <= step.ln().abs();
                 assert!(near || is(f.factor / step) == p.winner, "{f:?}");
                 let all = race(&c, &modes.iter().collect::<Vec<_>>(), 1.0, &|r| r.exits);
