@@ -45,8 +45,8 @@ pub(crate) struct Sets<T> {
     /// Parts of a set.
     len: usize,
     versions: Vec<Version>,
-    /// By set: the flushes that the set had seen when it was found to have one version, or [`SPLIT`] where that
-    /// is not known.
+    /// By set: the flushes that the set had seen when it was found to have one version, or [`SPLIT`] where
+    /// that is not known.
     alike: Box<[u64]>,
     /// Numbers of versions that are not in use.
     free: Vec<u32>,

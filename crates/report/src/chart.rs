@@ -103,7 +103,11 @@ impl Comparison {
             top => TOP,
             bottom => bottom,
             title => title,
-            about => format!("Predicted time on profile {}, VM {}; lines are the bands", profile_words(&self.meta.hardware), o.vm.name()),
+            about => format!(
+                "Predicted time on profile {}, VM {}; lines are the bands",
+                profile_words(&self.meta.hardware),
+                o.vm.name()
+            ),
             ticks => ticks,
             rows => rows,
             legend => legend(o.caches.is_some()),

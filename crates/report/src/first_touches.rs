@@ -1,14 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! What a VM that has just started would pay beside a long-lived one: the first touches of memory, counted as first uses of the
-//! nested tables' entries. This is the least: a page that is read before it is written costs a VM that has just started two
-//! violations more, which a long-lived VM does not show.
+//! nested tables' entries. This is the least: a page that is read before it is written costs a VM that has
+//! just started two violations more, which a long-lived VM does not show.
 
 use crate::Comparison;
 use crate::text::seconds;
 use bifold_mmu::PageSize;
 use bifold_model::{ConfigOutcome, ExitCosts, Paging, Sample, VmState};
 
-/// The line below a long-lived VM's verdict, with a time where there is nested paging, which alone counts first uses.
+/// The line below a long-lived VM's verdict, with a time where there is nested paging, which alone counts
+/// first uses.
 pub(crate) fn line(c: &Comparison) -> Option<String> {
     let o = &c.outcome;
     if o.vm != VmState::LongLived || o.before_region.is_some() || o.sampling.is_some() {
@@ -27,8 +28,8 @@ pub(crate) fn line(c: &Comparison) -> Option<String> {
         all => format!(": at least {}", all.join(", ")),
     };
     Some(format!(
-        "A VM that has just started also pays for its first touches of memory, once{least}. --vm started counts \
-         such a VM."
+        "A VM that has just started also pays for its first touches of memory, once{least}. --vm started \
+         counts such a VM."
     ))
 }
 
@@ -50,6 +51,24 @@ fn cycles(total: &Sample, page: PageSize, exit: &ExitCosts) -> u64 {
 mod tests {
     use super::*;
     use bifold_model::Profile;
+
+    #[test]
+    fn without_nested_paging_there_is_no_time_and_without_a_hypervisor_no_line() {
+        let of = |name: &str, vm| {
+            let used = Sample { frames_first_used: 3, ..Sample::default() };
+            let hardware = Profile::load("i5-7600", &[]).unwrap();
+            let mut c = crate::verdict::tests::run(&[(name, 0, used)], hardware);
+            c.outcome.vm = vm;
+            if name != "nested-4k" {
+                c.outcome.configs[0].total.frames_first_used = 0;
+            }
+            line(&c)
+        };
+        let long = VmState::LongLived;
+        assert!(of("nested-4k", long).unwrap().contains("once: at least "));
+        assert!(of("pvm-4k", long).unwrap().contains("once. --vm started"));
+        assert_eq!((of("native", long), of("pvm-4k", VmState::Started)), (None, None));
+    }
 
     #[test]
     fn a_page_that_is_used_first_costs_a_violation_and_its_backing() {

@@ -87,7 +87,7 @@ pub use policies::{PolicyComparison, RunPolicies, checks_table, scale_words, vm_
 pub use runs::{Outlier, Runs};
 pub use show::Show;
 pub use spread::Spread;
-pub use text::{TimeUnit, grouped, seconds, shared, shell_words, signed, wrapped};
+pub use text::{TimeUnit, grouped, seconds, shell_words, signed, vm_and_profile, wrapped};
 pub use text_table::{keyed_table as text_table_with_keys, labelled, table as text_table};
 pub use tune::{
     Advice, Change as TuneChange, Cost as TuneCost, Now as TuneNow, Setting, Tried, Tuning, WORTH_PERCENT,

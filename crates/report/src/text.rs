@@ -179,27 +179,30 @@ pub(crate) fn page_words(page: PageSize) -> &'static str {
     }
 }
 
-/// A value that several things have: the value itself where all have one, or else each value with the names of those that have it,
-/// as in `long-lived: a, b; started: c`. Pairs are a value and a name; names are given once.
-pub fn shared<'a>(pairs: impl IntoIterator<Item = (String, &'a str)>) -> String {
-    let mut values: Vec<(String, Vec<&str>)> = Vec::new();
-    for (value, name) in pairs {
-        let at = values.iter().position(|(known, _)| *known == value).unwrap_or_else(|| {
-            values.push((value, Vec::new()));
-            values.len() - 1
-        });
-        if !values[at].1.contains(&name) {
-            values[at].1.push(name);
+/// The lines that say of which VMs and profiles several results are, each of a name, a state and a profile:
+/// one value where all have one, or else each with its names, as in `long-lived: a, b; started: c`. No lines
+/// without results.
+pub fn vm_and_profile(results: &[(&str, &str, &str)]) -> Vec<(&'static str, String)> {
+    let shared = |value: fn(&(&str, &str, &str)) -> String| {
+        let mut values: Vec<(String, Vec<&str>)> = Vec::new();
+        for result in results {
+            let (name, value) = (result.0, value(result));
+            let at = values.iter().position(|(known, _)| *known == value).unwrap_or_else(|| {
+                values.push((value, Vec::new()));
+                values.len() - 1
+            });
+            if !values[at].1.contains(&name) {
+                values[at].1.push(name);
+            }
         }
-    }
-    match &values[..] {
-        [(value, _)] => value.clone(),
-        all => all
-            .iter()
-            .map(|(value, names)| format!("{value}: {}", names.join(", ")))
-            .collect::<Vec<_>>()
-            .join("; "),
-    }
+        if let [(value, _)] = &values[..] {
+            return value.clone();
+        }
+        let each = values.iter().map(|(value, names)| format!("{value}: {}", names.join(", ")));
+        each.collect::<Vec<_>>().join("; ")
+    };
+    let lines = vec![("VM", shared(|r| r.1.into())), ("profile", shared(|r| r.2.into()))];
+    if results.is_empty() { Vec::new() } else { lines }
 }
 
 /// Words quoted for a shell. Control characters become escapes, so that a command line cannot control the

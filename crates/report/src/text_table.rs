@@ -20,7 +20,8 @@ pub fn keyed_table(keys: usize, head: Vec<String>, rows: Vec<Vec<String>>) -> St
     within(terminal::columns(), keys, head, rows)
 }
 
-/// As [`keyed_table`], in parts also where no terminal asks for that, if the table is wider than a page of text.
+/// As [`keyed_table`], in parts also where no terminal asks for that, if the table is wider than a page of
+/// text.
 pub(crate) fn page_table(keys: usize, head: Vec<String>, rows: Vec<Vec<String>>) -> String {
     within(terminal::columns().min(WIDTH), keys, head, rows)
 }
@@ -92,6 +93,18 @@ pub fn labelled(label: &str, text: &str) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_page_s_table_comes_in_parts_each_with_its_keys() {
+        let row = |cell: &str| vec![cell.repeat(9); 15];
+        let wide = keyed_table(1, row("h"), vec![row("c")]);
+        assert!(wide.lines().any(|l| l.chars().count() > WIDTH) && !wide.contains("\n\n"));
+        let parts = page_table(1, row("h"), vec![row("c")]);
+        assert!(parts.lines().all(|l| l.chars().count() <= WIDTH), "{parts}");
+        let cells = |text: &str| text.matches(&"c".repeat(9)).count();
+        // Each part beyond the first repeats the key.
+        assert_eq!(cells(&parts), cells(&wide) + parts.matches("\n\n").count());
+    }
 
     #[test]
     fn columns_that_do_not_fit_come_in_tables_of_their_own() {

@@ -9,8 +9,8 @@ use crate::plan::{Plan, Task};
 use bifold_model::Config;
 use bifold_report::diff::Side;
 use bifold_report::{
-    Page, PageBar, PageBars, PageTable, Spread, TimeUnit, grouped, labelled, shared, signed,
-    text_table_with_keys, wrapped,
+    Page, PageBar, PageBars, PageTable, Spread, TimeUnit, grouped, labelled, signed, text_table_with_keys,
+    vm_and_profile, wrapped,
 };
 use std::collections::BTreeMap;
 
@@ -260,11 +260,10 @@ fn effect(e: Effect) -> Vec<String> {
     vec![program, e.config.name(), mean, interval(&e.percent), clear.into(), instructions, n]
 }
 
-/// The state of the VMs and the profiles of the results, with the programs of each where there are several.
-fn made(measured: &[Measured]) -> [(&'static str, String); 2] {
-    let of =
-        |get: fn(&Measured) -> String| shared(measured.iter().map(|m| (get(m), m.task.program.as_str())));
-    [("VM", of(|m| m.vm.into())), ("profile", of(|m| m.profile.clone()))]
+/// The lines on the programs' results.
+fn made(measured: &[Measured]) -> Vec<(&'static str, String)> {
+    let each = measured.iter().map(|m| (&*m.task.program, m.vm, &*m.profile));
+    vm_and_profile(&each.collect::<Vec<_>>())
 }
 
 /// The tables for a terminal.
@@ -312,7 +311,7 @@ pub fn page(plan: &Plan, measured: &[Measured], name: &str) -> Page {
         alarm: (failed > 0)
             .then(|| format!("{} tasks have no result: means lack them.", grouped(failed as u64))),
         about: "Programs under each combination of settings, compared by their predicted times.".into(),
-        facts: made(measured).map(|(name, text)| (name.into(), text)).into_iter().chain(axes).collect(),
+        facts: made(measured).into_iter().map(|(name, text)| (name.into(), text)).chain(axes).collect(),
         bars: bars(&effects(plan, measured)),
         tables: tables(plan, measured),
         ..Page::default()

@@ -28,7 +28,7 @@ use std::time::Instant;
 pub struct Ran {
     pub name: String,
     pub seconds: f64,
-    /// What the run is of; none if there is no result.
+    /// What the run is of; none if it failed.
     pub made: Option<Made>,
     pub result: Outcome,
 }
@@ -126,9 +126,10 @@ impl Job<'_> {
                 }
                 note(notes, format_args!("runs {name}"));
                 let begun = Instant::now();
-                let mut made = None;
-                let result = self.one(name, program, &mut made);
-                let result = result.unwrap_or_else(|e| Outcome::Failed(format!("{e:#}")));
+                let (made, result) = match self.one(name, program) {
+                    Ok((made, result)) => (Some(made), result),
+                    Err(e) => (None, Outcome::Failed(format!("{e:#}"))),
+                };
                 let ran = Ran { name: (*name).clone(), seconds: begun.elapsed().as_secs_f64(), made, result };
                 done.lock().expect("no worker panics").push(ran);
             }
@@ -141,7 +142,7 @@ impl Job<'_> {
         Ok(done)
     }
 
-    fn one(&self, name: &str, program: &Program, made: &mut Option<Made>) -> anyhow::Result<Outcome> {
+    fn one(&self, name: &str, program: &Program) -> anyhow::Result<(Made, Outcome)> {
         let work = tempfile::tempdir().context("cannot make a temporary folder")?;
         let (result, errors) = (work.path().join("result.json"), work.path().join("errors"));
         let baseline = self.baselines.join(format!("{name}.json"));
@@ -166,7 +167,7 @@ impl Job<'_> {
             anyhow::bail!("{}", said().unwrap_or_else(|| format!("`bifold compare` ended with {status}")));
         };
         let profile = named_profile(&document.outcome.profile, &document.overrides, document.kvm);
-        *made = Some(Made { vm: document.outcome.vm.name(), profile });
+        let made = Made { vm: document.outcome.vm.name(), profile };
         match (document.exit, document.baseline) {
             (Some(exit), _) if exit != CommandExit::Code(0) && exit != CommandExit::AfterRegion => {
                 anyhow::bail!(
@@ -175,13 +176,13 @@ impl Job<'_> {
                     said().map_or(String::new(), |s| format!(": {s}"))
                 )
             }
-            (_, Some(judged)) => Ok(Outcome::Judged(judged)),
+            (_, Some(judged)) => Ok((made, Outcome::Judged(judged))),
             (_, None) if self.save && status.success() => {
                 // Only now, so that the baseline of a run that succeeded outlives one that fails.
                 let mut delivery = Delivery::new(false);
                 delivery.file("baseline", create(Some(&baseline))?, || Ok(std::fs::read(&saved)?));
                 delivery.done()?;
-                Ok(Outcome::Saved)
+                Ok((made, Outcome::Saved))
             }
             _ => {
                 anyhow::bail!("{}", said().unwrap_or_else(|| format!("`bifold compare` ended with {status}")))

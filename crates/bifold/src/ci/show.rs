@@ -2,7 +2,7 @@
 //! What became of the programs: for a terminal, as JSON, JUnit's XML and Markdown.
 
 use super::{Outcome, Ran};
-use bifold_report::{Judged, grouped, labelled, shared, text_table};
+use bifold_report::{Judged, grouped, labelled, text_table, vm_and_profile};
 use quick_xml::Writer;
 use quick_xml::events::{BytesDecl, BytesText, Event};
 use serde_json::json;
@@ -12,7 +12,7 @@ use std::io;
 /// Name of the document's schema.
 const SCHEMA: &str = "bifold.ci/1";
 /// Most characters of a place's name in the table of programs.
-const MOST_NAME: usize = 24;
+const MOST_NAME: usize = 33;
 
 impl Ran {
     fn verdict(&self) -> &'static str {
@@ -50,14 +50,10 @@ impl Ran {
     }
 }
 
-/// The state of the VMs and the profiles, with the programs of each where there are several; nothing if no program ran.
+/// The lines on the programs that ran.
 fn made(ran: &[Ran]) -> Vec<(&'static str, String)> {
-    let all = || ran.iter().filter_map(|r| Some((r.made.as_ref()?, r.name.as_str())));
-    if all().next().is_none() {
-        return Vec::new();
-    }
-    let vm = shared(all().map(|(made, name)| (made.vm.to_string(), name)));
-    vec![("VM", vm), ("profile", shared(all().map(|(made, name)| (made.profile.clone(), name))))]
+    let each = ran.iter().filter_map(|r| r.made.as_ref().map(|made| (&*r.name, made.vm, &*made.profile)));
+    vm_and_profile(&each.collect::<Vec<_>>())
 }
 
 /// A row per program, and below it what moved and what failed.
@@ -107,8 +103,8 @@ pub fn json(ran: &[Ran]) -> anyhow::Result<String> {
             _ => None,
         };
         let (vm, profile) = r.made.as_ref().map(|made| (made.vm, &made.profile)).unzip();
-        json!({ "name": r.name, "result": r.verdict().to_lowercase(), "seconds": r.seconds, "vm": vm, "profile": profile,
-                "failure": failure, "baseline": r.judged() })
+        json!({ "name": r.name, "result": r.verdict().to_lowercase(), "seconds": r.seconds, "vm": vm,
+                "profile": profile, "failure": failure, "baseline": r.judged() })
     };
     let programs: Vec<_> = ran.iter().map(program).collect();
     Ok(serde_json::to_string_pretty(&json!({ "schema": SCHEMA, "programs": programs }))? + "\n")

@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! Output files, created before a run and delivered after it.
 //!
-//! Before the run, a file is made under a temporary name in its directory and removed, so that an unwritable path costs no time. After
-//! the run, the file is written under such a name, and gets its own when it is complete: a run that is killed leaves nothing.
+//! Before the run, a file is made under a temporary name in its directory and removed, so that an unwritable
+//! path costs no time. After the run, the file is written under such a name, and gets its own when it is
+//! complete: a run that is killed leaves nothing.
 
 use super::{note_file, print};
 use std::fs::{File, OpenOptions, Permissions};

@@ -214,10 +214,12 @@ impl ModelArgs {
     pub fn profile(&self) -> anyhow::Result<Profile> {
         let machine = OnceCell::new();
         let this = || machine.get_or_init(Machine::this);
-        if self.named.name().is_none() {
-            this().check_kept()?;
-        }
-        self.profile_or(|set| this().profile(set))
+        let made = self.profile_or(|set| this().profile(set));
+        // A kept profile that is damaged is no fault of the options.
+        made.map_err(|e| match self.named.name() {
+            Some(_) => e,
+            None => this().check_kept().err().unwrap_or(e),
+        })
     }
 
     /// The profile with its overrides: the one that is named, or `otherwise` with these overrides.

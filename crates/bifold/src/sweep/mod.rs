@@ -52,16 +52,15 @@ fn new(args: &NewArgs) -> anyhow::Result<Status> {
         let task = &plan.tasks[number];
         if let Some(model) = understood(task, &args.spec)? {
             let of_task = || format!("{shown}: task {}", task.words());
-            let profile = profiles.get(&model.named).with_context(of_task)?.clone();
+            let named = profiles.named(&model.named);
+            let changed = |named| ModelArgs::of_profile(named, model.set.clone()).profile();
+            let changed = (!model.set.is_empty()).then(|| changed(named.clone()));
+            let profile = profiles.get(named).with_context(of_task)?;
             // A value that `--set` cannot have fails its own task, and no other.
-            let changed = match model.set.is_empty() {
-                true => Ok(profile.clone()),
-                false => ModelArgs::of_profile(profiles.named(&model.named), model.set.clone()).profile(),
-            };
-            if let Ok(changed) = changed {
-                model.configs(&changed).map_err(|e| UsageError::value(of_task(), e))?;
+            if let Ok(of_run) = changed.as_ref().map_or(Ok(&*profile), Result::as_ref) {
+                model.configs(of_run).map_err(|e| UsageError::value(of_task(), e))?;
             }
-            plan.give_profile(number, &profile);
+            plan.give_profile(number, profile);
         }
     }
     let unnamed = profiles.known.get(&None).map(|p| (p.name.clone(), p.kvm.name()));
@@ -90,8 +89,7 @@ struct Profiles {
 }
 
 impl Profiles {
-    fn get(&mut self, named: &ProfileArg) -> anyhow::Result<&Profile> {
-        let named = self.named(named);
+    fn get(&mut self, named: ProfileArg) -> anyhow::Result<&Profile> {
         Ok(match self.known.entry(named.name().map(String::from)) {
             Entry::Occupied(known) => known.into_mut(),
             Entry::Vacant(new) => new.insert(ModelArgs::of_profile(named, Vec::new()).profile()?),
@@ -108,8 +106,8 @@ impl Profiles {
     }
 }
 
-/// Checks that a task's verb takes its options, before any of them runs. Returns the options of the model, if the
-/// verb has them.
+/// Checks that a task's verb takes its options, before any of them runs. Returns the options of the model, if
+/// the verb has them.
 fn understood(task: &Task, spec: &Path) -> Result<Option<ModelArgs>, UsageError> {
     let verb = task.verb.words();
     let given: &[&str] = match task.verb {

@@ -46,7 +46,8 @@ pub fn identity(args: &TuneArgs, profile: &Profile) -> Value {
     let model = ModelArgs { named: ProfileArg::default(), vm: VmState::default(), ..args.model.clone() };
     json!({
         "bifold": env!("CARGO_PKG_VERSION"), "command": command, "profile": profile.name, "profile_hash": profile.hash(),
-        "axes": format!("{:?}", args.axis), "now": args.now, "all": args.all, "vm": args.model.vm.name(), "model": format!("{model:?}"), "guest": format!("{:?}", args.guest),
+        "axes": format!("{:?}", args.axis), "now": args.now, "all": args.all, "vm": args.model.vm.name(),
+        "model": format!("{model:?}"), "guest": format!("{:?}", args.guest),
     })
 }
 

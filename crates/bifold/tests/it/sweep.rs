@@ -202,8 +202,8 @@ fn options_that_compare_does_not_take_are_refused_before_a_task_runs() {
             assert!(tried.status == 2 && tried.stderr.contains("sweep.toml: task "), "{}", tried.stderr);
         }
     }
-    let restored = "options = ['--configs', 'nested-2m', '--set', 'cpu.base_cpi=1.0']\n[programs.a]\ngenerate = 't'\n\
-                    [axes]\nvm = ['started', 'restored']\n";
+    let restored = "options = ['--configs', 'nested-2m', '--set', 'cpu.base_cpi=1.0']\n\
+                    [programs.a]\ngenerate = 't'\n[axes]\nvm = ['started', 'restored']\n";
     std::fs::write(dir.join("sweep.toml"), restored).unwrap();
     let refused = at(dir, "new -q sweep.toml restored").refused();
     assert!(refused.starts_with("status 2\n") && refused.contains("has 4 KB host pages only"), "{refused}");

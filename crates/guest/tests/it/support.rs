@@ -74,8 +74,8 @@ pub fn compile(name: &str, source: &str) -> PathBuf {
     compile_as(name, source, "-static")
 }
 
-/// The same, compiled as the flags say. Tests that run at once may share a name: none of them sees what another
-/// has half written.
+/// The same, compiled as the flags say. Tests that run at once may share a name: none of them sees what
+/// another has half written.
 pub fn compile_as(name: &str, source: &str, flags: &str) -> PathBuf {
     static ONE_AT_A_TIME: Mutex<()> = Mutex::new(());
     let _guard = ONE_AT_A_TIME.lock().unwrap();

@@ -210,8 +210,8 @@ impl Caches {
         self.framed_of.push(framed);
     }
 
-    /// Sets the counts of waits to 0, and numbers accesses from 0 on, where `accesses` were made. The caches keep
-    /// their lines. Chains are known by the numbers of their loads, so none goes on.
+    /// Sets the counts of waits to 0, and numbers accesses from 0 on, where `accesses` were made. The caches
+    /// keep their lines. Chains are known by the numbers of their loads, so none goes on.
     pub fn reset_counts(&mut self, accesses: u64) {
         self.pace.renumber(accesses);
         self.now.access = 0;

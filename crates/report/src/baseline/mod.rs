@@ -185,7 +185,7 @@ impl Baseline {
         diff::differences(before, &now).first().map_or(Ok(()), |d| Err(refused(d)))
     }
 
-    /// Refuses a run of these configurations if the baseline has none of them, as such a run would always pass.
+    /// Refuses a run of these configurations if the baseline has none of them: such a run would always pass.
     ///
     /// # Errors
     /// If the two have no configuration in common.

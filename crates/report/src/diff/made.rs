@@ -71,7 +71,7 @@ impl Made {
         }
     }
 
-    /// The profile with its changes and the modelled KVM: `i5-7600 (changed: cpu.base_cpi=1.0; kvm linux-6.1)`.
+    /// The profile with its changes and the modelled KVM, as [`crate::profile_words`] has them.
     pub fn profile_words(&self) -> String {
         crate::meta::named_profile(&self.profile, &self.overrides, self.kvm.clone())
     }

@@ -21,8 +21,8 @@ use change::{Choice, config_changes, parts, placement_change};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeSet;
 
-/// What gains less than this, in percent of the time now, is not worth a change. Changes on top of others that are worth one have to
-/// gain as much again.
+/// What gains less than this, in percent of the time now, is not worth a change. Changes on top of others
+/// that are worth one have to gain as much again.
 pub const WORTH_PERCENT: f64 = 1.0;
 
 /// Settings of a guest and of the program.
@@ -60,8 +60,8 @@ pub struct Cost {
     pub walk_cycles: f64,
     /// The part in exits.
     pub exit_cycles: f64,
-    /// Host memory that backs the guest's at the end, in bytes; 0 where that is not counted: for VMs other than those that have just
-    /// started, for a region, and without a configuration of nested paging on 4 KB pages in the run.
+    /// Host memory that backs the guest's at the end, in bytes; 0 where that is not counted: for VMs other
+    /// than those that have just started, for a region, and in a run without nested paging on 4 KB pages.
     pub backed_bytes: u64,
 }
 
@@ -116,8 +116,8 @@ pub struct Tuning {
     pub now_placement: Option<Placement>,
     /// Predicted seconds of now.
     pub now_seconds: f64,
-    /// Changes that gain at least [`WORTH_PERCENT`], the largest gain first, and as much again beyond every row here with fewer of them
-    /// or with smaller host pages.
+    /// Changes that gain at least [`WORTH_PERCENT`], the largest gain first, and as much again beyond every
+    /// row here with fewer of them, or with smaller host pages and no more changes.
     pub ranked: Vec<Advice>,
     /// Changes that would be ranked by their gain, and may lose: the band of the gain spans 0, or the assumed costs of exits cannot
     /// decide between two paging modes of one run.
@@ -245,8 +245,9 @@ impl Tuning {
                 && others(a) == others(b)
                 && page_bytes(&a.config) < page_bytes(&b.config)
         };
-        // A row is left out for a kept one with fewer changes or smaller pages, so what gains most is kept itself or stands behind a kept
-        // row that gains nearly as much. What may lose stands in for nothing that is sure.
+        // A row is left out for a kept one with fewer changes or smaller pages, so what gains most is kept
+        // itself or stands behind a kept row that gains nearly as much. What may lose stands in for nothing
+        // that is sure.
         let mut order: Vec<usize> = (0..all.len()).collect();
         order.sort_by_key(|&i| (all[i].0.changes.len(), page_bytes(&all[i].0.config)));
         let mut kept: Vec<usize> = Vec::new();
@@ -305,10 +306,11 @@ impl Tuning {
     }
 }
 
-/// Host memory that backs the guest's at the end of the run, what the guest's own start touched included; 0 where that is not known.
+/// Host memory that backs the guest's at the end of the run, what the guest's own start touched included; 0
+/// where that is not known.
 fn backed_bytes(c: &Comparison, o: &ConfigOutcome) -> u64 {
-    // A long-lived VM has all memory backed, a snapshot's pages are of a file or copied from elsewhere, and a region counts its own first
-    // touches alone.
+    // A long-lived VM has all memory backed, a snapshot's pages are of a file or copied from elsewhere, and a
+    // region counts its own first touches alone.
     if c.outcome.vm != VmState::Started || c.outcome.before_region.is_some() {
         return 0;
     }
@@ -316,8 +318,8 @@ fn backed_bytes(c: &Comparison, o: &ConfigOutcome) -> u64 {
         let start = c.outcome.start.iter().flatten().find(|s| s.config == o.config);
         get(&o.total).saturating_add(start.map_or(0, |s| get(&s.total)))
     };
-    // A 4 KB page that is read first is the zero page, and takes memory when it is written: it is backed twice, by three violations. All
-    // configurations see the same accesses.
+    // A 4 KB page that is read first is the zero page, and takes memory when it is written: it is backed
+    // twice, by three violations. All configurations see the same accesses.
     let nested = |o: &&ConfigOutcome| {
         matches!(o.config.mode, Paging::Nested | Paging::NestedOnNested)
             && o.config.host_page == PageSize::Size4K

@@ -136,7 +136,8 @@ fn what_gains_enough_is_listed_though_its_parts_do_not() {
     let tried = vec![sure(setting("madvise", 0), &now), sure(setting("always", 0), &always)];
     let t = Tuning::new(tried, &Now { config: "nested-2m", placement: None }, 1, Vec::new()).unwrap();
     assert_eq!(configs(&t.ranked), [row("nested-2m", "always")]);
-    // A row that is left out stands in for none: each change adds 0.95 %, and three of them 1.9 % beyond the first.
+    // A row that is left out stands in for none: each change adds 0.95 %, and three of them 1.9 % beyond the
+    // first.
     let tried = [("madvise", 0, false), ("always", 0, false), ("always", 1, false), ("always", 1, true)];
     let tried = tried.into_iter().zip([100.0, 99.0, 98.05, 97.1]);
     let tried = tried.map(|((thp, malloc, kpti), cycles)| {

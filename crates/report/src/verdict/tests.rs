@@ -363,7 +363,8 @@ fn scaled(c: &Comparison, factor: f64) -> Vec<String> {
 
 /// Each named end: one step before, the verdict is the one that was named, and one step beyond another.
 ///
-/// All cycles are many times those of the profile: costs are whole cycles, and where two sums are nearly equal, rounding would decide.
+/// All cycles are many times those of the profile: costs are whole cycles, and where two sums are nearly
+/// equal, rounding would decide.
 fn assert_ends(rows: &[(&str, u64, Sample)]) {
     const FINE: u64 = 1000;
     let rows: Vec<_> = rows.iter().map(|(name, walks, counts)| (*name, FINE * walks, *counts)).collect();
