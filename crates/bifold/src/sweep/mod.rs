@@ -57,7 +57,7 @@ fn new(args: &NewArgs) -> anyhow::Result<Status> {
             let changed = (!model.set.is_empty()).then(|| changed(named.clone()));
             let profile = profiles.get(named).with_context(of_task)?;
             // A value that `--set` cannot have fails its own task, and no other.
-            if let Ok(of_run) = changed.as_ref().map_or(Ok(&*profile), Result::as_ref) {
+            if let Ok(of_run) = changed.as_ref().map_or(Ok(profile), Result::as_ref) {
                 model.configs(of_run).map_err(|e| UsageError::value(of_task(), e))?;
             }
             plan.give_profile(number, profile);
