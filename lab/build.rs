@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Compiles the programs of inner guests, the load of storms and the program with phases into static binaries.
+//! Compiles the programs of inner guests, the load of storms and the program with phases into static
+//! binaries.
 
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};

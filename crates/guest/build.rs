@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! Compiles the two parts in C: the guest's init, which is embedded in the crate, and QEMU's plugin, which is
-//! GPL-2.0-or-later like QEMU and therefore a separate file beside the executable, where `capture::plugin::find`
-//! finds it.
+//! GPL-2.0-or-later like QEMU and therefore a separate file beside the executable, where
+//! `capture::plugin::find` finds it.
 
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
@@ -24,8 +24,8 @@ fn compile(output: &Path, sources: &[PathBuf], flags: &[&str]) -> std::io::Resul
         .output()
 }
 
-/// The init of guests in 32-bit mode needs Debian's libc6-dev-i386 and gcc's library for -m32, which no other part needs. Without
-/// them the file is empty, and such guests are refused.
+/// The init of guests in 32-bit mode needs Debian's libc6-dev-i386 and gcc's library for -m32, which no other
+/// part needs. Without them the file is empty, and such guests are refused.
 fn narrow_init(output: &Path, source: &Path) {
     // Debian's headers of the kernel for both modes are in the folder of 64-bit mode.
     const FLAGS: [&str; 5] =

@@ -110,7 +110,8 @@ pub fn monitor(data: &[u8]) {
     assert!(VirtioMem::parse(&answer).iter().all(|d| d.block.is_power_of_two()));
 }
 
-/// A cgroup's files of memory, the host's swap and pressure, and a process's memory: figures that the text has, or none.
+/// A cgroup's files of memory, the host's swap and pressure, and a process's memory: figures that the text
+/// has, or none.
 pub fn memory_group(data: &[u8]) {
     use bifold_host::guest_memory::{Limit, MemoryGroup, ProcessMemory, Stalls, Swap};
     let text = String::from_utf8_lossy(data);

@@ -5,7 +5,8 @@ use bifold_import::{Importer, Kind, Options};
 use bifold_trace::GuestPages;
 use std::io::Write as _;
 
-/// The bytes of a trace, as each kind and as one to be recognised: an error, or whole events whose instructions are those that the importer counts.
+/// The bytes of a trace, as each kind and as one to be recognised: an error, or whole events whose
+/// instructions are those that the importer counts.
 pub fn import(data: &[u8]) {
     let mut file = tempfile::NamedTempFile::new().expect("a temporary file");
     file.write_all(data).expect("it is written");

@@ -47,7 +47,8 @@ pub fn toml_value() -> impl Strategy<Value = String> {
     ]
 }
 
-/// Runs `then` on a valid text with a line's value changed, with the line left out, and with all later lines left out too.
+/// Runs `then` on a valid text with a line's value changed, with the line left out, and with all later lines
+/// left out too.
 pub fn changed_lines(good: &str, line: usize, value: &str, then: impl Fn(&[u8])) {
     let lines: Vec<&str> = good.lines().collect();
     // Changes of comments test nothing.

@@ -3,8 +3,8 @@
 //!
 //! A body takes arbitrary bytes and panics only where Bifold has a bug: the code under test panics, or it
 //! breaks a promise that the body checks. Each module has the bodies for one crate. The bodies are plain
-//! functions, so property tests beside them run on a stable compiler, in `make test` with all others. Each has a
-//! target of the same name in `fuzz_targets`:
+//! functions, so property tests beside them run on a stable compiler, in `make test` with all others. Each
+//! has a target of the same name in `fuzz_targets`:
 //!
 //! ```text
 //! cargo +nightly fuzz run --features libfuzzer recording

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! Bodies for `bifold-live`: recordings of VMs, reports of guests, command lines of QEMU.
 
-/// A recording of VMs: an error, or VMs with intervals, over which every policy can be replayed or is refused, and whose
-/// pairs of both modes' costs are within bounds.
+/// A recording of VMs: an error, or VMs with intervals, over which every policy can be replayed or is
+/// refused, and whose pairs of both modes' costs are within bounds.
 pub fn vms(data: &[u8]) {
     use bifold_live::{recording, replay};
     let Ok(vms) = recording::parse(data, "vms.jsonl".as_ref()) else { return };
@@ -23,8 +23,8 @@ pub fn vms(data: &[u8]) {
     }
 }
 
-/// A guest's reports, in two pieces: lines that are not reports are counted, and each count and name of the others is
-/// in its bounds.
+/// A guest's reports, in two pieces: lines that are not reports are counted, and each count and name of the
+/// others is in its bounds.
 pub fn guest_reports(data: &[u8]) {
     use bifold_live::reporter::{MOST_COUNT, MOST_NAMES, Reports};
     let lines = data.iter().filter(|b| **b == b'\n').count() as u64;

@@ -19,7 +19,8 @@ pub fn experiment(data: &[u8]) {
     }
 }
 
-/// The file of an experiment under memory pressure: an error that names file and field, or all guests of the file.
+/// The file of an experiment under memory pressure: an error that names file and field, or all guests of the
+/// file.
 pub fn pressure(data: &[u8]) {
     use bifold_trial::pressure::Spec;
     let Ok(text) = std::str::from_utf8(data) else { return };

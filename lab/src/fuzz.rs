@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Runs the tiny VMM's fuzzer of KVM's interface (`tiny-vmm fuzz`) in a laboratory with a paging mode per VM, and judges
-//! its findings and the kernel's messages.
+//! Runs the tiny VMM's fuzzer of KVM's interface (`tiny-vmm fuzz`) in a laboratory with a paging mode per VM,
+//! and judges its findings and the kernel's messages.
 
 use std::fmt::Write;
 use std::path::Path;
@@ -16,8 +16,8 @@ use crate::storm::{Random, log};
 
 const TINY_VMM: &str = "tiny-vmm";
 
-/// Messages of KVM that a fuzzed guest or its VMM provokes: refused switches, guests that need nested paging, MSRs that
-/// KVM does not know.
+/// Messages of KVM that a fuzzed guest or its VMM provokes: refused switches, guests that need nested paging,
+/// MSRs that KVM does not know.
 const PROVOKED: [&str; 11] = [
     "the paging mode stays",
     "goes back to it",
@@ -86,8 +86,8 @@ pub fn sources(modules: Option<&Path>) -> String {
     format!("{}, stamp {}", sources.split(' ').next().unwrap_or_default(), line("stamp:"))
 }
 
-/// Length of a part of a run, in seconds, and the number of parts in one boot. If the machine dies, its part is lost and
-/// the next boot goes on with the one after.
+/// Length of a part of a run, in seconds, and the number of parts in one boot. If the machine dies, its part
+/// is lost and the next boot goes on with the one after.
 const PART: u64 = 60;
 const PARTS: usize = 3;
 /// Boots that may end early.

@@ -56,8 +56,8 @@ use bifold_guest::{GuestSpec, Record};
 /// Debian's static busybox, the shell of the laboratory's jobs.
 const BUSYBOX: &str = "/bin/busybox";
 
-/// The inner guest that is also captured, with defaults for all that varies. Its CPU is of the laboratory's vendor: a
-/// Linux guest that takes itself for AMD's writes MSRs that kvm-intel does not have.
+/// The inner guest that is also captured, with defaults for all that varies. Its CPU is of the laboratory's
+/// vendor: a Linux guest that takes itself for AMD's writes MSRs that kvm-intel does not have.
 pub fn guest(vendor: &vendor::Vendor) -> GuestSpec {
     GuestSpec {
         cpu_vendor: vendor.cpuid,

@@ -1,9 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Limits what the laboratory's host holds of an inner guest, from a window of the guest on: by a cgroup in which QEMU
-//! starts, and a disk for swapping.
+//! Limits what the laboratory's host holds of an inner guest, from a window of the guest on: by a cgroup in
+//! which QEMU starts, and a disk for swapping.
 //!
-//! The cgroup counts QEMU's own pages too. So these are paged out first, and what comes back is added to the limit, window by window. Tables and
-//! other memory of the kernel are not counted (`cgroup.memory=nokmem`, see `lab/qemu.rs`).
+//! The cgroup counts QEMU's own pages too. So these are paged out first, and what comes back is added to the
+//! limit, window by window. Tables and other memory of the kernel are not counted (`cgroup.memory=nokmem`,
+//! see `lab/qemu.rs`).
 
 use std::fs::{self, File, OpenOptions};
 use std::io::{ErrorKind, Read};
@@ -161,7 +162,8 @@ impl Limiter {
         control("memory.high", "max")
     }
 
-    /// A window ends. What QEMU itself has may have changed, so the limit follows. After the last window the guest may end at any time.
+    /// A window ends. What QEMU itself has may have changed, so the limit follows. After the last window the
+    /// guest may end at any time.
     fn look(&self, limited: &mut Limited) -> Result<()> {
         let Ok((guest, others)) = self.guest().and_then(|pid| self.held(pid)) else { return Ok(()) };
         (limited.last, limited.last_others) = (guest, others);
@@ -199,7 +201,8 @@ impl Running {
     }
 }
 
-/// Anonymous frames in memory, by /proc/PID/smaps: those of the mapping that begins at `from`, and all others.
+/// Anonymous frames in memory, by /proc/PID/smaps: those of the mapping that begins at `from`, and all
+/// others.
 fn anonymous(smaps: &str, from: u64) -> (u64, u64) {
     let (from, mut inside, mut frames) = (format!("{from:x}-"), false, (0, 0));
     for line in smaps.lines() {

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Runs a laboratory inside the laboratory: a guest under the laboratory's KVM that has a KVM of its own. This module works in
-//! the outer one, where it starts QEMU and follows the inner `lab-init`.
+//! Runs a laboratory inside the laboratory: a guest under the laboratory's KVM that has a KVM of its own.
+//! This module works in the outer one, where it starts QEMU and follows the inner `lab-init`.
 
 use std::fs::File;
 use std::io::{BufRead, BufReader, Read};
@@ -49,8 +49,8 @@ fn arguments(job: &Machine, vendor: &Vendor, qemu: &str, port: i32, console: &st
     Ok(args)
 }
 
-/// Boots the machine of the image in `at::MACHINE`, and hands on what its init says, with the bytes of files, until its jobs have
-/// ended.
+/// Boots the machine of the image in `at::MACHINE`, and hands on what its init says, with the bytes of files,
+/// until its jobs have ended.
 ///
 /// # Errors
 /// If the machine cannot be started, ends early, or one of its jobs fails.

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Runs `bifold reclaim run` in the laboratory, whose host has a disk for swapping, cgroup v2 and KVM: what this machine cannot or
-//! must not do to its own memory.
+//! Runs `bifold reclaim run` in the laboratory, whose host has a disk for swapping, cgroup v2 and KVM: what
+//! this machine cannot or must not do to its own memory.
 
 use std::path::{Path, PathBuf};
 

@@ -41,8 +41,8 @@ impl Row {
     }
 }
 
-/// Run time of programs under our KVM divided by their run time under the unmodified KVM. The laboratory's time
-/// counts the instructions of guest and hypervisor.
+/// Run time of programs under our KVM divided by their run time under the unmodified KVM. The laboratory's
+/// time counts the instructions of guest and hypervisor.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Times {
     /// Configuration.
@@ -84,8 +84,8 @@ pub fn left_out(rows: &[Row]) -> Option<(f64, f64)> {
     Some((ours / n as f64, theirs / n as f64))
 }
 
-/// Whether an exit exists only because of the emulator: in nested mode, the laboratory makes reads of CR3 exit
-/// under our KVM, but not under the unmodified one (`kvm_module.rs`).
+/// Whether an exit exists only because of the emulator: in nested mode, the laboratory makes reads of CR3
+/// exit under our KVM, but not under the unmodified one (`kvm_module.rs`).
 fn emulators(config: &str, reason: &str) -> bool {
     config.starts_with("nested") && reason == "cr3_read"
 }
@@ -124,8 +124,8 @@ fn rows(workload: &Workload, runs: &[Counted]) -> Vec<Row> {
 }
 
 /// Run times by configuration, if both KVMs were run. Nested paging is left out, because most of the
-/// difference there is exits that only the emulator needs (see [`emulators`]; they include reads of CR2 at every
-/// fault of the guest).
+/// difference there is exits that only the emulator needs (see [`emulators`]; they include reads of CR2 at
+/// every fault of the guest).
 fn times(workload: &Workload, runs: &[Counted]) -> Vec<Times> {
     let configs: BTreeSet<&'static str> =
         runs.iter().map(|r| r.1).filter(|config| config.starts_with("shadow")).collect();

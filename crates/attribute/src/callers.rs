@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! The user code for which the kernel works, task by task. A task that is switched away in the kernel
-//! goes on later, perhaps on another vCPU, for the user code that it came from. A new task starts with the user
-//! code that created it.
+//! goes on later, perhaps on another vCPU, for the user code that it came from. A new task starts with the
+//! user code that created it.
 
 use crate::perf::Record;
 use crate::{Code, Target};

@@ -2,8 +2,8 @@
 //! The guest's kernel: the regions of its address space and its symbols.
 
 /// The name of the region that a kernel address is in, by Linux's memory map of x86-64 with
-/// four-level and five-level tables, whose regions lie apart (Documentation/arch/x86/x86_64/mm.rst; the guest's regions are
-/// not randomised).
+/// four-level and five-level tables, whose regions lie apart (Documentation/arch/x86/x86_64/mm.rst; the
+/// guest's regions are not randomised).
 pub fn region(address: u64) -> &'static str {
     match address {
         0xff11_0000_0000_0000..=0xff90_ffff_ffff_ffff | 0xffff_8880_0000_0000..=0xffff_c87f_ffff_ffff => {

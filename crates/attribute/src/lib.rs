@@ -297,7 +297,8 @@ impl Attribution {
         stacks.list(vcpu, |at| code_in(spaces, space, at))
     }
 
-    /// The functions that called the kernel's code on this vCPU: the last is the one that entered the kernel. Without calls, none.
+    /// The functions that called the kernel's code on this vCPU: the last is the one that entered the kernel.
+    /// Without calls, none.
     fn with_entered(&mut self, vcpu: usize, callers: List) -> List {
         match self.callers.on(vcpu) {
             Some(caller) if self.stacks.called() => self.stacks.with(callers, caller.code),

@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Costs by place as a profile for pprof and the tools that read its files (speedscope, Perfetto, Grafana Pyroscope).
+//! Costs by place as a profile for pprof and the tools that read its files (speedscope, Perfetto, Grafana
+//! Pyroscope).
 //!
-//! The format is `profile.proto` of github.com/google/pprof: messages of protocol buffers, compressed by gzip. Only fields that are
-//! used are here.
+//! The format is `profile.proto` of github.com/google/pprof: messages of protocol buffers, compressed by
+//! gzip. Only fields that are used are here.
 
 use crate::rows::{Metric, View, Where};
 use bifold_model::Costs;
@@ -124,8 +125,9 @@ impl Tables {
 }
 
 impl Where {
-    /// The costs of one view in one configuration as a file for pprof, compressed. Its samples are stacks of process and functions,
-    /// with the mapping as a label and every count; `metric` is shown first. pprof shows no values below 0, so those of waits count as 0.
+    /// The costs of one view in one configuration as a file for pprof, compressed. Its samples are stacks of
+    /// process and functions, with the mapping as a label and every count; `metric` is shown first. pprof
+    /// shows no values below 0, so those of waits count as 0.
     ///
     /// # Errors
     /// If the compression fails.

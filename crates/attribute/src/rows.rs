@@ -30,8 +30,9 @@ pub struct Row {
 /// The costs of one place for one list of callers, in every configuration.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Stack {
-    /// The process, the functions that called each other, the outermost first, the function that ran and the mapping. As other
-    /// tools write them: a function of the kernel ends in `_[k]`, and the binary's name in brackets is a function without a name.
+    /// The process, the functions that called each other, the outermost first, the function that ran and the
+    /// mapping. As other tools write them: a function of the kernel ends in `_[k]`, and the binary's name in
+    /// brackets is a function without a name.
     pub frames: Vec<String>,
     /// Costs in the order of [`Where::configs`].
     pub costs: Vec<Costs>,
@@ -77,7 +78,8 @@ pub struct Where {
     pub code: Vec<Row>,
     /// The same costs by the user code that caused them.
     pub cause: Vec<Row>,
-    /// Of both views, in the order of [`View::ALL`]: the same costs by callers. None unless calls were attributed.
+    /// Of both views, in the order of [`View::ALL`]: the same costs by callers. None unless calls were
+    /// attributed.
     pub stacks: Option<[Vec<Stack>; 2]>,
     /// Binaries whose functions have no names.
     pub missing: Vec<Missing>,
@@ -131,7 +133,8 @@ impl Where {
         }
     }
 
-    /// The sum of a view's rows, per configuration. Equal for both views, but for rounding where the stream was sampled.
+    /// The sum of a view's rows, per configuration. Equal for both views, but for rounding where the stream
+    /// was sampled.
     pub fn totals(&self, view: View) -> Vec<Costs> {
         let mut sums = vec![Costs::default(); self.configs.len()];
         for row in self.rows(view) {
@@ -150,8 +153,8 @@ impl Where {
         rows
     }
 
-    /// One line per row: `process;binary;function;mapping COUNT`, for tools that draw stacks. With calls, one line per stack:
-    /// `process;CALLER;...;function;mapping COUNT`.
+    /// One line per row: `process;binary;function;mapping COUNT`, for tools that draw stacks. With calls, one
+    /// line per stack: `process;CALLER;...;function;mapping COUNT`.
     pub fn folded(&self, view: View, config: usize, metric: Metric) -> String {
         let mut out = String::new();
         let mut line = |names: &[&String], costs: &[Costs]| {
@@ -301,8 +304,9 @@ impl Names<'_> {
 }
 
 impl Attribution {
-    /// Looks up names of functions in the files of this machine, and sums costs by name. Costs of windows of a sampled stream count
-    /// `window_scale` times, see [`bifold_model::Model::window_scale`]; other streams have none.
+    /// Looks up names of functions in the files of this machine, and sums costs by name. Costs of windows of
+    /// a sampled stream count `window_scale` times, see [`bifold_model::Model::window_scale`]; other streams
+    /// have none.
     pub fn finish(mut self, window_scale: f64) -> Where {
         for (sum, window) in self.costs.iter_mut().zip(&self.windows) {
             sum.add(&window.times(window_scale));

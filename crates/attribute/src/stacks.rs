@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! The functions of user code that have called each other, task by task.
 //!
-//! A frame is known by the place of its return address on the stack, which grows downwards. A call and a return remove the
-//! frames at their place and below: those of functions that an exception, longjmp(3) or a task's end left without a return.
+//! A frame is known by the place of its return address on the stack, which grows downwards. A call and a
+//! return remove the frames at their place and below: those of functions that an exception, longjmp(3) or a
+//! task's end left without a return.
 
 use crate::Code;
 use crate::perf::Record;
@@ -10,7 +11,8 @@ use bifold_mmu::Gva;
 use rustc_hash::FxHashMap;
 use std::collections::HashMap;
 
-/// Depth up to which callers are distinguished. Costs of deeper frames, of a recursion, count for the frame at this depth.
+/// Depth up to which callers are distinguished. Costs of deeper frames, of a recursion, count for the frame
+/// at this depth.
 const DEEPEST: usize = 100;
 /// Frames that are kept of a task.
 const MOST_FRAMES: usize = 1 << 16;

@@ -19,10 +19,10 @@ Examples:
 /// List and remove kept boots of guests
 ///
 /// The first run with a kernel, a QEMU and options of the guest boots the guest, and keeps its state in
-/// ~/.cache/bifold/boots, or in $XDG_CACHE_HOME/bifold/boots. Later runs begin from there in a fraction of a second.
-/// A kept boot has the kernel, its modules and init in it, and nothing of the command: neither its environment nor its
-/// input. If any of what the boot has read changes, the guest boots again. All kept boots together take at most 2 GiB; the
-/// one used longest ago is removed first.
+/// ~/.cache/bifold/boots, or in $XDG_CACHE_HOME/bifold/boots. Later runs begin from there in a fraction of a
+/// second. A kept boot has the kernel, its modules and init in it, and nothing of the command: neither its
+/// environment nor its input. If any of what the boot has read changes, the guest boots again. All kept boots
+/// together take at most 2 GiB; the one used longest ago is removed first.
 #[derive(Debug, Args)]
 #[command(subcommand_required = true, arg_required_else_help = true, disable_help_subcommand = true,
           after_help = EXAMPLES, after_long_help = status::below(EXAMPLES))]

@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! A verb of `bifold` as a process of its own, so that a failure of one task costs the others nothing.
 //!
-//! The environment is small and fixed: the kernel puts the environment on a program's stack, where its length moves counts.
+//! The environment is small and fixed: the kernel puts the environment on a program's stack, where its length
+//! moves counts.
 
 use anyhow::Context as _;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
@@ -57,7 +58,8 @@ pub fn wait(command: &mut Command, stop: &AtomicBool) -> anyhow::Result<ExitStat
             return Ok(status);
         }
         if stop.load(Ordering::Relaxed) && !std::mem::replace(&mut asked, true) {
-            // A child that has ended meanwhile is a zombie until it is waited for, so the number is still its own.
+            // A child that has ended meanwhile is a zombie until it is waited for, so the number is still its
+            // own.
             let _ = kill_process(pid, Signal::TERM);
         }
         match poll(&mut [PollFd::new(&end, PollFlags::IN)], Some(&LOOK)) {
@@ -77,7 +79,8 @@ pub fn in_fixed_environment<'a>(
     words.chain(own).chain(run.iter().cloned()).map(OsString::from).collect()
 }
 
-/// The end of what `bifold` said, if it said something: its own last message, or else the last lines of its command.
+/// The end of what `bifold` said, if it said something: its own last message, or else the last lines of its
+/// command.
 pub fn last_lines(path: &Path) -> Option<String> {
     let bytes = std::fs::read(path).ok()?;
     let text = String::from_utf8_lossy(&bytes[bytes.len().saturating_sub(MOST_TEXT)..]).trim().to_string();

@@ -62,7 +62,8 @@ fn left_out_in_words() -> String {
     }
 }
 
-/// The feature for which this build lacks the verb, or what stands below it: `share`, `share run`, `policy train`.
+/// The feature for which this build lacks the verb, or what stands below it: `share`, `share run`,
+/// `policy train`.
 fn feature_of(verb: &str) -> Option<&'static str> {
     let below =
         |above: &str| verb.strip_prefix(above).is_some_and(|rest| rest.is_empty() || rest.starts_with(' '));

@@ -18,9 +18,10 @@ Examples:
 
 /// Make a recording smaller: loads and fetches keep their pages alone
 ///
-/// TLBs, walk caches and page tables know nothing of an address below its page, so `bifold compare --caches off` gives the same figures
-/// from both recordings to the last digit, for every profile, paging mode and page size. Data caches need lines: a compact
-/// recording is refused without --caches off. `bifold record --compact` writes such a recording at once.
+/// TLBs, walk caches and page tables know nothing of an address below its page, so
+/// `bifold compare --caches off` gives the same figures from both recordings to the last digit, for every
+/// profile, paging mode and page size. Data caches need lines: a compact recording is refused without
+/// --caches off. `bifold record --compact` writes such a recording at once.
 #[derive(Debug, Args)]
 #[command(after_help = EXAMPLES, after_long_help = status::below(EXAMPLES))]
 pub struct CompactArgs {

@@ -52,7 +52,8 @@ impl Tree {
         (0..n).for_each(|n| self.write(&format!("sys/devices/system/node/node{n}/meminfo"), ""));
     }
 
-    /// KVM's files of a VM of this process: its mode, its figures of switches, and what would refuse a switch.
+    /// KVM's files of a VM of this process: its mode, its figures of switches, and what would refuse a
+    /// switch.
     pub fn paging(&self, pid: u32, mode: &str, refusal: &str) {
         let dir = format!("debug/kvm/{pid}-7");
         self.write(&format!("{dir}/paging_mode"), &format!("{mode}\n"));

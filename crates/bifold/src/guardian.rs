@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! The hidden verbs under which this program guards KSM's settings and guests' sizes ([`bifold_host::held::Guardian`]).
+//! The hidden verbs under which this program guards KSM's settings and guests' sizes
+//! ([`bifold_host::held::Guardian`]).
 //!
 //! The verbs are not in the parser: no user types them, and they have to work before anything else is parsed.
 

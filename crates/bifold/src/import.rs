@@ -31,10 +31,11 @@ const PAGES: [(&str, GuestPages); 2] = [("4k", GuestPages::Small), ("2m", GuestP
 
 /// Make a recording of a trace of another tool
 ///
-/// Reads a trace of lackey (`valgrind --tool=lackey --trace-mem=yes`), of DynamoRIO (drmemtrace: the directory that it wrote, or a thread's
-/// file) or of ChampSim, plain or packed by gzip, xz or zstd. These traces are of a user program alone. The page tables come
-/// from a simple operating system: one process, pages of one size, a page fault at the first touch of each, frames in ascending order.
-/// The guide's page on imports says what that leaves out. `bifold compare FILE` then costs every paging mode.
+/// Reads a trace of lackey (`valgrind --tool=lackey --trace-mem=yes`), of DynamoRIO (drmemtrace: the
+/// directory that it wrote, or a thread's file) or of ChampSim, plain or packed by gzip, xz or zstd. These
+/// traces are of a user program alone. The page tables come from a simple operating system: one process,
+/// pages of one size, a page fault at the first touch of each, frames in ascending order. The guide's page on
+/// imports says what that leaves out. `bifold compare FILE` then costs every paging mode.
 #[derive(Debug, Args)]
 #[command(after_help = EXAMPLES, after_long_help = status::below(EXAMPLES))]
 pub struct ImportArgs {
@@ -48,7 +49,8 @@ pub struct ImportArgs {
 
     /// The tool that made the trace [default: recognised by its first bytes]
     ///
-    /// Traces of ChampSim begin with nothing by which to recognise them. They need this option, unless the file's name has `champsim` in it.
+    /// Traces of ChampSim begin with nothing by which to recognise them. They need this option, unless the
+    /// file's name has `champsim` in it.
     #[arg(long, value_name = "lackey|drmemtrace|champsim", hide_possible_values = true,
           value_parser = PossibleValuesParser::new(Kind::ALL.map(Kind::name)).map(kind))]
     from: Option<Kind>,
@@ -65,7 +67,8 @@ pub struct ImportArgs {
 
     /// Size of the guest's pages [default: 4k]
     ///
-    /// With 2m, every page of the program has 2 MB, which is the most that huge pages can bring. A touched byte takes 2 MB of the guest's memory.
+    /// With 2m, every page of the program has 2 MB, which is the most that huge pages can bring. A touched
+    /// byte takes 2 MB of the guest's memory.
     #[arg(long, value_name = "4k|2m", hide_possible_values = true,
           value_parser = PossibleValuesParser::new(PAGES.map(|(name, _)| name)).map(pages))]
     guest_pages: Option<GuestPages>,

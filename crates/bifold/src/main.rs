@@ -2,9 +2,11 @@
 //! The command `bifold`.
 //!
 //! Each verb is a folder or file with its options, their help, and its work: `compare` (with `record`),
-//! `diff`, `import`, `compact`, `ci`, `tune`, `sweep`, `export`, `policy`, `profile`, `stat`, `top`, `mode`, `daemon`, `ctl`, `share`, `place`, `noise`, `reclaim`, `cache`, `doctor`, `manual`. Verbs use [`run`], one run of the
-//! model. Verbs and [`run`] use modules that know no verb: [`words`] (values that several verbs take), [`vms`] (the VMs
-//! of this host), `child` (`compare` as a process of its own), [`console`] (stdout, stderr and files), [`usage`] (usage errors), [`status`] (the exit status).
+//! `diff`, `import`, `compact`, `ci`, `tune`, `sweep`, `export`, `policy`, `profile`, `stat`, `top`, `mode`,
+//! `daemon`, `ctl`, `share`, `place`, `noise`, `reclaim`, `cache`, `doctor`, `manual`. Verbs use [`run`], one
+//! run of the model. Verbs and [`run`] use modules that know no verb: [`words`] (values that several verbs
+//! take), [`vms`] (the VMs of this host), `child` (`compare` as a process of its own), [`console`] (stdout,
+//! stderr and files), [`usage`] (usage errors), [`status`] (the exit status).
 //!
 //! Data goes to stdout. Notes, progress and the output of a command in a guest go to stderr. An error is
 //! printed once, with its causes, and decides the exit status.

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! Usage errors: arguments that the parser takes and the verb refuses.
 //!
-//! A verb returns a [`UsageError`] like any other error. `main` knows which verb ran, prints the error with the
-//! verb's usage, and ends with clap's exit status, 2. A [failing](UsageError::failing) usage error ends with the
-//! status of a failure.
+//! A verb returns a [`UsageError`] like any other error. `main` knows which verb ran, prints the error with
+//! the verb's usage, and ends with clap's exit status, 2. A [failing](UsageError::failing) usage error ends
+//! with the status of a failure.
 
 use clap::error::ErrorKind;
 use std::fmt;
@@ -37,8 +37,9 @@ impl UsageError {
         UsageError::new(ErrorKind::MissingRequiredArgument, format!("{argument} is missing: {remedy}"))
     }
 
-    /// Gives the error the exit status of a failure, 1 (125 beside a command). Version 0.1 ended so where only the
-    /// verb can judge a value: names of profiles and policies, parameters, settings of KSM, parts, cases.
+    /// Gives the error the exit status of a failure, 1 (125 beside a command). Version 0.1 ended so where
+    /// only the verb can judge a value: names of profiles and policies, parameters, settings of KSM, parts,
+    /// cases.
     pub fn failing(self) -> UsageError {
         UsageError { fails: true, ..self }
     }
@@ -53,8 +54,8 @@ impl UsageError {
     }
 }
 
-/// Names the `--set` that is to blame if all of them together do not work: the one without which the others work, or
-/// `--set` alone if there is no such one.
+/// Names the `--set` that is to blame if all of them together do not work: the one without which the others
+/// work, or `--set` alone if there is no such one.
 pub fn to_blame(settings: &[String], work: impl Fn(&[String]) -> bool) -> String {
     let blamed = (0..settings.len()).find(|&i| work(&[&settings[..i], &settings[i + 1..]].concat()));
     blamed.map_or_else(|| "--set".into(), |i| format!("--set {}", settings[i]))

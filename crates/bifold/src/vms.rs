@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! The VMs of this host, as `stat` and `top` name them: their names, which of them the user's words choose, and what
-//! this host does not tell.
+//! The VMs of this host, as `stat` and `top` name them: their names, which of them the user's words choose,
+//! and what this host does not tell.
 
 use bifold_host::{Host, printable, word_rank};
 use bifold_live::hardware::{NoPmu, Pmu};

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! The modes that VMs had before the daemon switched them, in a journal: whoever starts next knows what to give back.
+//! The modes that VMs had before the daemon switched them, in a journal: whoever starts next knows what to
+//! give back.
 
 use crate::error::DaemonError;
 use bifold_host::Mode;
@@ -28,7 +29,8 @@ pub struct Homes {
     _lock: File,
 }
 
-/// Lock and journal in the daemon's folder. The folder is to be one that does not survive a reboot, like the VMs.
+/// Lock and journal in the daemon's folder. The folder is to be one that does not survive a reboot, like the
+/// VMs.
 fn places(folder: &Path) -> Places {
     Places { lock: folder.join("lock"), journal: folder.join("modes") }
 }
@@ -112,8 +114,8 @@ impl Homes {
     }
 }
 
-/// Whether a VM whose process started at this time has surely ended. A host that cannot be read for a moment, as without a free
-/// file descriptor, tells nothing: the journal keeps the VM.
+/// Whether a VM whose process started at this time has surely ended. A host that cannot be read for a moment,
+/// as without a free file descriptor, tells nothing: the journal keeps the VM.
 pub(crate) fn has_ended(host: &Host, id: VmId, started: u64) -> bool {
     let Ok(present) = host.vm_ids() else { return false };
     let another =

@@ -61,8 +61,8 @@ type PerVm = (&'static str, &'static str, Get);
 /// The same with a series for each mode; its value here is the name of the mode whose series is 1.
 type PerMode = (&'static str, &'static str, fn(&VmStatus) -> Option<&str>);
 
-/// A label's value. The owner of a VM chose the name, and the library writes values as they are: OpenMetrics has backslash,
-/// quote and line feed escaped.
+/// A label's value. The owner of a VM chose the name, and the library writes values as they are: OpenMetrics
+/// has backslash, quote and line feed escaped.
 fn escaped(text: &str) -> String {
     printable(text).replace('\\', "\\\\").replace('"', "\\\"")
 }
@@ -92,8 +92,8 @@ const COUNTERS: [PerVm; 3] = [
     ("bifold_vm_refused", "Switches that KVM refused", |v| Some(v.totals.refused as f64)),
 ];
 
-/// Figures of `bifold stat` that are metrics too, by their names there, and what the status has of each. Names, units and
-/// meanings of the metrics are the figures'.
+/// Figures of `bifold stat` that are metrics too, by their names there, and what the status has of each.
+/// Names, units and meanings of the metrics are the figures'.
 const FIGURES: [(&str, Get); 4] = [
     ("load", |v| v.load),
     ("exits", |v| Some(v.totals.exits as f64)),
@@ -101,7 +101,8 @@ const FIGURES: [(&str, Get); 4] = [
     ("wait_ns", |v| Some(v.totals.waited_ns as f64)),
 ];
 
-/// A figure's name as a metric, and what the metric's unit is divided by: Prometheus has seconds for times, and calls a share a ratio.
+/// A figure's name as a metric, and what the metric's unit is divided by: Prometheus has seconds for times,
+/// and calls a share a ratio.
 fn metric(figure: &Column) -> (String, f64) {
     match (figure.unit, figure.kind) {
         ("ns", _) => (format!("bifold_vm_{}_seconds", figure.name.trim_end_matches("_ns")), 1e9),

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! One VM under a rule: its policy decides, the rule's limits allow or delay.
 //!
-//! A pilot sees intervals alone and measures time by their lengths. The daemon's pilots and those of a replay over the
-//! daemon's recording therefore come to the same decisions.
+//! A pilot sees intervals alone and measures time by their lengths. The daemon's pilots and those of a replay
+//! over the daemon's recording therefore come to the same decisions.
 
 use crate::config::{Config, Decides, Limits, Rule};
 use crate::probe::Prober;
@@ -14,8 +14,8 @@ use std::collections::VecDeque;
 /// Seconds of the window in which switches are counted.
 const HOUR: f64 = 3600.0;
 
-/// The switches of a VM, by the daemon and by others, as its intervals report them. They stay when the VM's rule
-/// changes.
+/// The switches of a VM, by the daemon and by others, as its intervals report them. They stay when the VM's
+/// rule changes.
 #[derive(Debug, Clone, Default)]
 pub struct Switches {
     /// Seconds since the first interval.
@@ -28,13 +28,14 @@ pub struct Switches {
 }
 
 impl Switches {
-    /// For a VM that an earlier daemon has switched: the time is not known, so the switch counts as of just now.
+    /// For a VM that an earlier daemon has switched: the time is not known, so the switch counts as of just
+    /// now.
     pub fn just_now() -> Switches {
         Switches { last: Some(0.0), ..Switches::default() }
     }
 
-    /// Notes a switch by the daemon. It counts even if the next interval does not tell of a switch, as after a moment in which
-    /// the VM could not be read.
+    /// Notes a switch by the daemon. It counts even if the next interval does not tell of a switch, as after
+    /// a moment in which the VM could not be read.
     pub fn by_daemon(&mut self) {
         self.unseen = true;
     }
@@ -133,7 +134,8 @@ impl Verdict {
 }
 
 impl Pilot {
-    /// A pilot for a VM of this rule; `None` if the rule is for memory alone. `away`: the VM's mode is the daemon's doing.
+    /// A pilot for a VM of this rule; `None` if the rule is for memory alone. `away`: the VM's mode is the
+    /// daemon's doing.
     pub fn new(rule: &Rule, config: &Config, away: bool) -> Option<Pilot> {
         let decides = match rule.decides.as_ref()? {
             Decides::Policy(named) => {

@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! Probes: a bounded try of the other mode, kept only if the guest gets on faster in it.
 //!
-//! A host without a PMU knows too little for most policies. What counts is the guest's own progress, if its reporter tells
-//! it: steps per second. A prober measures the rate in the VM's mode, has the VM switched for a short time, and measures
-//! again. Each probe that brings nothing doubles the time to the next, because a probe costs two switches and the time in
-//! a worse mode.
+//! A host without a PMU knows too little for most policies. What counts is the guest's own progress, if its
+//! reporter tells it: steps per second. A prober measures the rate in the VM's mode, has the VM switched for
+//! a short time, and measures again. Each probe that brings nothing doubles the time to the next, because a
+//! probe costs two switches and the time in a worse mode.
 
 use bifold_live::Observation;
 use bifold_policy::{Decision, Mode};
@@ -74,8 +74,8 @@ pub struct Prober {
 }
 
 impl Prober {
-    /// A prober that begins with a rest; of a VM that is away from its own mode, by bringing the VM back. A probe may have been
-    /// cut short there.
+    /// A prober that begins with a rest; of a VM that is away from its own mode, by bringing the VM back. A
+    /// probe may have been cut short there.
     pub fn new(how: Probing, away: bool) -> Prober {
         let doing = if away { Doing::Found } else { Doing::Rests };
         Prober { how, doing, since: 0.0, failed: 0 }
@@ -208,7 +208,8 @@ mod tests {
 
     const HOW: Probing = Probing { every_s: 60.0, length_s: 5.0, least_gain_percent: 3.0 };
 
-    /// A VM that obeys, and gets on at these rates in shadow and nested paging; returns its mode at each second.
+    /// A VM that obeys, and gets on at these rates in shadow and nested paging; returns its mode at each
+    /// second.
     fn obeys(prober: &mut Prober, seconds: usize, rates: impl Fn(usize) -> [Option<u64>; 2]) -> Vec<Mode> {
         let (mut mode, mut next, mut modes) = (Mode::Nested, Mode::Nested, Vec::new());
         for n in 0..seconds {

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! The daemon's recording: a line for each reading of a VM, as `bifold stat --format jsonl` writes, and a line for each
-//! decision.
+//! The daemon's recording: a line for each reading of a VM, as `bifold stat --format jsonl` writes, and a
+//! line for each decision.
 //!
 //! Whole lines only: what a full disk cuts off is taken back, and the recording goes on when there is room.
 
@@ -36,8 +36,9 @@ pub struct DecisionLine {
     pub wants: String,
     /// What the limits say: `stay`, `switch`, `too-early` or `too-many`.
     pub verdict: String,
-    /// What the daemon did: `stayed`, `switched`, `would-switch`, `held`, or `not-switched` with the reason. If KVM would refuse
-    /// the switch, `not-switched, WORD` or, of a VM that is only observed, `would-be-refused, WORD`, with KVM's word and the reason.
+    /// What the daemon did: `stayed`, `switched`, `would-switch`, `held`, or `not-switched` with the reason.
+    /// If KVM would refuse the switch, `not-switched, WORD` or, of a VM that is only observed,
+    /// `would-be-refused, WORD`, with KVM's word and the reason.
     pub done: String,
     /// The policy's reason.
     pub why: String,
@@ -150,7 +151,8 @@ impl Recorder {
             (self.file, self.length) = open(&self.recording)?;
         }
         self.file.write_all(lines).inspect_err(|_| {
-            // Without a half line, if the disk is full; if that fails too, a reader leaves a cut last line out.
+            // Without a half line, if the disk is full; if that fails too, a reader leaves a cut last line
+            // out.
             let _ = self.file.set_len(self.length).and_then(|()| self.file.seek(SeekFrom::End(0)));
         })?;
         self.length += lines.len() as u64;

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Replays a recording with the rules of a configuration: the decisions that the daemon comes to, limits included.
+//! Replays a recording with the rules of a configuration: the decisions that the daemon comes to, limits
+//! included.
 
 use crate::config::{Config, Rule};
 use crate::pilot::{Choice, Pilot, Switches};

@@ -62,8 +62,9 @@ pub struct Service<'a> {
 }
 
 impl<'a> Service<'a> {
-    /// Makes an [`Engine`], whose orders about memory are made at a place, and reads all VMs for the first time, which may switch some: only [`Service::run`] gives them back.
-    /// At SIGHUP, `read` gives the configuration. `log` gets every line of the log.
+    /// Makes an [`Engine`], whose orders about memory are made at a place, and reads all VMs for the first
+    /// time, which may switch some: only [`Service::run`] gives them back. At SIGHUP, `read` gives the
+    /// configuration. `log` gets every line of the log.
     ///
     /// # Errors
     /// If the address for metrics cannot be used, or else if the recording cannot be opened.
@@ -95,8 +96,8 @@ impl<'a> Service<'a> {
         &self.engine
     }
 
-    /// Reads VMs and answers clients until a signal ends that, and gives all VMs back. Returns what could not be given
-    /// back: the journal keeps that for the next start.
+    /// Reads VMs and answers clients until a signal ends that, and gives all VMs back. Returns what could not
+    /// be given back: the journal keeps that for the next start.
     pub fn run(mut self, control: &Control, signals: &Signals) -> Vec<String> {
         notify(&[NotifyState::Ready]);
         self.serve(control, signals);
@@ -112,7 +113,8 @@ impl<'a> Service<'a> {
             let length = Duration::from_secs_f64(self.engine.config().interval_s);
             // Intervals that were missed, as while the machine was suspended, are not made up for.
             next = (next + length).max(self.start.elapsed());
-            // At least once, so that signals and clients are heard when readings take longer than an interval.
+            // At least once, so that signals and clients are heard when readings take longer than an
+            // interval.
             loop {
                 if signals.stop.load(Ordering::Relaxed) {
                     return;
@@ -185,7 +187,8 @@ impl<'a> Service<'a> {
         answer.unwrap_or_else(|e| Answer::Refused(with_causes(&e)))
     }
 
-    /// Takes the configuration as it is now in the files. If anything of it cannot be used, all stays as it is.
+    /// Takes the configuration as it is now in the files. If anything of it cannot be used, all stays as it
+    /// is.
     fn read_configuration(&mut self) -> Result<(), DaemonError> {
         // A unit of Type=notify-reload needs the time, too (sd_notify(3)).
         let reloading = [Some(NotifyState::Reloading), NotifyState::monotonic_usec_now().ok()];

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! What the daemon knows of its VMs at a moment: the answer of `bifold ctl status`, and the source of the metrics.
+//! What the daemon knows of its VMs at a moment: the answer of `bifold ctl status`, and the source of the
+//! metrics.
 
 use serde::{Deserialize, Serialize};
 
@@ -81,7 +82,8 @@ pub struct GuestStatus {
     pub wants_bytes: Option<u64>,
     /// Why.
     pub why: Option<String>,
-    /// What the daemon did: `stayed`, `takes`, `gives`, `would-take`, `held`, `too-early`, `too-many`, `not-taken`.
+    /// What the daemon did: `stayed`, `takes`, `gives`, `would-take`, `held`, `too-early`, `too-many`,
+    /// `not-taken`.
     pub done: Option<String>,
     /// The size that the daemon's order has; `None` without an order.
     pub ordered_bytes: Option<u64>,
@@ -136,8 +138,8 @@ pub struct VmStatus {
     pub rule: Option<String>,
     /// The rule's policy.
     pub policy: Option<String>,
-    /// `acts`, `observes`, `held`, `never`, `no rule`, `cannot` (KVM will not switch this VM), or `blocked` (KVM would refuse
-    /// now the switch that the policy wants).
+    /// `acts`, `observes`, `held`, `never`, `no rule`, `cannot` (KVM will not switch this VM), or `blocked`
+    /// (KVM would refuse now the switch that the policy wants).
     pub state: String,
     /// Why, if the state needs a reason: what KVM said, or how long the VM is held.
     pub note: Option<String>,

@@ -10,7 +10,8 @@ use bifold_guest::{CaptureProgress, GuestSpec, Record, Region, Root, Timing, boo
 use bifold_trace::Windows;
 use xxhash_rust::xxh3::Xxh3;
 
-/// The windows of `SAMPLE=WINDOW:PERIOD`, in instructions, or of `SAMPLE=`, as `bifold compare --sample` has them.
+/// The windows of `SAMPLE=WINDOW:PERIOD`, in instructions, or of `SAMPLE=`, as `bifold compare --sample` has
+/// them.
 fn windows(text: &str) -> Windows {
     if text.is_empty() {
         return Windows::DOUBLING;

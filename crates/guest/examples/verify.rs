@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Captures a command and compares its stream with the tests' replay of the page tables: every self-check, every
-//! table, every count.
-//! `cargo run --release -p bifold-guest --example verify -- [fast|exact] [host|initramfs] CMD...`
-//! The environment sets CHECK (words between self-checks), VCPUS, KPTI, MEM, BOOT.
+//! Captures a command and compares its stream with the tests' replay of the page tables: every self-check,
+//! every table, every count.
+//! `cargo run --release -p bifold-guest --example verify -- [fast|exact] [host|initramfs] CMD...` The
+//! environment sets CHECK (words between self-checks), VCPUS, KPTI, MEM, BOOT.
 
 use std::sync::atomic::AtomicBool;
 

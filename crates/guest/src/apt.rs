@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! Asks apt for packages of this machine's architecture, or of i386.
 //!
-//! A machine's apt knows no i386 packages unless its administrator has added that architecture. For those, apt runs with folders
-//! of its own in the cache, the machine's sources, and no look at what is installed. It changes nothing of the machine.
+//! A machine's apt knows no i386 packages unless its administrator has added that architecture. For those,
+//! apt runs with folders of its own in the cache, the machine's sources, and no look at what is installed. It
+//! changes nothing of the machine.
 
 use std::fs;
 use std::path::PathBuf;
@@ -68,7 +69,8 @@ impl Apt {
         }
     }
 
-    /// The package that a package without content depends on: `linux-image-6.1.0-56-amd64` for `linux-image-amd64`.
+    /// The package that a package without content depends on: `linux-image-6.1.0-56-amd64` for
+    /// `linux-image-amd64`.
     pub(crate) fn depends(self, package: &str, prefix: &str) -> Result<String, GuestError> {
         let none = || {
             let why = match self {

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! Builds the guest's initramfs: init, init's configuration, the modules, and for [`Root::Initramfs`] the
-//! command with its shared libraries and the files that the caller names. The archive's bytes do not depend on
-//! the time or place of the build.
+//! command with its shared libraries and the files that the caller names. The archive's bytes do not depend
+//! on the time or place of the build.
 
 use std::ffi::OsStr;
 use std::fs;
@@ -90,8 +90,8 @@ pub(crate) fn boot_initramfs(spec: &GuestSpec, kernel: &Kernel) -> Result<Vec<u8
     Ok(archive.bytes())
 }
 
-/// Init's configuration for the command, where the guest has booted already. `date` is the guest's, in seconds since
-/// 1970.
+/// Init's configuration for the command, where the guest has booted already. `date` is the guest's, in
+/// seconds since 1970.
 pub(crate) fn command_config(spec: &GuestSpec, program: &Path, date: u64) -> Result<Vec<u8>, GuestError> {
     let mut config = Config::default();
     config.put("date", date.to_string().as_bytes());
@@ -113,8 +113,8 @@ fn boot(spec: &GuestSpec, kernel: &Kernel) -> Result<(Archive, Config), GuestErr
 }
 
 /// Builds the archive of a guest that keeps running ([`crate::vm`]). Init runs `program`, one of `files`, as
-/// root; the first of `arguments` is the program's name. The guest's root holds only `files`. Init loads the modules
-/// `more` besides those for ports.
+/// root; the first of `arguments` is the program's name. The guest's root holds only `files`. Init loads the
+/// modules `more` besides those for ports.
 ///
 /// # Errors
 /// If the kernel lacks one of these modules, or one for virtio-serial ports.

@@ -1,11 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! Finds the guest's kernel: an image that boots fast, and its modules.
 //!
-//! The default is the kernel that Debian's `linux-image-amd64` depends on, or Ubuntu's `linux-image-virtual`. It is downloaded as
-//! a package and unpacked into a cache, never installed. A bzImage is stored with its payload unpacked beside it: QEMU
-//! starts an ELF kernel directly (PVH), and the guest need not unpack itself under emulation, which takes
-//! some 3 s. An image without such a payload boots as it is, and so does the kernel of a guest with 5-level tables, because
-//! the decompressor turns these on. Guests in 32-bit mode have Debian's i386 kernels.
+//! The default is the kernel that Debian's `linux-image-amd64` depends on, or Ubuntu's `linux-image-virtual`.
+//! It is downloaded as a package and unpacked into a cache, never installed. A bzImage is stored with its
+//! payload unpacked beside it: QEMU starts an ELF kernel directly (PVH), and the guest need not unpack itself
+//! under emulation, which takes some 3 s. An image without such a payload boots as it is, and so does the
+//! kernel of a guest with 5-level tables, because the decompressor turns these on. Guests in 32-bit mode have
+//! Debian's i386 kernels.
 
 use std::ffi::OsStr;
 use std::fs;
@@ -63,7 +64,8 @@ impl Store {
         self.modules.concat().join(" ")
     }
 
-    /// The package of the default kernel, e.g. linux-image-6.1.0-56-amd64. If apt knows none, the error is about the first.
+    /// The package of the default kernel, e.g. linux-image-6.1.0-56-amd64. If apt knows none, the error is
+    /// about the first.
     fn default(&self) -> Result<String, GuestError> {
         let mut found = self.defaults.iter().map(|d| self.apt.depends(d, PREFIX));
         let first = found.next().expect("each store has a default");
@@ -85,8 +87,8 @@ const PAE: Store =
     Store { name: "kernels-pae", apt: Apt::I386, defaults: &["linux-image-686-pae"], ..GUESTS };
 const TWO_LEVEL: Store =
     Store { name: "kernels-32-bit", apt: Apt::I386, defaults: &["linux-image-686"], ..GUESTS };
-/// The laboratory's kernels, which have the modules of KVM, of the balloon and of virtio-mem. They have a cache of their own, so that fetching one
-/// does not change the guests' default.
+/// The laboratory's kernels, which have the modules of KVM, of the balloon and of virtio-mem. They have a
+/// cache of their own, so that fetching one does not change the guests' default.
 const LAB: Store = Store {
     name: "lab-kernels",
     modules: &[crate::modules::WANTED, crate::modules::KVM, crate::modules::RECLAIM],
@@ -127,7 +129,8 @@ fn numbers(path: &Path) -> Vec<u64> {
     name.split(|c: char| !c.is_ascii_digit()).filter_map(|n| n.parse().ok()).collect()
 }
 
-/// The kernel of a captured guest with these tables: the user's, else the newest in the cache, else a fetched one.
+/// The kernel of a captured guest with these tables: the user's, else the newest in the cache, else a fetched
+/// one.
 pub(crate) fn find(
     image: Option<&Path>,
     modules: Option<&Path>,

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! The guest's NUMA nodes: how a guest's memory and vCPUs are dealt out to them.
 //!
-//! QEMU lays the memory of the nodes one after the other into the guest's RAM (`numa_init_memdev_container`), whose
-//! hole below 4 GB is the machine's. All nodes of a captured guest are parts of one file, so the plugin's mapping
-//! of guest-physical addresses is that of a guest without nodes.
+//! QEMU lays the memory of the nodes one after the other into the guest's RAM (`numa_init_memdev_container`),
+//! whose hole below 4 GB is the machine's. All nodes of a captured guest are parts of one file, so the
+//! plugin's mapping of guest-physical addresses is that of a guest without nodes.
 
 use bifold_trace::{Frames, GuestNode};
 use std::ops::Range;

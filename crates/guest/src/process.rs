@@ -5,8 +5,8 @@ use rustix::process::{Signal, set_parent_process_death_signal};
 use std::os::unix::process::CommandExt as _;
 use std::process::Command;
 
-/// Lets the process that the command becomes get SIGTERM when the thread that starts it ends, also by SIGKILL. A `bifold`
-/// ends its guest then, and removes its temporary files.
+/// Lets the process that the command becomes get SIGTERM when the thread that starts it ends, also by
+/// SIGKILL. A `bifold` ends its guest then, and removes its temporary files.
 ///
 /// ```
 /// let mut command = std::process::Command::new("true");

@@ -31,8 +31,8 @@ pub fn cpu(flags: &[&str]) -> String {
     [&[EPYC], flags].concat().join(",")
 }
 
-/// `-cpu` of a guest that sees the same CPU under TCG and under KVM, where the flags name its vendor: under KVM, QEMU
-/// otherwise takes the host's. Further flags say what the guest knows of its hypervisor.
+/// `-cpu` of a guest that sees the same CPU under TCG and under KVM, where the flags name its vendor: under
+/// KVM, QEMU otherwise takes the host's. Further flags say what the guest knows of its hypervisor.
 pub fn guest_cpu(flags: &[&str]) -> String {
     cpu(&[&[KVM_DIFFERS], flags].concat())
 }
@@ -116,8 +116,9 @@ pub fn firmware() -> Option<[String; 2]> {
     Path::new(QBOOT).exists().then(|| ["-bios".into(), QBOOT.into()])
 }
 
-/// Starts QEMU (or another emulator) with `arguments`. The process inherits `keep`, writes its messages to `log`, and dies
-/// with the calling thread. It has a process group of its own: the terminal's Ctrl-C does not reach it.
+/// Starts QEMU (or another emulator) with `arguments`. The process inherits `keep`, writes its messages to
+/// `log`, and dies with the calling thread. It has a process group of its own: the terminal's Ctrl-C does not
+/// reach it.
 ///
 /// `small_pages` keeps the host from backing the process with huge pages, which QEMU requests for every
 /// guest's memory. `group` is the open `cgroup.procs` of a cgroup in which the process starts.

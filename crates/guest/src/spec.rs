@@ -86,9 +86,11 @@ pub struct GuestSpec {
     pub timing: Timing,
     /// Number of vCPUs, 1 to [`MOST_VCPUS`].
     pub vcpus: u32,
-    /// Number of NUMA nodes that the guest sees, at most one for each vCPU. Memory and vCPUs are dealt out evenly.
+    /// Number of NUMA nodes that the guest sees, at most one for each vCPU. Memory and vCPUs are dealt out
+    /// evenly.
     pub nodes: u32,
-    /// The vendor that the guest's CPUID names. Linux chooses instructions by it (those that clear pages) and MSRs.
+    /// The vendor that the guest's CPUID names. Linux chooses instructions by it (those that clear pages) and
+    /// MSRs.
     pub cpu_vendor: &'static str,
     /// The format of the guest's tables. It decides between 64-bit and 32-bit kernels.
     pub tables: TableFormat,
@@ -122,13 +124,13 @@ pub struct GuestSpec {
     pub attribute: bool,
     /// Whether the stream also has calls and returns of user code. Needs `attribute`.
     pub stacks: bool,
-    /// Whether the stream also has looks at the guest's memory ([`bifold_trace::Look`]) and, with exact timing, what the host's files
-    /// move from and to that. Not in sampled streams.
+    /// Whether the stream also has looks at the guest's memory ([`bifold_trace::Look`]) and, with exact
+    /// timing, what the host's files move from and to that. Not in sampled streams.
     pub looks: bool,
     /// Which part of the command is recorded.
     pub region: Region,
-    /// The folder of kept boots ([`crate::boots`]) from which the run begins if it can; `None` boots for this run and
-    /// keeps nothing.
+    /// The folder of kept boots ([`crate::boots`]) from which the run begins if it can; `None` boots for this
+    /// run and keeps nothing.
     pub kept_boots: Option<PathBuf>,
     /// Set by the consumer of the events when it has seen enough: the command then ends.
     pub enough: Option<Arc<AtomicBool>>,
@@ -173,13 +175,13 @@ impl GuestSpec {
 pub struct Region {
     /// Where the region begins.
     pub begin: Begin,
-    /// With [`Begin::Marker`], the command ends after so many regions. `None`: after none, so that every pair of markers is
-    /// a region. Skipping and sampling are for 1 only.
+    /// With [`Begin::Marker`], the command ends after so many regions. `None`: after none, so that every pair
+    /// of markers is a region. Skipping and sampling are for 1 only.
     pub regions: Option<u64>,
     /// Guest instructions that are skipped after `begin`.
     pub skip: u64,
-    /// Length in instructions; of regions between markers, the longest. The command ends with the region, but for regions
-    /// between markers. `None`: up to the command's end.
+    /// Length in instructions; of regions between markers, the longest. The command ends with the region, but
+    /// for regions between markers. `None`: up to the command's end.
     pub length: Option<u64>,
     /// Windows, if accesses are recorded in windows only.
     pub sample: Option<Windows>,
@@ -212,7 +214,8 @@ pub fn most_stdin(memory_mib: u64) -> u64 {
     (memory_mib << 20) / 4
 }
 
-/// Most memory in MiB of a guest in 32-bit mode without PAE, which has no addresses for more; the hole below 4 GB takes the rest.
+/// Most memory in MiB of a guest in 32-bit mode without PAE, which has no addresses for more; the hole below
+/// 4 GB takes the rest.
 const MOST_32_BIT_MIB: u64 = LOW_MIB;
 /// With PAE: the descriptors of more pages leave Linux too little of the kernel's gigabyte.
 const MOST_PAE_MIB: u64 = 16 << 10;

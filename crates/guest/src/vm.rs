@@ -258,8 +258,9 @@ fn arguments(spec: &GuestVmSpec, fds: &Fds) -> Vec<String> {
     if let Some([name, image]) = firmware() {
         opt(&name, image);
     }
-    // The root is a ramfs, because a tmpfs holds no more than half of the guest's memory. An emulated guest has the ACPI timer's time:
-    // on a busy host, Linux measures the frequency of an emulated TSC several times too low, and the guest's clock then runs ahead.
+    // The root is a ramfs, because a tmpfs holds no more than half of the guest's memory. An emulated guest
+    // has the ACPI timer's time: on a busy host, Linux measures the frequency of an emulated TSC several
+    // times too low, and the guest's clock then runs ahead.
     let time = if spec.kvm { "" } else { "tsc=unstable clocksource=acpi_pm " };
     opt(
         "-append",

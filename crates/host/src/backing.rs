@@ -1,17 +1,19 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! What backs a guest's memory on the host: pages by size, and NUMA nodes, from `/proc/PID/smaps` and `numa_maps`.
+//! What backs a guest's memory on the host: pages by size, and NUMA nodes, from `/proc/PID/smaps` and
+//! `numa_maps`.
 
 use crate::smaps::MOST_SMAPS;
 use crate::{Host, Mapping, read_up_to};
 use std::collections::BTreeMap;
 
-/// A process's mapping of at least so many bytes holds memory of its guest; smaller ones are the process's own.
+/// A process's mapping of at least so many bytes holds memory of its guest; smaller ones are the process's
+/// own.
 const GUEST: u64 = 64 << 20;
 
 /// The memory of a guest that its host has backed, in bytes.
 ///
-/// The kernel looks at every page for these figures, so a caller that watches many guests asks for them now and then
-/// only.
+/// The kernel looks at every page for these figures, so a caller that watches many guests asks for them now
+/// and then only.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Backing {
     /// In pages of 4 KB.

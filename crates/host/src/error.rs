@@ -178,7 +178,8 @@ pub enum Refusal {
 const ERESTARTSYS: i32 = 512;
 
 impl Refusal {
-    /// The refusal that an error of the write stands for. `obstacle` is what KVM says afterwards would refuse the switch.
+    /// The refusal that an error of the write stands for. `obstacle` is what KVM says afterwards would refuse
+    /// the switch.
     pub(crate) fn of(e: &io::Error, obstacle: Option<&Obstacle>) -> Refusal {
         let Some(number) = e.raw_os_error() else {
             return Refusal::Other(io::Error::new(e.kind(), e.to_string()));

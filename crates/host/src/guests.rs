@@ -33,12 +33,14 @@ pub struct GuestProcess {
 }
 
 impl Host {
-    /// All processes that run a guest, by process id, without Bifold's own captures; empty if procfs cannot be read.
+    /// All processes that run a guest, by process id, without Bifold's own captures; empty if procfs cannot
+    /// be read.
     pub fn guest_processes(&self) -> Vec<GuestProcess> {
         self.pids().into_iter().filter_map(|pid| guest_process(&self.proc, pid)).collect()
     }
 
-    /// The ids of the same processes, by their command lines alone: their memory is not looked at, which holds a process up.
+    /// The ids of the same processes, by their command lines alone: their memory is not looked at, which
+    /// holds a process up.
     pub fn guest_pids(&self) -> Vec<u32> {
         self.pids()
             .into_iter()
@@ -61,14 +63,15 @@ fn asks_for_hugetlb(cmdline: &[u8]) -> bool {
     words.any(|w| w.contains("hugetlb=on") || w.contains("/hugepages"))
 }
 
-/// The name of the guest that a process with this command line runs, else the program's; `None` if it runs none.
+/// The name of the guest that a process with this command line runs, else the program's; `None` if it runs
+/// none.
 fn guest(cmdline: &[u8]) -> Option<String> {
     let mut words = cmdline.split(|b| *b == 0);
     let first = String::from_utf8_lossy(words.next().unwrap_or_default());
     let program = first.rsplit('/').next().unwrap_or_default();
     let name = guest_name(cmdline);
-    // Bifold's own capture of a command runs in a guest for as long as the command: its memory is neither placed nor
-    // shared.
+    // Bifold's own capture of a command runs in a guest for as long as the command: its memory is neither
+    // placed nor shared.
     let capture = name.as_deref() == Some("bifold") && words.any(|w| w == b"-plugin");
     let known = !capture && VMMS.iter().any(|v| program.starts_with(v));
     known.then(|| name.unwrap_or_else(|| program.to_owned()))

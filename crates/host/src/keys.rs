@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! The tables of Bifold's own TOML files. Each key is declared once, with its default and meaning: the struct that serde
-//! reads and the reference pages are made of the declaration.
+//! The tables of Bifold's own TOML files. Each key is declared once, with its default and meaning: the struct
+//! that serde reads and the reference pages are made of the declaration.
 
-/// Bytes, from a number with a binary suffix: `512M`, `2GiB`, `4kB`. A number without a suffix counts `bare` bytes.
+/// Bytes, from a number with a binary suffix: `512M`, `2GiB`, `4kB`. A number without a suffix counts `bare`
+/// bytes.
 ///
 /// ```
 /// assert_eq!(bifold_host::keys::size("2GiB", 1), Ok(2 << 30));
@@ -49,8 +50,9 @@ pub struct Table {
     pub keys: &'static [Key],
 }
 
-/// Declares a table: the struct that serde reads, and the [`Table`] constant. Each key is a field with its default, as
-/// text, and its meaning. Tables within the table stand behind the keys, after a `+`. The crate needs serde.
+/// Declares a table: the struct that serde reads, and the [`Table`] constant. Each key is a field with its
+/// default, as text, and its meaning. Tables within the table stand behind the keys, after a `+`. The crate
+/// needs serde.
 ///
 /// ```ignore
 /// bifold_host::toml_table! {

@@ -2,8 +2,8 @@
 //! Finds the processes that use KVM by their open files, from procfs.
 //!
 //! A VM and each of its vCPUs is a file descriptor of the VM's process (`kvm_dev_ioctl_create_vm` and
-//! `create_vcpu_fd` in Linux's `virt/kvm/kvm_main.c` name them). Whoever may trace a process may read where its descriptors
-//! lead, so this works without debugfs, for one's own VMs without root too.
+//! `create_vcpu_fd` in Linux's `virt/kvm/kvm_main.c` name them). Whoever may trace a process may read where
+//! its descriptors lead, so this works without debugfs, for one's own VMs without root too.
 
 use crate::{BinaryStatistics, Host};
 use rustix::process::{Pid, PidfdFlags, PidfdGetfdFlags, pidfd_getfd, pidfd_open};
@@ -23,8 +23,8 @@ pub struct KvmProcess {
     pub vms: Vec<u32>,
     /// Number of vCPUs, of all its VMs.
     pub vcpus: usize,
-    /// File descriptors of KVM's statistics of the VM and of vCPUs, where the process has asked for them: QEMU keeps them from
-    /// the first `query-stats` on.
+    /// File descriptors of KVM's statistics of the VM and of vCPUs, where the process has asked for them:
+    /// QEMU keeps them from the first `query-stats` on.
     pub statistics: Vec<u32>,
 }
 

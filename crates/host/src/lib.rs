@@ -2,12 +2,14 @@
 //! Reads and controls a live Linux host: its KVM, its virtual machines and their paging modes, its KSM, its
 //! memory.
 //!
-//! All facts come from four file systems: sysfs, procfs, debugfs and tracefs. A [`Host`] holds their places, so
-//! that tests can make trees of their own. KVM describes a [`Vm`] in a directory of debugfs, `kvm/PID-FD`. A KVM
-//! built by `make kernel` has three more files there: `paging_stats`, `paging_refusal`, and `paging_mode`, which
-//! switches the VM when written. A VM may end at any moment; if its directory disappears, the error is [`HostError::Gone`].
+//! All facts come from four file systems: sysfs, procfs, debugfs and tracefs. A [`Host`] holds their places,
+//! so that tests can make trees of their own. KVM describes a [`Vm`] in a directory of debugfs, `kvm/PID-FD`.
+//! A KVM built by `make kernel` has three more files there: `paging_stats`, `paging_refusal`, and
+//! `paging_mode`, which switches the VM when written. A VM may end at any moment; if its directory
+//! disappears, the error is [`HostError::Gone`].
 //!
-//! [`guest_memory`] has the facts of a guest's memory on the host. [`qmp`] talks to QEMU's monitor. [`keys`] declares the tables of the TOML files of daemon and placement.
+//! [`guest_memory`] has the facts of a guest's memory on the host. [`qmp`] talks to QEMU's monitor. [`keys`]
+//! declares the tables of the TOML files of daemon and placement.
 //!
 //! This crate makes no decisions and has no model. Policies, counts and experiments are in other crates.
 //!

@@ -11,8 +11,8 @@ use std::os::unix::fs::FileExt as _;
 /// Upper limit for either file.
 const MOST_BYTES: usize = 2048;
 
-/// The open files of a VM that KVM can switch. Every read returns the present state. KVM keeps the VM as long as they are
-/// open.
+/// The open files of a VM that KVM can switch. Every read returns the present state. KVM keeps the VM as long
+/// as they are open.
 #[derive(Debug)]
 pub struct PagingFiles {
     mode: File,

@@ -10,12 +10,13 @@ use std::path::Path;
 pub struct Process {
     /// Process id.
     pub pid: u32,
-    /// The VM's name on its VMM's command line ([`guest_name`]), else the process's name; `None` if the process is not
-    /// visible from here.
+    /// The VM's name on its VMM's command line ([`guest_name`]), else the process's name; `None` if the
+    /// process is not visible from here.
     pub name: Option<String>,
 }
 
-/// A name whose control characters are escaped, as it may come from a guest's owner: a terminal would obey them.
+/// A name whose control characters are escaped, as it may come from a guest's owner: a terminal would obey
+/// them.
 ///
 /// ```
 /// assert_eq!(bifold_host::printable("the \u{1b}[2Jdb's"), "the \\u{1b}[2Jdb's");
@@ -56,8 +57,8 @@ impl Host {
         status.lines().find_map(|l| l.strip_prefix("Uid:")?.split_whitespace().next()?.parse().ok())
     }
 
-    /// When a process started, in ticks since boot; `None` if the process has ended. A process id and this time are one
-    /// process, while the machine runs.
+    /// When a process started, in ticks since boot; `None` if the process has ended. A process id and this
+    /// time are one process, while the machine runs.
     pub fn started(&self, pid: u32) -> Option<u64> {
         let stat = read(&self.proc.join(pid.to_string()).join("stat")).ok()?;
         Some(state_and_start(&stat)?.1)
@@ -95,7 +96,8 @@ impl Host {
     }
 }
 
-/// The fields of `/proc/PID/stat` from the third on, which is the state. The name before may contain spaces and parentheses.
+/// The fields of `/proc/PID/stat` from the third on, which is the state. The name before may contain spaces
+/// and parentheses.
 fn behind_name(stat: &[u8]) -> impl Iterator<Item = &[u8]> {
     let behind = stat.iter().rposition(|b| *b == b')').map_or(stat.len(), |at| at + 1);
     stat[behind..].split(u8::is_ascii_whitespace).filter(|f| !f.is_empty())
@@ -128,11 +130,13 @@ pub(crate) fn name_of(proc: &Path, pid: u32) -> Option<String> {
     guest.or_else(comm).map(|name| name.chars().take(MOST_NAME).collect())
 }
 
-/// The guest's name on a VMM's command line, in the form of `/proc/PID/cmdline`; `None` if the command line has none.
+/// The guest's name on a VMM's command line, in the form of `/proc/PID/cmdline`; `None` if the command line
+/// has none.
 ///
 /// - QEMU: `-name X` or `-name guest=X,debug-threads=on`, with `,,` for a comma within X;
 /// - Firecracker: `--id X`; crosvm: `--name X`;
-/// - Cloud Hypervisor has no names: the socket of its API without folder and ending, from `--api-socket PATH` or `path=PATH`.
+/// - Cloud Hypervisor has no names: the socket of its API without folder and ending, from `--api-socket PATH`
+///   or `path=PATH`.
 ///
 /// ```
 /// use bifold_host::guest_name;
@@ -172,8 +176,8 @@ fn value<'a>(words: &'a [std::borrow::Cow<str>], option: &str) -> Option<&'a str
     Some(value).filter(|v| !v.is_empty())
 }
 
-/// The parts of an option's value between single commas, at least one; two commas are one within a part (QEMU's
-/// `util/keyval.c`).
+/// The parts of an option's value between single commas, at least one; two commas are one within a part
+/// (QEMU's `util/keyval.c`).
 ///
 /// ```
 /// assert_eq!(bifold_host::comma_parts("guest=a,,b,process=c"), ["guest=a,b", "process=c"]);

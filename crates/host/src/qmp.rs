@@ -54,8 +54,8 @@ pub fn answer(command: &str, line: &mut Value) -> io::Result<Option<Value>> {
 
 impl Qmp {
     /// Reads the greeting and negotiates. `patience` is the time limit of each answer. QEMU answers when its
-    /// main loop runs, which can take long on a busy machine. After an error the connection has no use: the answer of an
-    /// earlier command may still come.
+    /// main loop runs, which can take long on a busy machine. After an error the connection has no use: the
+    /// answer of an earlier command may still come.
     ///
     /// # Errors
     /// If QEMU has ended, is silent for too long, or does not speak QMP.
@@ -97,7 +97,8 @@ impl Qmp {
         &self.events
     }
 
-    /// The next line. Time and length are limited, because the process at the other end may be another than QEMU.
+    /// The next line. Time and length are limited, because the process at the other end may be another than
+    /// QEMU.
     fn line(&mut self, until: Instant) -> io::Result<Value> {
         let mut line = Vec::new();
         loop {

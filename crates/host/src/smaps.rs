@@ -22,13 +22,15 @@ pub struct Mapping {
     pub resident: u64,
     /// Proportional bytes: a page with n mappings counts 1/n (`Pss`).
     pub proportional: u64,
-    /// Resident bytes that were used since [`Host::forget_uses`](crate::Host::forget_uses), or since the start (`Referenced`).
+    /// Resident bytes that were used since [`Host::forget_uses`](crate::Host::forget_uses), or since the
+    /// start (`Referenced`).
     pub referenced: u64,
     /// Bytes in the host's swap (`Swap`).
     pub swapped: u64,
     /// Resident bytes in transparent huge pages of private memory (`AnonHugePages`).
     pub huge: u64,
-    /// Resident bytes in transparent huge pages of files and shared memory (`FilePmdMapped`, `ShmemPmdMapped`).
+    /// Resident bytes in transparent huge pages of files and shared memory (`FilePmdMapped`,
+    /// `ShmemPmdMapped`).
     pub shared_huge: u64,
     /// Bytes in pages of hugetlbfs (`Private_Hugetlb`, `Shared_Hugetlb`), which are not in `resident`.
     pub hugetlb: u64,
@@ -47,7 +49,8 @@ impl Mapping {
         for line in smaps.lines() {
             let mut words = line.split_ascii_whitespace();
             let first = words.next().unwrap_or_default();
-            // The names of amounts begin with capitals. Of a VM's file, all but a few hundred of ten thousand lines are such.
+            // The names of amounts begin with capitals. Of a VM's file, all but a few hundred of ten thousand
+            // lines are such.
             let named = first.starts_with(|c: char| c.is_ascii_uppercase());
             if let Some((start, end)) = (!named).then(|| range(first)).flatten() {
                 inside = start < end && start % PAGE == 0 && end % PAGE == 0;

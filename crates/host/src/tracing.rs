@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! A tracing instance of our own: the directory `instances/bifold-PID-N` of tracefs.
 //!
-//! An instance has events, triggers and buffers of its own (`instance_mkdir` in Linux's `kernel/trace/trace.c`), so
-//! several processes trace side by side. Removing an instance removes its triggers (`event_trace_del_tracer`).
-//! The kernel refuses that with EBUSY while a file of the instance is open (`__remove_instance`). A process that is
-//! killed leaves its instance behind; the next one removes it.
+//! An instance has events, triggers and buffers of its own (`instance_mkdir` in Linux's
+//! `kernel/trace/trace.c`), so several processes trace side by side. Removing an instance removes its
+//! triggers (`event_trace_del_tracer`). The kernel refuses that with EBUSY while a file of the instance is
+//! open (`__remove_instance`). A process that is killed leaves its instance behind; the next one removes it.
 
 use crate::Host;
 use crate::memory::text;

@@ -27,9 +27,9 @@ pub struct ThreadTime {
 }
 
 impl Host {
-    /// The threads of a VM's vCPUs, by vCPU. KVM's directory of the VM names them (Linux 6.0 and newer); without
-    /// that directory, the threads' names do, as QEMU (with `-name debug-threads=on`), Cloud Hypervisor,
-    /// Firecracker and crosvm choose them. Empty if neither tells.
+    /// The threads of a VM's vCPUs, by vCPU. KVM's directory of the VM names them (Linux 6.0 and newer);
+    /// without that directory, the threads' names do, as QEMU (with `-name debug-threads=on`), Cloud
+    /// Hypervisor, Firecracker and crosvm choose them. Empty if neither tells.
     pub fn vcpus(&self, vm: Option<VmId>, pid: u32) -> Vec<Vcpu> {
         let mut all = vm.map(|vm| by_kvm(&self.vm_dir(vm))).unwrap_or_default();
         if all.is_empty() {

@@ -100,8 +100,8 @@ fn is_vcpu(entry: &fs::DirEntry) -> bool {
     number.is_some() && entry.file_type().is_ok_and(|t| t.is_dir())
 }
 
-/// How exactly the user's word means a guest: 0 as KVM's directory (`PID-FD`), 1 as a process or thread id, 2 as its name;
-/// `None` if it does not.
+/// How exactly the user's word means a guest: 0 as KVM's directory (`PID-FD`), 1 as a process or thread id, 2
+/// as its name; `None` if it does not.
 pub fn word_rank(word: &str, id: Option<VmId>, pid: u32, name: Option<&str>) -> Option<u8> {
     let number: Option<u32> = word.parse().ok();
     let is = |n| n == pid || id.is_some_and(|id| n == id.thread);
@@ -112,8 +112,8 @@ pub fn word_rank(word: &str, id: Option<VmId>, pid: u32, name: Option<&str>) -> 
     }
 }
 
-/// The guests that the user's word means, by their [`word_rank`]. An identifier comes before a name: the owner of a VM chose
-/// the name, which may look like another VM's identifier.
+/// The guests that the user's word means, by their [`word_rank`]. An identifier comes before a name: the
+/// owner of a VM chose the name, which may look like another VM's identifier.
 pub fn named<T>(guests: impl IntoIterator<Item = T>, rank: impl Fn(&T) -> Option<u8>) -> Vec<T> {
     let ranked: Vec<(u8, T)> = guests.into_iter().filter_map(|g| Some((rank(&g)?, g))).collect();
     let best = ranked.iter().map(|(rank, _)| *rank).min();

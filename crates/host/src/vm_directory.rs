@@ -13,8 +13,8 @@ const MOST_BYTES: usize = 2048;
 
 /// KVM's directory of a VM. It keeps nothing alive: once the VM has ended, every file in it is missing.
 ///
-/// A file is opened and closed at each reading, which takes three system calls: while a file is open, KVM keeps the VM, also
-/// after its process has ended (`kvm_debugfs_open` in Linux, `open_for` in `kernel/src`).
+/// A file is opened and closed at each reading, which takes three system calls: while a file is open, KVM
+/// keeps the VM, also after its process has ended (`kvm_debugfs_open` in Linux, `open_for` in `kernel/src`).
 #[derive(Debug)]
 pub struct VmDirectory(OwnedFd);
 

@@ -9,8 +9,9 @@
 //! | 16..32 | addresses written, 0 for none |
 //! | 32..64 | addresses read, 0 for none |
 //!
-//! (`input_instr` in ChampSim's `inc/trace_instruction.h`; the wider records of its CloudSuite traces are refused.) Records have no sizes, so no
-//! access reaches a second page. An instruction's loads come before its stores.
+//! (`input_instr` in ChampSim's `inc/trace_instruction.h`; the wider records of its CloudSuite traces are
+//! refused.) Records have no sizes, so no access reaches a second page. An instruction's loads come before
+//! its stores.
 
 use crate::input::Bytes;
 use crate::{Fault, Step, fill};

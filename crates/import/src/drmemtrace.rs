@@ -1,11 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! DynamoRIO's offline traces (drmemtrace), as its post-processing writes them: for each thread a file of 12-byte records
-//! (`trace_entry_t` in `clients/drcachesim/common/trace_entry.h`): type, size, and address or value, little-endian and packed.
+//! DynamoRIO's offline traces (drmemtrace), as its post-processing writes them: for each thread a file of
+//! 12-byte records (`trace_entry_t` in `clients/drcachesim/common/trace_entry.h`): type, size, and address or
+//! value, little-endian and packed.
 //!
-//! A file begins with a header, whose value is the version, and ends with a footer. A fetch comes before the accesses of its
-//! instruction. Markers tell, among other things, what kind of file it is and what time it is.
+//! A file begins with a header, whose value is the version, and ends with a footer. A fetch comes before the
+//! accesses of its instruction. Markers tell, among other things, what kind of file it is and what time it
+//! is.
 //!
-//! The threads of a process share one CPU here: the thread whose time is the earliest runs until its next timestamp.
+//! The threads of a process share one CPU here: the thread whose time is the earliest runs until its next
+//! timestamp.
 
 use crate::input::{self, Bytes};
 use crate::{Fault, ImportError, Step, fill};
@@ -203,7 +206,8 @@ impl Drmemtrace {
             kind::INVALID.. => {
                 return Err(Fault::foreign(format!("a record of the unknown type {}", record.kind), REMEDY));
             }
-            // Prefetches, flushes, encodings, threads, repetitions of a string instruction: nothing that a TLB must hold.
+            // Prefetches, flushes, encodings, threads, repetitions of a string instruction: nothing that a
+            // TLB must hold.
             _ => return Ok(Step::Other(RECORD)),
         }
         Ok(Step::Access)

@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! A trace's bytes, unpacked as they are read: plain, gzip, xz, zstd, and the members of a zip archive one after the other.
+//! A trace's bytes, unpacked as they are read: plain, gzip, xz, zstd, and the members of a zip archive one
+//! after the other.
 //!
-//! The first bytes tell the format. Memory is bounded whatever the file says: nothing is unpacked but what is read next, and
-//! dictionaries have a limit.
+//! The first bytes tell the format. Memory is bounded whatever the file says: nothing is unpacked but what is
+//! read next, and dictionaries have a limit.
 
 use crate::ImportError;
 use flate2::bufread::{DeflateDecoder, MultiGzDecoder};
@@ -93,7 +94,8 @@ fn unpack(path: &Path, mut read: Box<dyn Read + Send>, file: Option<File>) -> Re
 /// The members of a zip archive in the order of its directory.
 struct Members {
     file: File,
-    /// Where each begins, its packed and plain length, its checksum and whether it is deflated; the last comes first.
+    /// Where each begins, its packed and plain length, its checksum and whether it is deflated; the last
+    /// comes first.
     left: Vec<(u64, u64, u64, u32, bool)>,
     now: Option<(Box<dyn Read + Send>, flate2::Crc, u64, u32)>,
 }

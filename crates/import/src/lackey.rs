@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! Traces of `valgrind --tool=lackey --trace-mem=yes`: text, a line for each access.
 //!
-//! `I  ADDR,SIZE` is an instruction, ` L`, ` S` and ` M` are its load, store, and load with a store; the address is hexadecimal
-//! (comment in Valgrind's `lackey/lk_main.c`). Lines that begin with `==PID==` are Valgrind's messages.
+//! `I ADDR,SIZE` is an instruction, ` L`, ` S` and ` M` are its load, store, and load with a store; the
+//! address is hexadecimal (comment in Valgrind's `lackey/lk_main.c`). Lines that begin with `==PID==` are
+//! Valgrind's messages.
 
 use crate::input::Bytes;
 use crate::{Fault, Step};

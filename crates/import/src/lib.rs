@@ -8,11 +8,12 @@
 //! | [`drmemtrace`] | DynamoRIO |
 //! | [`input`] | any of them, packed by gzip, xz or zstd, or in a zip archive |
 //!
-//! These traces are of user programs: addresses without page tables. The tables come from the simple operating system of
-//! [`bifold_trace::Process`], which says what it does and what it leaves out.
+//! These traces are of user programs: addresses without page tables. The tables come from the simple
+//! operating system of [`bifold_trace::Process`], which says what it does and what it leaves out.
 //!
-//! A trace is read once and in pieces, so its length and what it unpacks to do not matter for memory. What a trace must not be:
-//! without end and without accesses. An importer reads at most [`MOST_WITHOUT`] bytes in a row that hold no access.
+//! A trace is read once and in pieces, so its length and what it unpacks to do not matter for memory. What a
+//! trace must not be: without end and without accesses. An importer reads at most [`MOST_WITHOUT`] bytes in a
+//! row that hold no access.
 #![forbid(unsafe_code)]
 
 mod champsim;
@@ -132,8 +133,8 @@ fn fill(bytes: &mut dyn BufRead, record: &mut [u8]) -> io::Result<usize> {
     Ok(n)
 }
 
-/// The program by a trace's name: `drmemtrace.PROGRAM.PID.NUMBER.dir` of DynamoRIO, or else the whole name. None for standard
-/// input.
+/// The program by a trace's name: `drmemtrace.PROGRAM.PID.NUMBER.dir` of DynamoRIO, or else the whole name.
+/// None for standard input.
 fn named(path: &Path) -> Option<String> {
     let name = path.file_name().filter(|name| *name != "-")?.to_string_lossy();
     let of_dynamorio = name.strip_prefix("drmemtrace.").and_then(|rest| {

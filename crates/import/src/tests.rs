@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Tests of all kinds of traces: what becomes of their accesses, however they are packed, and what is refused.
+//! Tests of all kinds of traces: what becomes of their accesses, however they are packed, and what is
+//! refused.
 
 use super::*;
 use bifold_trace::{Event, decode};
@@ -55,7 +56,8 @@ fn accesses(words: &[u64]) -> Vec<(u8, u64)> {
     all
 }
 
-/// What a stream of these has: each page that an access reaches, and a fetch where the code enters another page.
+/// What a stream of these has: each page that an access reaches, and a fetch where the code enters another
+/// page.
 fn expected(trace: &[Access]) -> Vec<(u8, u64)> {
     let (mut all, mut code) = (Vec::new(), None);
     for &(kind, va, bytes) in trace {

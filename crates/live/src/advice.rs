@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! What would help a VM: the other paging mode, larger pages in host or guest, or less contention for CPUs.
 //!
-//! Each rule is a function that looks at one interval and says what it saw, what to change, and what share of the VM's
-//! CPU time that should give back. A rule that lacks a figure says nothing, except where the fact alone is worth
-//! telling; the gain is unknown then.
+//! Each rule is a function that looks at one interval and says what it saw, what to change, and what share of
+//! the VM's CPU time that should give back. A rule that lacks a figure says nothing, except where the fact
+//! alone is worth telling; the gain is unknown then.
 
 use crate::row::Row;
 use bifold_host::{Backing, Obstacle, Statistic};
@@ -118,11 +118,12 @@ pub fn best(row: &Row) -> Vec<Advice> {
     all
 }
 
-/// The cycles that paging costs in the VM's mode, and the other mode with those that it would cost there, by the
-/// [estimator](Estimator); `None` if a counter is unknown, or the VM was not in one mode, or in one without estimates.
+/// The cycles that paging costs in the VM's mode, and the other mode with those that it would cost there, by
+/// the [estimator](Estimator); `None` if a counter is unknown, or the VM was not in one mode, or in one
+/// without estimates.
 ///
-/// Of the hypervisor's cycles, those count that page faults and INVLPG cause, by their share of exits: exits for
-/// devices and timers are the same in either mode.
+/// Of the hypervisor's cycles, those count that page faults and INVLPG cause, by their share of exits: exits
+/// for devices and timers are the same in either mode.
 pub fn paging_cycles(row: &Row) -> Option<(f64, (Mode, f64))> {
     let (mode, estimator) = (row.interval.mode?, Estimator::fitted());
     let needs = estimator.needs_in(mode).and(Counters::WALK_CYCLES).and(Counters::VMM_CYCLES);
@@ -168,8 +169,8 @@ fn small_share(backing: &Backing) -> f64 {
     backing.small as f64 / backing.total().max(1) as f64
 }
 
-/// A nested walk over host pages of 4 KB reads up to 24 entries, over pages of 2 MB 19 (with 4 KB pages in the guest):
-/// the last host level falls away from each of five host walks.
+/// A nested walk over host pages of 4 KB reads up to 24 entries, over pages of 2 MB 19 (with 4 KB pages in
+/// the guest): the last host level falls away from each of five host walks.
 fn host_huge_pages(row: &Row) -> Option<Advice> {
     const SHORTER: f64 = 5.0 / 24.0;
     let backing = row.vm.backing.as_ref()?;
@@ -186,8 +187,8 @@ fn host_huge_pages(row: &Row) -> Option<Advice> {
     Some(Advice { change: Change::HostHugePages, gain, reason, obstacle: None })
 }
 
-/// Where the host's pages are huge, a TLB entry of 4 KB is most likely one of a 4 KB page in the guest. KVM maps some huge
-/// pages in small ones, such as code on Intel (`nx_huge_pages`), and all during a migration.
+/// Where the host's pages are huge, a TLB entry of 4 KB is most likely one of a 4 KB page in the guest. KVM
+/// maps some huge pages in small ones, such as code on Intel (`nx_huge_pages`), and all during a migration.
 fn guest_huge_pages(row: &Row) -> Option<Advice> {
     let backing = row.vm.backing.as_ref()?;
     let (sample, known) = (&row.measured.sample, row.measured.known);

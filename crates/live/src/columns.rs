@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! The figures of a VM or vCPU over an interval. Each has its name, unit and meaning here; tables, CSV, JSON lines and
-//! Parquet take them from [`all`].
+//! The figures of a VM or vCPU over an interval. Each has its name, unit and meaning here; tables, CSV, JSON
+//! lines and Parquet take them from [`all`].
 
 use crate::advice::{Advice, advise, paging_cycles};
 use crate::figures::Figures;
@@ -252,8 +252,8 @@ impl Row<'_> {
     }
 }
 
-/// All figures, in the order of every output: what was measured, the counters that policies see, KVM's statistics,
-/// what the guest reports, what backs the memory.
+/// All figures, in the order of every output: what was measured, the counters that policies see, KVM's
+/// statistics, what the guest reports, what backs the memory.
 pub fn all() -> Vec<Column> {
     with_reasons(None)
 }

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! The figures of a VM or vCPU that people compare at a glance: rates and shares, made of the counts of an interval.
-//! Every table for eyes takes them from here.
+//! The figures of a VM or vCPU that people compare at a glance: rates and shares, made of the counts of an
+//! interval. Every table for eyes takes them from here.
 
 use crate::row::Row;
 use bifold_host::Statistic;

@@ -2,7 +2,8 @@
 //! Files of intervals: one row for each VM (or vCPU) and interval, one column for each figure of
 //! [`columns`](crate::columns).
 //!
-//! CSV and JSON lines are complete after every interval. A Parquet or Arrow file is complete only when it is finished.
+//! CSV and JSON lines are complete after every interval. A Parquet or Arrow file is complete only when it is
+//! finished.
 
 use crate::columns::{Column, Value};
 use crate::row::Row;

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! A policy that follows a VM, interval by interval. Replays of recordings and the daemon use the same follower, so that
-//! both decide alike.
+//! A policy that follows a VM, interval by interval. Replays of recordings and the daemon use the same
+//! follower, so that both decide alike.
 
 use crate::observation::Observation;
 use bifold_policy::{
@@ -10,7 +10,8 @@ use bifold_policy::{
 /// What became of an interval.
 #[derive(Debug, Clone, PartialEq)]
 pub enum Seen {
-    /// The policy did not see the interval: the VM was in no single mode, or a counter that the policy needs is unknown.
+    /// The policy did not see the interval: the VM was in no single mode, or a counter that the policy needs
+    /// is unknown.
     LeftOut,
     /// The policy saw the interval, and decides later.
     NotDue,
@@ -30,8 +31,8 @@ pub struct Follower {
 }
 
 impl Follower {
-    /// A policy that sees intervals of nominally `interval_s` seconds. The estimator tells policies that need it what the
-    /// other mode would cost.
+    /// A policy that sees intervals of nominally `interval_s` seconds. The estimator tells policies that need
+    /// it what the other mode would cost.
     pub fn new(spec: &Spec, estimator: Option<&Estimator>, interval_s: f64) -> Follower {
         let estimator = estimator.filter(|_| spec.needs_other()).cloned();
         Follower { spec: spec.clone(), estimator, interval_s, driver: None, counted: Counters::NONE }
@@ -82,7 +83,8 @@ impl Follower {
         self.driver.as_mut()
     }
 
-    /// The first counter that the policy needs and no interval so far has had; `None` once the policy has seen an interval.
+    /// The first counter that the policy needs and no interval so far has had; `None` once the policy has
+    /// seen an interval.
     pub fn missing(&self) -> Option<UnknownCounter> {
         let all = bifold_host::Mode::BOTH.map(|mode| self.needs_in(mode.into()).less(self.counted));
         // An interval in one of the modes needs less.

@@ -55,7 +55,8 @@ pub struct Interval {
     pub vcpus: Vec<VcpuInterval>,
     /// What the guest reported; `None` without a reporter, and without reports at both ends of the interval.
     pub guest: Option<GuestInterval>,
-    /// Name and hardware counts of a source that counts the VM as a whole; `None` if each vCPU has its own counts, or none.
+    /// Name and hardware counts of a source that counts the VM as a whole; `None` if each vCPU has its own
+    /// counts, or none.
     pub counted: Option<(&'static str, HardwareCounts)>,
 }
 
@@ -77,7 +78,8 @@ pub struct VcpuInterval {
 }
 
 impl Interval {
-    /// The difference of two readings. A vCPU whose thread changed, or that is new, is unknown in the interval.
+    /// The difference of two readings. A vCPU whose thread changed, or that is new, is unknown in the
+    /// interval.
     pub fn between(earlier: &Reading, now: &Reading) -> Interval {
         let switches = now.paging.switches().zip(earlier.paging.switches());
         let switches = switches.and_then(|(now, then)| now.checked_sub(then));

@@ -1,15 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Watches a host's virtual machines: what each cost over an interval, from KVM's statistics, the scheduler's times and
-//! hardware counters, and what the guest reports itself.
+//! Watches a host's virtual machines: what each cost over an interval, from KVM's statistics, the scheduler's
+//! times and hardware counters, and what the guest reports itself.
 //!
 //! A [`Watch`] finds the VMs. Each [`tick`](Watch::tick) reads each once and returns an
-//! [`Interval`] for each VM: the difference to the reading before. A number that this host does not have, or that
-//! cannot be trusted over an interval, is unknown (`None`), never 0. An [`Observation`] is an interval as policies see
-//! one, with the counters that are known in its [`Measured`]; [`columns`] gives every figure a name and a unit; [`Figures`] are
-//! rates and shares for eyes.
+//! [`Interval`] for each VM: the difference to the reading before. A number that this host does not have, or
+//! that cannot be trusted over an interval, is unknown (`None`), never 0. An [`Observation`] is an interval
+//! as policies see one, with the counters that are known in its [`Measured`]; [`columns`] gives every figure
+//! a name and a unit; [`Figures`] are rates and shares for eyes.
 //!
-//! Intervals are written to [`files`]; a [`recording`] reads them back. A policy [`follow`]s a VM; a [`replay`] shows what a
-//! policy would have decided over a recording.
+//! Intervals are written to [`files`]; a [`recording`] reads them back. A policy [`follow`]s a VM; a
+//! [`replay`] shows what a policy would have decided over a recording.
 //!
 //! [`order`] takes memory of a guest, in steps, and gives it back.
 //!

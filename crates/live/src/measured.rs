@@ -38,9 +38,9 @@ const HARDWARE: [Line; 7] = [
     ("vmm_cycles", |s| &mut s.vmm_cycles, |_, h| h.host_cycles),
 ];
 
-/// From KVM's statistics, in shadow paging. Every page fault exits there: `pf_guest` counts those that KVM hands to
-/// the guest (`kvm_inject_page_fault` in Linux's `arch/x86/kvm/x86.c`). `mmu_pte_write` counts emulated writes to memory
-/// while there are shadow pages: nearly all of them are to tables.
+/// From KVM's statistics, in shadow paging. Every page fault exits there: `pf_guest` counts those that KVM
+/// hands to the guest (`kvm_inject_page_fault` in Linux's `arch/x86/kvm/x86.c`). `mmu_pte_write` counts
+/// emulated writes to memory while there are shadow pages: nearly all of them are to tables.
 const SHADOW: [Line; 6] = [
     ("guest_page_faults", |s| &mut s.guest_page_faults, |i, _| i.statistics.get(Statistic::PfGuest)),
     ("exits_guest_fault", |s| &mut s.exits_guest_fault, |i, _| i.statistics.get(Statistic::PfGuest)),
@@ -58,8 +58,9 @@ const SHADOW: [Line; 6] = [
     ),
 ];
 
-/// From KVM's statistics, in nested paging: `pf_taken` counts violations (`kvm_mmu_page_fault` and what it calls), and what exits in
-/// shadow paging alone is 0. Page faults of the guest do not exit: a reporter inside the guest tells them.
+/// From KVM's statistics, in nested paging: `pf_taken` counts violations (`kvm_mmu_page_fault` and what it
+/// calls), and what exits in shadow paging alone is 0. Page faults of the guest do not exit: a reporter
+/// inside the guest tells them.
 const NESTED: [Line; 9] = [
     ("guest_page_faults", |s| &mut s.guest_page_faults, |i, _| i.guest.as_ref()?.page_faults),
     ("exits_violation", |s| &mut s.exits_violation, |i, _| i.statistics.get(Statistic::PfTaken)),
@@ -75,8 +76,8 @@ const NESTED: [Line; 9] = [
 /// In either mode.
 const ALWAYS: [Line; 1] = [("mode_switches", |s| &mut s.mode_switches, |i, _| i.switches)];
 
-/// Misses on pages of 1 GB: of processors that do not count them, 0 if KVM maps none of the VM's memory so. No TLB
-/// entry is larger than KVM's mapping.
+/// Misses on pages of 1 GB: of processors that do not count them, 0 if KVM maps none of the VM's memory so.
+/// No TLB entry is larger than KVM's mapping.
 fn misses_1g(interval: &Interval, hardware: &HardwareCounts) -> Option<u64> {
     let none = || hardware.tlb_misses_4k.and(interval.statistics.get(Statistic::Pages1g)).filter(|n| *n == 0);
     hardware.tlb_misses_1g.or_else(none)
@@ -121,7 +122,8 @@ impl Measured {
         names.fold(Counters::NONE, |set, name| set.and(Counters::of(&[name])))
     }
 
-    /// What is known of a vCPU in an interval: hardware counters alone, because KVM's statistics are the VM's.
+    /// What is known of a vCPU in an interval: hardware counters alone, because KVM's statistics are the
+    /// VM's.
     pub fn of_vcpu(interval: &Interval, vcpu: &VcpuInterval) -> Measured {
         let alone = Interval { seconds: interval.seconds, vcpus: vec![vcpu.clone()], ..Interval::default() };
         Measured::of(&alone)

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! What decides over a VM: the part of an interval that policies, probes and replays see. Rows and recordings are made
-//! from the same value, so that a replay sees what the daemon saw.
+//! What decides over a VM: the part of an interval that policies, probes and replays see. Rows and recordings
+//! are made from the same value, so that a replay sees what the daemon saw.
 
 use crate::interval::Interval;
 use crate::measured::Measured;

@@ -1,22 +1,23 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! Pairs: what the same work of a VM cost in both modes, found in a recording around tries of the other mode.
 //!
-//! A VM runs in one mode at a time, so no interval has both modes' costs. A probe of the daemon does nearly: the VM
-//! goes to the other mode and comes back. Costs are divided by the steps that the guest's reporter tells, so that a
-//! faster mode does not look costlier because it did more. The mode's cost at home is that of the time before and after
-//! the try together; a steady drift of the guest thereby cancels out.
+//! A VM runs in one mode at a time, so no interval has both modes' costs. A probe of the daemon does nearly:
+//! the VM goes to the other mode and comes back. Costs are divided by the steps that the guest's reporter
+//! tells, so that a faster mode does not look costlier because it did more. The mode's cost at home is that
+//! of the time before and after the try together; a steady drift of the guest thereby cancels out.
 //!
 //! A switch at which the guest also changed its work would teach nonsense. Two tests look for that:
 //!
-//! - **Home before and after the try must agree** in cycles per step ([`AGREE`]). A phase that began or ended during
-//!   the try shows here.
-//! - **The try must have done the work of home**: instructions per step agree as well, and page faults of the guest
-//!   per step are at most [`FAULTS`] times apart. The guest executes the same instructions and takes the same page faults
-//!   in both modes. This finds phases that came and went with the switches, as they do if a policy follows them.
+//! - **Home before and after the try must agree** in cycles per step ([`AGREE`]). A phase that began or ended
+//!   during the try shows here.
+//! - **The try must have done the work of home**: instructions per step agree as well, and page faults of the
+//!   guest per step are at most [`FAULTS`] times apart. The guest executes the same instructions and takes
+//!   the same page faults in both modes. This finds phases that came and went with the switches, as they do
+//!   if a policy follows them.
 //!
-//! Intervals in which the VM was switched, and those that begin in the first [`BLACKOUT_S`] seconds after a switch,
-//! are in no pair, because tables and TLBs are cold in them. Any switch there and back within [`MOST_AWAY_S`] counts as a try,
-//! whoever made it.
+//! Intervals in which the VM was switched, and those that begin in the first [`BLACKOUT_S`] seconds after a
+//! switch, are in no pair, because tables and TLBs are cold in them. Any switch there and back within
+//! [`MOST_AWAY_S`] counts as a try, whoever made it.
 
 use crate::recording::{RecordedInterval, RecordedVm};
 use bifold_model::Sample;
@@ -24,11 +25,11 @@ use bifold_policy::{Counters, PerMode};
 use std::fmt;
 use std::ops::Range;
 
-/// Largest ratio between costs, or instructions, per step that count as equal. A report is up to a quarter of an interval
-/// early and a step may be half done, so that few windows agree to better than some percent.
+/// Largest ratio between costs, or instructions, per step that count as equal. A report is up to a quarter of
+/// an interval early and a step may be half done, so that few windows agree to better than some percent.
 pub const AGREE: f64 = 1.1;
-/// Largest ratio between page faults per step. It is wide because KVM counts them in shadow paging and the guest in
-/// nested paging, and the guest also counts pages that its kernel touches.
+/// Largest ratio between page faults per step. It is wide because KVM counts them in shadow paging and the
+/// guest in nested paging, and the guest also counts pages that its kernel touches.
 pub const FAULTS: f64 = 2.0;
 /// Page faults of a window below which chance decides about their ratio.
 const FEW_FAULTS: f64 = 100.0;
@@ -47,7 +48,8 @@ const GAP_S: f64 = 10.0;
 /// Largest count of a pair: an hour of cycles.
 const MOST: f64 = (1u64 << 44) as f64;
 
-/// What the same work cost in both modes: at home, and in the mode of the try. The work is that of one second at home.
+/// What the same work cost in both modes: at home, and in the mode of the try. The work is that of one second
+/// at home.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Pair {
     /// End of the try, in seconds since 1970.
@@ -126,7 +128,8 @@ pub struct Pairs {
     pub left_out: LeftOut,
 }
 
-/// Finds the pairs of a VM. Its first and last time in a mode are no tries: what was before or after is not known.
+/// Finds the pairs of a VM. Its first and last time in a mode are no tries: what was before or after is not
+/// known.
 pub fn pairs(vm: &RecordedVm) -> Pairs {
     let mut found = Pairs { pairs: Vec::new(), left_out: LeftOut::default() };
     let stretches = stretches(&vm.intervals);

@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! Reads recordings: the JSON lines that `bifold stat` and the daemon write ([`files`](crate::files)).
 //!
-//! A replay needs of a row what a policy saw: the mode, the counters that were known, cycles, load and length. Rows of
-//! vCPUs, lines of the daemon's decisions and all other figures are skipped. A last line that is cut off, as after a kill, is left out.
+//! A replay needs of a row what a policy saw: the mode, the counters that were known, cycles, load and
+//! length. Rows of vCPUs, lines of the daemon's decisions and all other figures are skipped. A last line that
+//! is cut off, as after a kill, is left out.
 
 use crate::files::SCHEMA;
 use crate::measured::Measured;

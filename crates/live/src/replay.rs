@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Replays a policy over a recording: what it would have decided after every interval, given the mode in which the VM
-//! was.
+//! Replays a policy over a recording: what it would have decided after every interval, given the mode in
+//! which the VM was.
 
 use crate::follow::{Follower, Seen};
 use crate::recording::RecordedVm;
@@ -20,8 +20,8 @@ pub struct Decided {
 pub struct Replay {
     /// The decisions, in order.
     pub decided: Vec<Decided>,
-    /// Number of intervals that the policy did not see: without a mode, because the VM was switched in them, or without
-    /// a counter that the policy needs.
+    /// Number of intervals that the policy did not see: without a mode, because the VM was switched in them,
+    /// or without a counter that the policy needs.
     pub left_out: usize,
 }
 

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! A VM that is watched: its open files, and its last reading.
 //!
-//! The files of threads and hardware counters stay open. Those of KVM do not: while one is open, KVM keeps the VM, also
-//! after its process has ended.
+//! The files of threads and hardware counters stay open. Those of KVM do not: while one is open, KVM keeps
+//! the VM, also after its process has ended.
 
 use crate::hardware::{OpenError, Pmu, ThreadCounters};
 use crate::interval::{Interval, Reading, VcpuReading};
@@ -26,8 +26,8 @@ const MOST_CMDLINE: u64 = 1 << 20;
 
 /// A VM that is watched.
 pub struct Watched {
-    /// KVM's identifier. Without debugfs it is made of process id and file descriptor, which KVM does too if the
-    /// process's first thread made the VM.
+    /// KVM's identifier. Without debugfs it is made of process id and file descriptor, which KVM does too if
+    /// the process's first thread made the VM.
     pub id: VmId,
     /// The VM's process.
     pub pid: u32,
@@ -59,8 +59,8 @@ pub struct Watched {
 #[derive(Debug)]
 enum Source {
     Files(StatisticsFiles),
-    /// From file descriptors of the VM's process. KVM keeps the VM as long as they are open: until procfs is searched
-    /// again without finding the process.
+    /// From file descriptors of the VM's process. KVM keeps the VM as long as they are open: until procfs is
+    /// searched again without finding the process.
     Binary(Vec<BinaryStatistics>),
     None,
 }
@@ -116,7 +116,8 @@ impl Watched {
         Some(vm)
     }
 
-    /// Looks again at what changes rarely: the name, the threads of the vCPUs, and a reporter that is not connected.
+    /// Looks again at what changes rarely: the name, the threads of the vCPUs, and a reporter that is not
+    /// connected.
     pub(crate) fn refresh(
         &mut self,
         host: &Host,
@@ -140,7 +141,8 @@ impl Watched {
         self.reconnect(socket_of, clock);
     }
 
-    /// Connects to the reporter, if there is one and no connection. A socket that the caller names has precedence.
+    /// Connects to the reporter, if there is one and no connection. A socket that the caller names has
+    /// precedence.
     fn reconnect(&mut self, socket_of: Option<&SocketOf>, clock: Clock) {
         if self.reporter.as_ref().is_some_and(Reporter::is_connected) {
             return;
@@ -250,16 +252,16 @@ impl Watched {
         self.switchable
     }
 
-    /// What would refuse a switch of this VM to its other mode, when last looked at ([`Watch::forecast_switches`]); `None` if
-    /// KVM would switch the VM, or if that is unknown.
+    /// What would refuse a switch of this VM to its other mode, when last looked at
+    /// ([`Watch::forecast_switches`]); `None` if KVM would switch the VM, or if that is unknown.
     ///
     /// [`Watch::forecast_switches`]: crate::Watch::forecast_switches
     pub fn obstacle(&self) -> Option<&Obstacle> {
         self.forecast.obstacle()
     }
 
-    /// Whether the threads of all vCPUs were found when they were last looked for. KVM does not know a thread until the
-    /// vCPU has run.
+    /// Whether the threads of all vCPUs were found when they were last looked for. KVM does not know a thread
+    /// until the vCPU has run.
     pub(crate) fn is_complete(&self) -> bool {
         self.complete
     }

@@ -10,14 +10,15 @@ use std::collections::BTreeMap;
 use std::path::PathBuf;
 use std::time::Duration;
 
-/// How often what changes rarely is looked at again: names, threads of vCPUs, what would refuse a switch, and VMs where
-/// debugfs does not list them.
+/// How often what changes rarely is looked at again: names, threads of vCPUs, what would refuse a switch, and
+/// VMs where debugfs does not list them.
 const REFRESH: Duration = Duration::from_secs(10);
-/// How soon vCPUs whose threads KVM does not know yet are looked for again. Each try doubles the time, up to [`REFRESH`].
+/// How soon vCPUs whose threads KVM does not know yet are looked for again. Each try doubles the time, up to
+/// [`REFRESH`].
 const RETRY: Duration = Duration::from_secs(1);
-/// How often a VM's memory is looked at. The kernel looks at every page for that, so at most one VM's a tick, and less
-/// often if a look takes long: looks take at most 1/[`LOOKS`] of the time. `cargo bench -p bifold-live --bench watching`
-/// measures how long a GiB takes.
+/// How often a VM's memory is looked at. The kernel looks at every page for that, so at most one VM's a tick,
+/// and less often if a look takes long: looks take at most 1/[`LOOKS`] of the time.
+/// `cargo bench -p bifold-live --bench watching` measures how long a GiB takes.
 const MEMORY: Duration = Duration::from_secs(60);
 const LOOKS: u32 = 400;
 
@@ -178,9 +179,9 @@ impl Watch {
         })
     }
 
-    /// Reads these of KVM's statistics alone; the others are unknown. In debugfs each is a file, and takes three system
-    /// calls a tick. [`Measured::STATISTICS`](crate::Measured::STATISTICS) are those that policies and advice need. This
-    /// holds for VMs that are found afterwards.
+    /// Reads these of KVM's statistics alone; the others are unknown. In debugfs each is a file, and takes
+    /// three system calls a tick. [`Measured::STATISTICS`](crate::Measured::STATISTICS) are those that
+    /// policies and advice need. This holds for VMs that are found afterwards.
     ///
     /// ```no_run
     /// use bifold_host::Host;
@@ -194,19 +195,21 @@ impl Watch {
         self.statistics = statistics.to_vec();
     }
 
-    /// Names the sockets of reporters inside guests, beside those that command lines of QEMU name. Who listens on a socket so
-    /// named is not checked. Called for VMs that are new, and every 10 s for those whose reporter is not connected.
+    /// Names the sockets of reporters inside guests, beside those that command lines of QEMU name. Who
+    /// listens on a socket so named is not checked. Called for VMs that are new, and every 10 s for those
+    /// whose reporter is not connected.
     pub fn report_from(&mut self, socket_of: impl Fn(&Watched) -> Option<PathBuf> + Send + 'static) {
         self.socket_of = Some(Box::new(socket_of));
     }
 
-    /// Looks every 10 s, and after each switch, whether KVM would refuse to switch the VM to its other mode. Advice names the
-    /// reason then. KVM looks at each vCPU for that.
+    /// Looks every 10 s, and after each switch, whether KVM would refuse to switch the VM to its other mode.
+    /// Advice names the reason then. KVM looks at each vCPU for that.
     pub fn forecast_switches(&mut self) {
         self.forecasts = true;
     }
 
-    /// Counts exits by the hardware's reason too, which costs a look-up in a table for each exit of each VM on the host.
+    /// Counts exits by the hardware's reason too, which costs a look-up in a table for each exit of each VM
+    /// on the host.
     ///
     /// # Errors
     /// If this kernel or this user cannot count them.
@@ -320,8 +323,8 @@ impl Watch {
         self.vms.get(&id).map(|one| &one.vm)
     }
 
-    /// Why KVM's directory in debugfs does not list the VMs; they come from procfs then, without KVM's statistics
-    /// unless their processes have asked KVM for them.
+    /// Why KVM's directory in debugfs does not list the VMs; they come from procfs then, without KVM's
+    /// statistics unless their processes have asked KVM for them.
     pub fn no_debugfs(&self) -> Option<&HostError> {
         self.no_debugfs.as_ref()
     }

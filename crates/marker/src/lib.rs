@@ -35,8 +35,8 @@ pub fn bifold_begin() {
     mark(0x100);
 }
 
-/// The region ends here, and the command goes on, unless `--regions` has asked for so many. Outside of a region the call
-/// does nothing.
+/// The region ends here, and the command goes on, unless `--regions` has asked for so many. Outside of a
+/// region the call does nothing.
 pub fn bifold_end() {
     mark(0x200);
 }

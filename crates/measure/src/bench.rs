@@ -2,8 +2,8 @@
 //! Times short pieces of work in cycles, on one CPU, beside whatever else runs there.
 //!
 //! A cycle is that of an add chain, which is timed just before and just after each piece: turbo clocks and
-//! throttling then change nothing. A piece is disturbed if the thread was preempted meanwhile, if the hypervisor
-//! stole time from the CPU, or if the clock changed; the piece is then repeated, within a limit.
+//! throttling then change nothing. A piece is disturbed if the thread was preempted meanwhile, if the
+//! hypervisor stole time from the CPU, or if the clock changed; the piece is then repeated, within a limit.
 
 use crate::loops::add_chain;
 use crate::os;
@@ -67,8 +67,8 @@ impl Bench {
         (ticks / TICKS / since.elapsed().as_secs_f64().max(1e-3)).min(1.0)
     }
 
-    /// Times a piece of work, which returns its number of units; cycles per unit. Before each time, `warm` brings
-    /// what the work needs into caches and TLBs.
+    /// Times a piece of work, which returns its number of units; cycles per unit. Before each time, `warm`
+    /// brings what the work needs into caches and TLBs.
     pub fn time<T>(&mut self, on: &mut T, warm: impl Fn(&mut T), work: impl Fn(&mut T) -> u64) -> f64 {
         self.calmly(|bench| {
             warm(on);

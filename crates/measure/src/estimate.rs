@@ -19,8 +19,8 @@ pub struct Estimate {
 }
 
 impl Estimate {
-    /// The estimate from the values of rounds. Values that are no numbers are left out; without any value there
-    /// is no estimate.
+    /// The estimate from the values of rounds. Values that are no numbers are left out; without any value
+    /// there is no estimate.
     pub fn of(values: &[f64]) -> Option<Estimate> {
         let mut v: Vec<f64> = values.iter().copied().filter(|x| x.is_finite()).collect();
         v.sort_by(f64::total_cmp);
@@ -44,8 +44,8 @@ impl Estimate {
         Estimate { median: median * factor, low: low * factor, high: high * factor, rounds }
     }
 
-    /// Why the value cannot stand as measured, if it cannot: its interval must lie above zero, and its ends must not
-    /// differ by more than a factor of two.
+    /// Why the value cannot stand as measured, if it cannot: its interval must lie above zero, and its ends
+    /// must not differ by more than a factor of two.
     pub fn refusal(&self) -> Option<Refusal> {
         match self.high / self.low {
             _ if self.high.is_infinite() => Some(Refusal::Unbounded),
@@ -99,8 +99,8 @@ impl Refusal {
     }
 }
 
-/// How many of `n` sorted values lie outside the interval at each end: one less than the largest rank k for which
-/// k-1 or fewer heads, or tails, of `n` throws have at most 5 % together.
+/// How many of `n` sorted values lie outside the interval at each end: one less than the largest rank k for
+/// which k-1 or fewer heads, or tails, of `n` throws have at most 5 % together.
 fn outside(n: usize) -> usize {
     let Ok(b) = Binomial::new(0.5, n as u64) else { return 0 };
     (1..=n.div_ceil(2)).take_while(|k| 2.0 * b.cdf(*k as u64 - 1) <= 0.05).last().map_or(0, |k| k - 1)

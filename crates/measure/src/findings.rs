@@ -79,7 +79,8 @@ impl Survey {
         out
     }
 
-    /// What was not measured and why, and what else the user should know; each a sentence without its full stop.
+    /// What was not measured and why, and what else the user should know; each a sentence without its full
+    /// stop.
     pub fn remarks(&self) -> Vec<String> {
         let mut out = self.warnings.clone();
         match (self.tlbs.host_pages, &self.told.hypervisor) {

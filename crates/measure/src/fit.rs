@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! Finds plateaus and knees in measured curves, and what geometry they mean. Nothing here measures.
 //!
-//! A curve is the time of a load over a growing set: of lines for caches, of pages for TLBs. While the set fits a
-//! level, the time is that level's; beyond, the next one's. Between two plateaus the time rises at once (true LRU
-//! visited in a ring), or over some points (other replacement, neighbours, hashed sets).
+//! A curve is the time of a load over a growing set: of lines for caches, of pages for TLBs. While the set
+//! fits a level, the time is that level's; beyond, the next one's. Between two plateaus the time rises at
+//! once (true LRU visited in a ring), or over some points (other replacement, neighbours, hashed sets).
 
 /// A point: the size of the set and the time of a load.
 pub type Point = (f64, f64);
@@ -38,16 +38,17 @@ const FEWEST: usize = 3;
 const NEW_STRETCH: f64 = 5.0;
 /// The part of a rise that a set which still fits may show.
 const STILL_FITS: f64 = 0.2;
-/// The part of a rise beyond which a set does not fit: with hashed sets, about half of the accesses miss where the
-/// set is as large as the array.
+/// The part of a rise beyond which a set does not fit: with hashed sets, about half of the accesses miss
+/// where the set is as large as the array.
 const EXCEEDS: f64 = 0.5;
 
-/// The plateaus of a curve: the stretches of the piecewise constant function that is nearest to the points, with a
-/// price for each stretch. `noise` gives the noise of a time; differences below twice that make no plateau.
+/// The plateaus of a curve: the stretches of the piecewise constant function that is nearest to the points,
+/// with a price for each stretch. `noise` gives the noise of a time; differences below twice that make no
+/// plateau.
 pub fn plateaus(curve: &[Point], noise: impl Fn(f64) -> f64) -> Vec<Plateau> {
     let n = curve.len();
-    // best[i]: the least cost of the first i points, and where their last stretch begins. The cost of a point is
-    // its distance from the stretch's median, which outliers do not move.
+    // best[i]: the least cost of the first i points, and where their last stretch begins. The cost of a point
+    // is its distance from the stretch's median, which outliers do not move.
     let mut best: Vec<(f64, usize)> = vec![(0.0, 0)];
     for end in 1..=n {
         let cost = |begin: usize| {
@@ -107,13 +108,14 @@ pub fn likely_size(knee: &Knee, unit: f64) -> f64 {
     knee.fits
 }
 
-/// Does the size lie where the knee is? A size below by a tenth is within what other memory of the process takes.
+/// Does the size lie where the knee is? A size below by a tenth is within what other memory of the process
+/// takes.
 pub fn agrees(knee: &Knee, size: f64) -> bool {
     (knee.fits * 0.99..knee.exceeds * 1.1).contains(&size)
 }
 
-/// The overlap of independent misses: how much of the wait of dependent ones is left, by round. Each slice has a
-/// time per round; waits are over the times of loads that hit.
+/// The overlap of independent misses: how much of the wait of dependent ones is left, by round. Each slice
+/// has a time per round; waits are over the times of loads that hit.
 pub fn overlap(dependent: &[f64], independent: &[f64], dep_hit: &[f64], ind_hit: &[f64]) -> Vec<f64> {
     let all = dependent.iter().zip(independent).zip(dep_hit.iter().zip(ind_hit));
     all.map(|((d, i), (dh, ih))| {
@@ -123,9 +125,9 @@ pub fn overlap(dependent: &[f64], independent: &[f64], dep_hit: &[f64], ind_hit:
     .collect()
 }
 
-/// Associativity from conflicts: how many addresses at each stride fit. Where the smallest number is about the
-/// whole capacity, the array is fully associative, or its sets are hashed. Returns the ways; 0 = cannot be
-/// distinguished from full associativity.
+/// Associativity from conflicts: how many addresses at each stride fit. Where the smallest number is about
+/// the whole capacity, the array is fully associative, or its sets are hashed. Returns the ways; 0 = cannot
+/// be distinguished from full associativity.
 pub fn ways(fit_at_strides: &[f64], capacity: f64) -> usize {
     let least = fit_at_strides.iter().copied().fold(f64::INFINITY, f64::min);
     if !least.is_finite() || least > capacity / 2.0 { 0 } else { least.round() as usize }
@@ -163,7 +165,8 @@ mod tests {
         (0..n).map(|i| (first * 2f64.powf(i as f64 / 4.0)).round()).collect()
     }
 
-    /// Times of levels (capacity, time), with memory behind; `blur` octaves of transition after each capacity.
+    /// Times of levels (capacity, time), with memory behind; `blur` octaves of transition after each
+    /// capacity.
     fn curve(
         sizes: &[f64],
         levels: &[(f64, f64)],

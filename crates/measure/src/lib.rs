@@ -1,11 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! Measures a machine's caches, TLBs and costs without performance counters, and makes a profile of them.
 //!
-//! [`survey()`] times loads and system calls on one CPU and fits curves; [`profile()`] makes a profile's TOML of the
-//! result. Each value is a median of rounds with the 95 % interval of the median ([`Estimate`]). What is compared is
-//! measured in turn, round by round; a piece of work during which the thread was preempted, the hypervisor stole
-//! time or the clock changed is repeated. A survey that its limit or the user ends keeps the parts that are complete;
-//! a value whose interval is too wide does not enter the profile ([`Estimate::refusal`]).
+//! [`survey()`] times loads and system calls on one CPU and fits curves; [`profile()`] makes a profile's TOML
+//! of the result. Each value is a median of rounds with the 95 % interval of the median ([`Estimate`]). What
+//! is compared is measured in turn, round by round; a piece of work during which the thread was preempted,
+//! the hypervisor stole time or the clock changed is repeated. A survey that its limit or the user ends keeps
+//! the parts that are complete; a value whose interval is too wide does not enter the profile
+//! ([`Estimate::refusal`]).
 //!
 //! | module | what |
 //! |---|---|
@@ -17,8 +18,8 @@
 //! | `told`, `surroundings` | CPUID; load, quotas, containers, huge pages |
 //! | `profile`, `findings` | the result as a profile, and as rows |
 //!
-//! Cycles are those of a chain of additions, a cycle each. Times of caches include no TLB misses beyond an eighth of
-//! one, so that they mean the same on hosts that map a guest in pages of 4 KB.
+//! Cycles are those of a chain of additions, a cycle each. Times of caches include no TLB misses beyond an
+//! eighth of one, so that they mean the same on hosts that map a guest in pages of 4 KB.
 //!
 //! ```no_run
 //! use bifold_measure::{Options, profile, survey, today};

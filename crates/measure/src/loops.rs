@@ -35,8 +35,8 @@ impl<'a> Chain<'a> {
     /// Follows the chain over at least `loads` elements, 8 at a time. Returns the number of loads.
     pub fn follow(&mut self, loads: u64) -> u64 {
         let turns = loads.div_ceil(8).max(1);
-        // SAFETY: `at` is the address of an element of the ring, and each element holds the address of another:
-        // `link` wrote them, after the slice's bounds checks, and the region is borrowed since.
+        // SAFETY: `at` is the address of an element of the ring, and each element holds the address of
+        // another: `link` wrote them, after the slice's bounds checks, and the region is borrowed since.
         unsafe {
             asm!(
                 "2:",
@@ -62,9 +62,9 @@ pub enum Order {
     Independent,
 }
 
-/// Loads from random lines of random pages: a page is drawn, then some lines in it, then the next page. Numbers come
-/// from a linear congruential generator (Knuth's MMIX), of which the high bits are used. Both orders have the same
-/// instructions, but for one operand.
+/// Loads from random lines of random pages: a page is drawn, then some lines in it, then the next page.
+/// Numbers come from a linear congruential generator (Knuth's MMIX), of which the high bits are used. Both
+/// orders have the same instructions, but for one operand.
 pub struct RandomLoads<'a> {
     region: &'a Region,
     pages: u64,
@@ -78,9 +78,9 @@ const ADDEND: u64 = 1442695040888963407;
 
 macro_rules! random_loads {
     ($self:ident, $pages:ident, $next:literal) => {
-        // SAFETY: each load is from `base + 4096 * page + 64 * line`, with `page` below `pages` as the high word of
-        // a product with `pages`, and `line` below 64 as six bits; `new` checked that the region has so many pages,
-        // and borrows the region.
+        // SAFETY: each load is from `base + 4096 * page + 64 * line`, with `page` below `pages` as the high
+        // word of a product with `pages`, and `line` below 64 as six bits; `new` checked that the region has
+        // so many pages, and borrows the region.
         unsafe {
             asm!(
                 "2:",
@@ -119,12 +119,13 @@ macro_rules! random_loads {
     };
 }
 
-/// The same with one load a page, and half as many instructions: a core looks ahead over a number of instructions, so
-/// with fewer of them between two loads, more loads are under way at once. The number drawn is page and line in one.
+/// The same with one load a page, and half as many instructions: a core looks ahead over a number of
+/// instructions, so with fewer of them between two loads, more loads are under way at once. The number drawn
+/// is page and line in one.
 macro_rules! single_loads {
     ($self:ident, $loads:ident, $next:literal) => {
-        // SAFETY: each load is from `base` plus a number below 4096 * pages, which the caller checked to be a power of
-        // two; `new` checked that the region has so many pages, and borrows the region.
+        // SAFETY: each load is from `base` plus a number below 4096 * pages, which the caller checked to be a
+        // power of two; `new` checked that the region has so many pages, and borrows the region.
         unsafe {
             asm!(
                 "2:",

@@ -83,7 +83,8 @@ impl Region {
 
     /// The memory as words.
     pub fn words(&mut self) -> &mut [u64] {
-        // SAFETY: the mapping is `len` bytes from `base` on, readable, writable, aligned, and this region's alone.
+        // SAFETY: the mapping is `len` bytes from `base` on, readable, writable, aligned, and this region's
+        // alone.
         unsafe { std::slice::from_raw_parts_mut(self.base.as_ptr().cast(), self.len / 8) }
     }
 
@@ -94,19 +95,20 @@ impl Region {
 
     fn advise(&mut self, from: usize, len: usize, advice: libc::c_int) -> io::Result<()> {
         assert!(from.checked_add(len).is_some_and(|end| end <= self.len), "the pages lie in the region");
-        // SAFETY: the range lies in the mapping, which is private and this region's alone; the advices used here
-        // keep it mapped, readable and writable.
+        // SAFETY: the range lies in the mapping, which is private and this region's alone; the advices used
+        // here keep it mapped, readable and writable.
         let done = unsafe { libc::madvise(self.base.as_ptr().add(from).cast(), len, advice) };
         if done == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
     }
 
-    /// Takes the first page's write permission away and gives it back, `times` times, with a write in between:
-    /// two calls of mprotect(2) a time.
+    /// Takes the first page's write permission away and gives it back, `times` times, with a write in
+    /// between: two calls of mprotect(2) a time.
     pub fn protect_and_back(&mut self, times: u64) -> io::Result<()> {
         for i in 0..times {
             for rights in [libc::PROT_READ, libc::PROT_READ | libc::PROT_WRITE] {
                 // SAFETY: the page is this region's. There is no reference into it, and its rights are whole
-                // again when the loop ends, as only a first call can fail (the page's own mapping splits then).
+                // again when the loop ends, as only a first call can fail (the page's own mapping splits
+                // then).
                 if unsafe { libc::mprotect(self.base.as_ptr().cast(), PAGE, rights) } != 0 {
                     return Err(io::Error::last_os_error());
                 }
@@ -195,7 +197,8 @@ impl Pipes {
             }
         }
         let [from_parent, to_child, from_child, to_parent] = pipes.ends;
-        // SAFETY: the child calls only close, read, write and _exit, which are safe after a fork (signal-safety(7)).
+        // SAFETY: the child calls only close, read, write and _exit, which are safe after a fork
+        // (signal-safety(7)).
         let child = unsafe { libc::fork() };
         if child == 0 {
             let mut byte = 0_u8;

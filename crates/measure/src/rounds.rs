@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! How many rounds a measurement gets: more while its intervals are wide, fewer once its share of the time is used.
-//! Nothing here measures.
+//! How many rounds a measurement gets: more while its intervals are wide, fewer once its share of the time is
+//! used. Nothing here measures.
 
 use serde::Serialize;
 
@@ -36,8 +36,8 @@ pub struct Clock<'a> {
     pub late: &'a dyn Fn() -> bool,
 }
 
-/// Gathers rounds over all points in turn: the usual number, then more while the values so far are not `enough`. A
-/// measurement that has used its share of the time stops after [`FEWEST`] rounds.
+/// Gathers rounds over all points in turn: the usual number, then more while the values so far are not
+/// `enough`. A measurement that has used its share of the time stops after [`FEWEST`] rounds.
 ///
 /// # Errors
 /// If the survey has to end before [`FEWEST`] rounds are whole. With more, the whole rounds are the result.
@@ -74,8 +74,8 @@ mod tests {
 
     const PLAN: Plan = Plan { usual: 15, points: 3 };
 
-    /// Rounds of each point if the survey ends after so many values and is late from another number on. `noise` is
-    /// the spread of the samples.
+    /// Rounds of each point if the survey ends after so many values and is late from another number on.
+    /// `noise` is the spread of the samples.
     fn rounds(ends: usize, late: usize, noise: f64) -> Result<Vec<usize>, End> {
         let n = Cell::new(0);
         let clock = Clock { ended: &|| (n.get() >= ends).then_some(End::Limit), late: &|| n.get() >= late };

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! What stands between a measurement and the machine: other load, CPU quotas, containers, huge pages switched off.
+//! What stands between a measurement and the machine: other load, CPU quotas, containers, huge pages switched
+//! off.
 
 use crate::bench::Calm;
 use bifold_host::{Host, Mapping};

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! What the processor says of itself by CPUID: vendor, model, caches, TLBs, hypervisor.
 //!
-//! Under a hypervisor these are the hypervisor's words; they are used where measuring cannot tell, and labelled so.
-//! Leaves: 0, 1, 4, 0x18 (Intel SDM vol. 2A, CPUID), 0x8000_0005, 0x8000_0006, 0x8000_001D, 0x8000_0021 (AMD APM
-//! vol. 3, appendix E.4).
+//! Under a hypervisor these are the hypervisor's words; they are used where measuring cannot tell, and
+//! labelled so. Leaves: 0, 1, 4, 0x18 (Intel SDM vol. 2A, CPUID), 0x8000_0005, 0x8000_0006, 0x8000_001D,
+//! 0x8000_0021 (AMD APM vol. 3, appendix E.4).
 
 use bifold_model::CpuId;
 use serde::Serialize;

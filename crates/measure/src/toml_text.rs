@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! A profile as TOML in the form of the files under `profiles/`: a table per part, costs of exits on a line each.
+//! A profile as TOML in the form of the files under `profiles/`: a table per part, costs of exits on a line
+//! each.
 
 use bifold_model::KEYS;
 use std::fmt::Write as _;

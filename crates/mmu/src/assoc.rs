@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! A set-associative TLB array with true LRU, of sets of up to 16 ways: what second levels are made of.
 //!
-//! A set has one signature byte per way. Eight signatures are compared at a time in a 64-bit word, and a key is read only
-//! where its signature agrees. Recency is a list of way numbers, four bits each, in one word.
+//! A set has one signature byte per way. Eight signatures are compared at a time in a 64-bit word, and a key
+//! is read only where its signature agrees. Recency is a list of way numbers, four bits each, in one word.
 
 use crate::sets::{Part, Sets};
 use crate::tag::{Attr, GLOBAL, PAGE, allow, attr, join_sharers, key_of, matches, tag, without_sharers};
@@ -168,10 +168,12 @@ impl Part for u64 {
 }
 
 impl Assoc {
-    /// An empty array of `entries` in sets of `ways`, for the sharers with a bit in `sharers`. `joins`: see [`Sets::new`].
+    /// An empty array of `entries` in sets of `ways`, for the sharers with a bit in `sharers`. `joins`: see
+    /// [`Sets::new`].
     ///
     /// # Panics
-    /// If `entries` is no multiple of `ways`, or is 0 (profiles are checked before), or there are more than [`WAYS`] ways.
+    /// If `entries` is no multiple of `ways`, or is 0 (profiles are checked before), or there are more than
+    /// [`WAYS`] ways.
     pub fn new(entries: usize, ways: usize, sharers: u8, joins: bool) -> Self {
         assert!(entries > 0 && entries % ways == 0, "{entries} entries in sets of {ways}");
         assert!(ways <= WAYS, "{ways} ways");
@@ -190,14 +192,14 @@ impl Assoc {
         self.sets.flush_non_global(of);
     }
 
-    /// Drops the entries of the sharers `of` for which `keep`, given the key, the attributes and those of them that hold it, is
-    /// false.
+    /// Drops the entries of the sharers `of` for which `keep`, given the key, the attributes and those of
+    /// them that hold it, is false.
     pub fn retain(&mut self, of: u8, mut keep: impl FnMut(u64, Attr, u8) -> bool) {
         self.sets.for_each(of, |set, holders| drop_if(set, |tag| !keep(key_of(tag), attr(tag), holders)));
     }
 
-    /// Looks `key` up in the set selected by `index`, where all sharers hold the same in that set, and makes it the most recent.
-    /// None where they do not.
+    /// Looks `key` up in the set selected by `index`, where all sharers hold the same in that set, and makes
+    /// it the most recent. None where they do not.
     #[inline(always)]
     pub fn lookup_alike(&mut self, index: u64, key: u64) -> Option<Option<Attr>> {
         let set = self.sets.alike(index)?;
@@ -206,8 +208,8 @@ impl Assoc {
         Some(Some(attr(set[HEAD + way])))
     }
 
-    /// Looks `key` up for the sharers `of` in the set selected by `index`, and makes it the most recent. Calls `found` with what is
-    /// found, and the sharers that hold it.
+    /// Looks `key` up for the sharers `of` in the set selected by `index`, and makes it the most recent.
+    /// Calls `found` with what is found, and the sharers that hold it.
     #[inline(always)]
     pub fn lookup(&mut self, index: u64, key: u64, of: u8, mut found: impl FnMut(Attr, u8)) -> u8 {
         let number = self.sets.of(index);
@@ -230,8 +232,8 @@ impl Assoc {
         self.sets.any(number, |set| find(set, key).is_some())
     }
 
-    /// Gives the sharers `of` with a bit in `writable` the right to write through their entries for `key`, if they are here. The
-    /// recency of entries stays as it is. Returns the sharers that hold one.
+    /// Gives the sharers `of` with a bit in `writable` the right to write through their entries for `key`, if
+    /// they are here. The recency of entries stays as it is. Returns the sharers that hold one.
     pub fn allow(&mut self, index: u64, key: u64, of: u8, writable: u8) -> u8 {
         let number = self.sets.of(index);
         let allow = |set: &mut [u64], way: usize, holders| {
@@ -240,8 +242,8 @@ impl Assoc {
         self.sets.change(number, of, |set| find(set, key), allow)
     }
 
-    /// Files `key`, which the sharers `of` do not hold, as the set's most recent, in an empty way or in place of the least recently
-    /// used.
+    /// Files `key`, which the sharers `of` do not hold, as the set's most recent, in an empty way or in place
+    /// of the least recently used.
     #[inline(always)]
     pub fn insert_absent(&mut self, index: u64, key: u64, of: u8, attr: Attr) {
         let ways = self.ways;

@@ -17,14 +17,15 @@ const PAGES: u64 = (1 << PAGE_BITS) - 1;
 
 #[derive(Debug, Clone, Copy, Default)]
 struct Slot {
-    /// Epoch, 4 KB page number, and in bit 0 whether writes are answered. Epochs before [`FIRST`] answer for no page.
+    /// Epoch, 4 KB page number, and in bit 0 whether writes are answered. Epochs before [`FIRST`] answer for
+    /// no page.
     tag: u64,
     /// Time of the last access; 0 = none.
     time: u64,
 }
 
-/// The first epoch. The one before is that of an empty slot, of a page that a TLB has dropped, and of pages filed before the epochs
-/// were used up.
+/// The first epoch. The one before is that of an empty slot, of a page that a TLB has dropped, and of pages
+/// filed before the epochs were used up.
 const FIRST: u64 = 1 << EPOCH_SHIFT;
 
 /// `value` if `x` is 0, else 0. An `if` would become a branch, which is mispredicted often where many
@@ -78,8 +79,9 @@ impl Filter {
         (slot.time != 0).then_some((slot.tag >> 1 & PAGES, slot.time))
     }
 
-    /// Files a page that every TLB holds now, in a slot that was emptied before. `writable` if every first level holds it so that
-    /// writes may go through its entry as it is, and `large` if some TLB may hold it in an entry larger than 4 KB.
+    /// Files a page that every TLB holds now, in a slot that was emptied before. `writable` if every first
+    /// level holds it so that writes may go through its entry as it is, and `large` if some TLB may hold it
+    /// in an entry larger than 4 KB.
     #[inline]
     pub fn file(&mut self, page: u64, writable: bool, large: bool, time: u64) {
         let (word, bit) = (page as usize % SLOTS / 64, page % 64);

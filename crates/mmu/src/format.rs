@@ -35,8 +35,8 @@ pub struct Format {
     pub entry_shift: u32,
     /// See [`Format::cached_as`].
     cache_shift: u32,
-    /// The entries of the highest level are read when CR3 is loaded, and kept in registers. They have no permissions, and
-    /// walks begin below them (PAE; Intel SDM vol. 3A, 4.4.1).
+    /// The entries of the highest level are read when CR3 is loaded, and kept in registers. They have no
+    /// permissions, and walks begin below them (PAE; Intel SDM vol. 3A, 4.4.1).
     pub registers: bool,
     /// Bits of which one at least marks an entry as present.
     pub present: u64,
@@ -97,14 +97,14 @@ const fn x86(name: &'static str, levels: [Level; MOST_LEVELS], depth: u8) -> For
 pub static X86_64_4_LEVEL: Format = x86("4-level", LONG_LEVELS, 4);
 /// Five-level paging of x86-64 (CR4.LA57).
 pub static X86_64_5_LEVEL: Format = x86("5-level", LONG_LEVELS, 5);
-/// Intel's nested tables (SDM vol. 3C, 29.3): an entry that allows reads, writes or fetches is present. There are A and
-/// D bits if EPTP's bit 6 is set, and no global pages.
+/// Intel's nested tables (SDM vol. 3C, 29.3): an entry that allows reads, writes or fetches is present. There
+/// are A and D bits if EPTP's bit 6 is set, and no global pages.
 pub static EPT: Format =
     Format { present: 0b111, accessed: 1 << 8, dirty: 1 << 9, global: 0, ..x86("EPT", LONG_LEVELS, 4) };
 /// Three-level PAE paging of 32-bit guests.
 pub static PAE: Format = Format { registers: true, ..x86("PAE", PAE_LEVELS, 3) };
-/// Two-level 32-bit paging with 4 MB pages (CR4.PSE). An entry is the low half of a word, and addresses have 32 bits: those above
-/// (PSE-36) are left out.
+/// Two-level 32-bit paging with 4 MB pages (CR4.PSE). An entry is the low half of a word, and addresses have
+/// 32 bits: those above (PSE-36) are left out.
 pub static X86_32: Format = Format { entry_shift: 2, cache_shift: 1, ..x86("32-bit", TWO_LEVELS, 2) };
 
 impl Format {
@@ -126,8 +126,9 @@ impl Format {
         self.depth > 3
     }
 
-    /// Whether Linux keeps this address for itself: in 64-bit mode the upper half, in 32-bit mode the last gigabyte of four
-    /// (CONFIG_VMSPLIT_3G). `TableFormat::is_kernel` of `bifold-trace` says the same of streams.
+    /// Whether Linux keeps this address for itself: in 64-bit mode the upper half, in 32-bit mode the last
+    /// gigabyte of four (CONFIG_VMSPLIT_3G). `TableFormat::is_kernel` of `bifold-trace` says the same of
+    /// streams.
     #[inline]
     pub fn is_kernel(&self, va: u64) -> bool {
         if self.is_long() { va >> 63 != 0 } else { va >= 0xc000_0000 }
@@ -159,8 +160,8 @@ impl Format {
         ((at & 0xfff) >> self.entry_shift) as usize
     }
 
-    /// The address for [walk caches](crate::WalkCache), which take 9 of its bits per level, as most formats do. In 32-bit
-    /// paging an entry of level 2 maps twice as much.
+    /// The address for [walk caches](crate::WalkCache), which take 9 of its bits per level, as most formats
+    /// do. In 32-bit paging an entry of level 2 maps twice as much.
     #[inline]
     pub fn cached_as(&self, va: u64) -> u64 {
         va >> self.cache_shift
@@ -184,8 +185,8 @@ impl Format {
         }
     }
 
-    /// Where the piece of the page begins that a TLB holds for `va`, if this leaf entry of `level` maps it. TLBs hold pages whole,
-    /// but a page of 4 MB in two pieces of 2 MB.
+    /// Where the piece of the page begins that a TLB holds for `va`, if this leaf entry of `level` maps it.
+    /// TLBs hold pages whole, but a page of 4 MB in two pieces of 2 MB.
     #[inline]
     pub fn piece(&self, level: u8, entry: u64, va: u64) -> u64 {
         let page = self.target(level, entry);

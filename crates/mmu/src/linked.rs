@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Sets of more than 4 ways in order of recency, such as the fully associative walk caches of AMD's cores. A set has
-//! a signature byte per way, eight of which are compared at once, and a list of its ways from the most to the least
-//! recent.
+//! Sets of more than 4 ways in order of recency, such as the fully associative walk caches of AMD's cores. A
+//! set has a signature byte per way, eight of which are compared at once, and a list of its ways from the
+//! most to the least recent.
 
 const ONES: u64 = 0x0101_0101_0101_0101;
 
@@ -12,7 +12,8 @@ pub(crate) struct Linked {
     signatures: Box<[u64]>,
     keys: Box<[u64]>,
     values: Box<[u64]>,
-    /// The ways before and after each way in the list, which is a ring; number `ways` stands between its ends.
+    /// The ways before and after each way in the list, which is a ring; number `ways` stands between its
+    /// ends.
     before: Box<[u32]>,
     after: Box<[u32]>,
 }

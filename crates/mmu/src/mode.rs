@@ -3,8 +3,8 @@
 
 use serde::{Deserialize, Serialize};
 
-/// One of the two paging modes that KVM can switch a VM between. Published policies decide between these two. What costs
-/// alone decide chooses from all modes that are modelled, of which these are a part.
+/// One of the two paging modes that KVM can switch a VM between. Published policies decide between these two.
+/// What costs alone decide chooses from all modes that are modelled, of which these are a part.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Mode {

@@ -97,8 +97,8 @@ pub(crate) struct Ordered {
 /// One of the arrays.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Array {
-    /// Its first row, and its number of sets less 1. The row is beyond all others if the array's sets are not [`Row`]s or their
-    /// number is no power of two.
+    /// Its first row, and its number of sets less 1. The row is beyond all others if the array's sets are not
+    /// [`Row`]s or their number is no power of two.
     first: u32,
     mask: u32,
     /// The place of the least recent way in [`Row::order`].
@@ -184,8 +184,8 @@ impl Ordered {
         }
     }
 
-    /// Is `key` here? Nothing becomes more recent. May say no where sets have more than [`WAYS`] ways or their number is no power
-    /// of two.
+    /// Is `key` here? Nothing becomes more recent. May say no where sets have more than [`WAYS`] ways or
+    /// their number is no power of two.
     #[inline(always)]
     pub fn peek(&self, array: &Array, index: u64, key: u64) -> bool {
         self.rows.get(array.row(index)).is_some_and(|row| row.keys.contains(&(key | VALID)))

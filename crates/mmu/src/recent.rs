@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! A TLB array with true LRU by time of last use: those of the first level, and those of the second whose sets are wide. For
-//! pages in the [`Filter`] in front of the first level, the filter knows that time.
+//! A TLB array with true LRU by time of last use: those of the first level, and those of the second whose
+//! sets are wide. For pages in the [`Filter`] in front of the first level, the filter knows that time.
 //!
 //! A set is a few rows of four ways and one cache line each, so that loops over ways have a length
-//! which the compiler knows. The comparison of times has no branch that depends on the data: on a stream that misses
-//! often such a branch is mispredicted half the time.
+//! which the compiler knows. The comparison of times has no branch that depends on the data: on a stream that
+//! misses often such a branch is mispredicted half the time.
 
 use crate::sets::{Part, Sets};
 use crate::tag::{Attr, GLOBAL, KEY, allow, attr, join_sharers, key_of, tag, without_sharers};
@@ -93,10 +93,10 @@ fn oldest(set: &[Row]) -> usize {
     (oldest & ((1 << WAY_BITS) - 1)) as usize
 }
 
-/// The way used least recently in the set that `key` belongs to. `noted(tag)` is the time of last use that filters know for
-/// the page of `tag`, or 0. They are asked only for the way that seems oldest. A later time that they know is noted, and the search
-/// begins again. The way whose time stands is the oldest: the other ways' times are later, and what filters know of them is
-/// later still.
+/// The way used least recently in the set that `key` belongs to. `noted(tag)` is the time of last use that
+/// filters know for the page of `tag`, or 0. They are asked only for the way that seems oldest. A later time
+/// that they know is noted, and the search begins again. The way whose time stands is the oldest: the other
+/// ways' times are later, and what filters know of them is later still.
 #[inline(always)]
 fn least_recent(set: &mut [Row], key: u64, noted: impl Fn(u64) -> u64) -> usize {
     loop {
@@ -110,8 +110,8 @@ fn least_recent(set: &mut [Row], key: u64, noted: impl Fn(u64) -> u64) -> usize 
     }
 }
 
-/// The time of last use that filters know for `tag`, or 0. They know the current address space's pages, which `key` is of, and
-/// global ones.
+/// The time of last use that filters know for `tag`, or 0. They know the current address space's pages, which
+/// `key` is of, and global ones.
 #[inline(always)]
 fn known(tag: u64, key: u64, noted: impl Fn(u64) -> u64) -> u64 {
     let known = tag & EMPTY == 0 && ((tag ^ key) & KEY & !PAGE == 0 || tag & GLOBAL != 0);
@@ -170,8 +170,9 @@ impl Part for Row {
 }
 
 impl Recent {
-    /// An empty array of the sharers with a bit in `sharers`; `ways` 0 means fully associative. `sides`: those whose filters
-    /// know times of last use. `small`: only 4 KB pages are filed. `joins`: see [`Sets::new`].
+    /// An empty array of the sharers with a bit in `sharers`; `ways` 0 means fully associative. `sides`:
+    /// those whose filters know times of last use. `small`: only 4 KB pages are filed. `joins`: see
+    /// [`Sets::new`].
     pub fn new(
         (entries, ways): (usize, usize),
         sides: [bool; 2],
@@ -202,7 +203,8 @@ impl Recent {
         self.sets.alike(key & NUMBER).map(|rows| Set { rows, key, sides, small })
     }
 
-    /// Looks `key` up for the sharers `of`; a hit is a use at `time`. Calls `found` with what is found, and the sharers that hold it.
+    /// Looks `key` up for the sharers `of`; a hit is a use at `time`. Calls `found` with what is found, and
+    /// the sharers that hold it.
     #[inline(always)]
     pub fn lookup(&mut self, key: u64, of: u8, time: u64, mut found: impl FnMut(Attr, u8)) -> u8 {
         let set = self.set(key);
@@ -243,8 +245,8 @@ impl Recent {
         self.sets.change(set, u8::MAX, |rows| find(rows, key), |rows, at, _| later(rows, at));
     }
 
-    /// Gives the sharers `of` with a bit in `writable` the right to write through their entries for `key`, if they are here: a use
-    /// at `time`, or none if that is 0. Returns the sharers that hold one.
+    /// Gives the sharers `of` with a bit in `writable` the right to write through their entries for `key`, if
+    /// they are here: a use at `time`, or none if that is 0. Returns the sharers that hold one.
     pub fn allow(&mut self, key: u64, of: u8, writable: u8, time: u64) -> u8 {
         let set = self.set(key);
         let allow = |rows: &mut [Row], (row, way): (usize, usize), holders| {
@@ -254,8 +256,8 @@ impl Recent {
         self.sets.change(set, of, |rows| find(rows, key), allow)
     }
 
-    /// Files `key`, which the sharers `of` do not hold, in place of the least recently used. `filters` do not answer for its page any
-    /// more.
+    /// Files `key`, which the sharers `of` do not hold, in place of the least recently used. `filters` do not
+    /// answer for its page any more.
     #[inline]
     pub fn insert_absent(&mut self, key: u64, of: u8, attr: Attr, time: u64, filters: &mut [Filter; 2]) {
         let Recent { sharers, sides, small, .. } = *self;
@@ -286,8 +288,8 @@ impl Recent {
         self.sets.change(set, of, |rows| find(rows, key), drop);
     }
 
-    /// Drops the entries of the sharers `of` for which `keep`, given the key, the attributes and those of them that hold it, is
-    /// false.
+    /// Drops the entries of the sharers `of` for which `keep`, given the key, the attributes and those of
+    /// them that hold it, is false.
     pub fn retain(&mut self, of: u8, mut keep: impl FnMut(u64, Attr, u8) -> bool) {
         self.sets.for_each(of, |rows, holders| {
             rows.iter_mut().for_each(|row| row.drop_if(|tag| !keep(key_of(tag), attr(tag), holders)));

@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! The sets of a TLB array that several configurations share.
 //!
-//! All configurations see the same accesses, so that most sets hold the same in all of them. Such a set is kept once.
-//! Where configurations differ in a set, the set has a version for each of the parts that agree: the version's holders.
-//! A change that concerns some of a version's holders only splits the version, and versions that come to hold the same
-//! are joined.
+//! All configurations see the same accesses, so that most sets hold the same in all of them. Such a set is
+//! kept once. Where configurations differ in a set, the set has a version for each of the parts that agree:
+//! the version's holders. A change that concerns some of a version's holders only splits the version, and
+//! versions that come to hold the same are joined.
 //!
 //! A flush only notes that it took place. A set that was last used before a flush is flushed at its next use.
 
@@ -18,11 +18,12 @@ pub(crate) trait Part: Copy {
     /// Equal for sets that hold the same. Quicker than [`Part::same`].
     fn digest(set: &[Self]) -> u64;
 
-    /// Do both hold the same entries, in the same order of recency? Where in a set entries are, and who may write through
-    /// them, does not matter.
+    /// Do both hold the same entries, in the same order of recency? Where in a set entries are, and who may
+    /// write through them, does not matter.
     fn same(ours: &[Self], theirs: &[Self]) -> bool;
 
-    /// Leaves each entry the rights to write of `holders`, and adds those of `others` to `theirs`, which holds the same.
+    /// Leaves each entry the rights to write of `holders`, and adds those of `others` to `theirs`, which
+    /// holds the same.
     fn join(ours: &mut [Self], holders: u8, theirs: &[Self], others: u8);
 }
 
@@ -66,7 +67,8 @@ pub(crate) struct Sets<T> {
 struct Version {
     /// Flushes that the set has seen, or [`UNUSED`]. Only a set's first version has this and the next two.
     seen: u64,
-    /// Changes until versions are compared, and the changes between two comparisons: twice as many after one that joins nothing.
+    /// Changes until versions are compared, and the changes between two comparisons: twice as many after one
+    /// that joins nothing.
     due: u8,
     pause: u8,
     /// The number of the set's next version; 0 = none.
@@ -76,7 +78,8 @@ struct Version {
 }
 
 impl<T: Part> Sets<T> {
-    /// Empty sets, each like `empty`, of the sharers with a bit in `sharers`. `joins`: versions that hold the same are joined.
+    /// Empty sets, each like `empty`, of the sharers with a bit in `sharers`. `joins`: versions that hold the
+    /// same are joined.
     pub fn new(sets: usize, empty: Vec<T>, sharers: u8, joins: bool) -> Self {
         Sets {
             parts: empty.repeat(sets),
@@ -150,8 +153,8 @@ impl<T: Part> Sets<T> {
         }
     }
 
-    /// Changes the set for the sharers `of`: where `find` finds something in a version, `change` changes it, for those of them
-    /// that hold the version. Returns the sharers for which something was changed.
+    /// Changes the set for the sharers `of`: where `find` finds something in a version, `change` changes it,
+    /// for those of them that hold the version. Returns the sharers for which something was changed.
     #[inline(always)]
     pub fn change<W>(
         &mut self,
@@ -199,7 +202,8 @@ impl<T: Part> Sets<T> {
         self.flushed[kind].iter().enumerate().map(late).fold(0, |bits, bit| bits | bit)
     }
 
-    /// A change of the set is over: joins versions that hold the same. `note` brings a version up to date before it is compared.
+    /// A change of the set is over: joins versions that hold the same. `note` brings a version up to date
+    /// before it is compared.
     #[inline(always)]
     pub fn changed(&mut self, set: usize, note: impl FnMut(&mut [T])) {
         let Version { next, due, pause, .. } = &mut self.versions[set];

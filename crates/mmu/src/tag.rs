@@ -50,7 +50,8 @@ pub(crate) fn without_sharers(tag: u64) -> u64 {
     tag & !WRITABLE
 }
 
-/// The tag with the rights to write of `holders` in `tag` and of `others` in `other`, an entry for the same page.
+/// The tag with the rights to write of `holders` in `tag` and of `others` in `other`, an entry for the same
+/// page.
 pub(crate) fn join_sharers(tag: u64, holders: u8, other: u64, others: u8) -> u64 {
     let of = |sharers: u8| u64::from(sharers) << WRITABLE_SHIFT;
     (tag & !WRITABLE) | tag & of(holders) | other & of(others)

@@ -40,7 +40,8 @@ pub struct ArraySpec {
     pub ways: usize,
 }
 
-/// The result of a look-up: a bit for each sharer, by its place, in one of four. Those in none of them hold the page nowhere.
+/// The result of a look-up: a bit for each sharer, by its place, in one of four. Those in none of them hold
+/// the page nowhere.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Lookup {
     /// The first level holds the page.
@@ -108,8 +109,8 @@ macro_rules! each {
     };
 }
 
-/// The TLBs of one CPU. Up to [`SHARERS`] configurations share them: each has a place, and masks have a bit for each by its
-/// place. What the sharers hold alike is kept once.
+/// The TLBs of one CPU. Up to [`SHARERS`] configurations share them: each has a place, and masks have a bit
+/// for each by its place. What the sharers hold alike is kept once.
 #[derive(Debug, Clone)]
 pub struct Tlb {
     first: Box<[Recent]>,
@@ -167,8 +168,9 @@ fn key(size: PageSize, gva: Gva) -> u64 {
 }
 
 impl Tlb {
-    /// Empty TLBs of the given arrays for so many sharers. `one_space`: they know one address space at a time. With several, two
-    /// entries may answer for a page, and which does depends on their places, so sets that differed once stay apart.
+    /// Empty TLBs of the given arrays for so many sharers. `one_space`: they know one address space at a
+    /// time. With several, two entries may answer for a page, and which does depends on their places, so sets
+    /// that differed once stay apart.
     ///
     /// # Panics
     /// If there are no sharers, or more than [`SHARERS`].
@@ -216,9 +218,9 @@ impl Tlb {
         self.sizes[side as usize].iter().any(|a| a.first != NONE)
     }
 
-    /// Looks a page up at `time`; a write (`write`) needs an entry that allows it as it is. `filters` (data, code) are those in
-    /// front of this CPU's TLBs. A page that left the side's filter since the last look-up comes with the time of its last
-    /// use: `left`.
+    /// Looks a page up at `time`; a write (`write`) needs an entry that allows it as it is. `filters` (data,
+    /// code) are those in front of this CPU's TLBs. A page that left the side's filter since the last look-up
+    /// comes with the time of its last use: `left`.
     #[inline(never)]
     pub fn lookup(
         &mut self,
@@ -242,8 +244,8 @@ impl Tlb {
         self.lookup_sizes(held, side, gva, write, time, filters)
     }
 
-    /// Looks up a page around which only 4 KB pages are held. None, and nothing has changed, if the sharers hold
-    /// different entries in the sets for the page.
+    /// Looks up a page around which only 4 KB pages are held. None, and nothing has changed, if the sharers
+    /// hold different entries in the sets for the page.
     #[inline(always)]
     fn lookup_alike(
         &mut self,
@@ -403,8 +405,8 @@ impl Tlb {
         }
     }
 
-    /// Do both levels of all sharers miss a page around which only 4 KB pages are held? Nothing becomes more recent. May say no where
-    /// [`Tlb::lookup`] finds nothing.
+    /// Do both levels of all sharers miss a page around which only 4 KB pages are held? Nothing becomes more
+    /// recent. May say no where [`Tlb::lookup`] finds nothing.
     #[inline]
     pub fn misses_small(&mut self, side: Side, gva: Gva) -> bool {
         let Arrays { first, second } = self.sizes[side as usize][PageSize::Size4K as usize];
@@ -456,8 +458,8 @@ impl Tlb {
         self.drop_page(PageSize::Size4K, gva, u8::MAX);
     }
 
-    /// [`Tlb::invalidate`] of the sharers `of`, without entries of 4 KB pages: for an address in the other piece of a page of 4 MB,
-    /// which the arrays hold as two of 2 MB.
+    /// [`Tlb::invalidate`] of the sharers `of`, without entries of 4 KB pages: for an address in the other
+    /// piece of a page of 4 MB, which the arrays hold as two of 2 MB.
     pub fn invalidate_large(&mut self, gva: Gva, of: u8) {
         self.drop_page(PageSize::Size2M, gva, of);
     }
@@ -520,7 +522,8 @@ impl Tlb {
         self.retain(u8::MAX, |k, attr, _| attr.global || k >> PAGE_BITS != u64::from(space));
     }
 
-    /// Drops the entries of the sharers `of` for which `keep`, given the key, the attributes and those of them that hold it, is false.
+    /// Drops the entries of the sharers `of` for which `keep`, given the key, the attributes and those of
+    /// them that hold it, is false.
     fn retain(&mut self, of: u8, mut keep: impl FnMut(u64, Attr, u8) -> bool) {
         let of = of & self.sharers;
         self.first.iter_mut().for_each(|array| array.retain(of, &mut keep));

@@ -138,14 +138,15 @@ impl WalkCache {
         self.arrays.insert_absent(&self.at[dim as usize][usize::from(level)], index, key, table);
     }
 
-    /// May the guest dimension be looked up and filled level by level ([`WalkCache::step`]), before the host dimension?
+    /// May the guest dimension be looked up and filled level by level ([`WalkCache::step`]), before the host
+    /// dimension?
     #[inline(always)]
     pub fn has_guest_steps(&self) -> bool {
         self.separate && self.apart && self.tag == Tag::Virtual
     }
 
-    /// Is the entry of `level` on the way to `va` cached? Nothing becomes more recent. May say no where the array is a
-    /// large one.
+    /// Is the entry of `level` on the way to `va` cached? Nothing becomes more recent. May say no where the
+    /// array is a large one.
     #[inline(always)]
     pub fn peek(&self, dim: Dimension, level: u8, va: u64) -> bool {
         let (index, key) = prefix(dim, level, va);
@@ -166,9 +167,9 @@ impl WalkCache {
         self.arrays.lookup_or_insert(&self.at[dim as usize][usize::from(level)], index, key, table).is_some()
     }
 
-    /// The level of the table at which a walk of `va` starts that is known to end at level `leaf`, and whose tables are known, from
-    /// one of 4 or 5 levels down: below the first entry, from below, that the dimension holds. The entries on the way there are
-    /// cached from now on.
+    /// The level of the table at which a walk of `va` starts that is known to end at level `leaf`, and whose
+    /// tables are known, from one of 4 or 5 levels down: below the first entry, from below, that the
+    /// dimension holds. The entries on the way there are cached from now on.
     #[inline(always)]
     pub fn first_table(
         &mut self,

@@ -1,10 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! Everything that a run of the model gives, as JSON, so that two revisions can be compared to the byte
-//! (`tools/same-outcomes`): `cargo run --release -p bifold-model --example outcome -- t:2000000 geometry-g 0.01`.
-//! The last argument is the interval in seconds. Variables choose the rest: CACHES (`sampled` or `exact`), CONFIGS
-//! (names, with commas), VCPUS, SWITCH (any value: a VM that changes its mode after every second interval), LOG (any
-//! value: every exit, before the outcome), PLACED (any value: local and remote references), VM (the VM's state
-//! at the start: `long-lived`, or `started` without the variable).
+//! (`tools/same-outcomes`):
+//! `cargo run --release -p bifold-model --example outcome -- t:2000000 geometry-g 0.01`. The last argument is
+//! the interval in seconds. Variables choose the rest: CACHES (`sampled` or `exact`), CONFIGS (names, with
+//! commas), VCPUS, SWITCH (any value: a VM that changes its mode after every second interval), LOG (any
+//! value: every exit, before the outcome), PLACED (any value: local and remote references), VM (the VM's
+//! state at the start: `long-lived`, or `started` without the variable).
 
 use bifold_model::{
     CacheMode, Config, Model, Options, Paging, Placement, PlacementOptions, Profile, Switching, VmState,

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! Accesses per CPU second of the model on a recording or a built-in stream:
 //! `cargo run --release -p bifold-model --example rate -- t:20000000 geometry-g nested-4k`. Data caches are
-//! off, unless the variable CACHES is `sampled` or `exact`. The variable SET replaces values of the profile: `tlb.l2.ways=64`,
-//! more of them with spaces between. With USES, the use of memory is watched too; its value is the number of references that
-//! Belady's optimum may keep.
+//! off, unless the variable CACHES is `sampled` or `exact`. The variable SET replaces values of the profile:
+//! `tlb.l2.ways=64`, more of them with spaces between. With USES, the use of memory is watched too; its value
+//! is the number of references that Belady's optimum may keep.
 
 use bifold_model::{CacheMode, Config, Model, Options, Profile, UseOptions};
 use bifold_trace::{DecodeError, Generator, Reader};

@@ -63,8 +63,8 @@ impl Miss {
     }
 }
 
-/// A TLB miss of data whose guest translation is known: a 4 KB page that is not global, with its accessed bit set, and for
-/// a store writable and dirty.
+/// A TLB miss of data whose guest translation is known: a 4 KB page that is not global, with its accessed bit
+/// set, and for a store writable and dirty.
 #[derive(Debug, Clone, Copy)]
 pub struct Steady<'a> {
     /// The vCPU that made the access.

@@ -8,8 +8,8 @@
 //! A charge is the growth of a configuration's counters since the charge before. So the charges sum
 //! to the totals, and the code that counts a cost need not know that charges exist.
 //!
-//! In a sampled stream, some costs are counted everywhere, and others in the head and in windows only, which stand for
-//! their periods. A window's charges of the second kind are items of their own.
+//! In a sampled stream, some costs are counted everywhere, and others in the head and in windows only, which
+//! stand for their periods. A window's charges of the second kind are items of their own.
 
 use crate::cache::Caches;
 use crate::memory::Refs;
@@ -31,8 +31,9 @@ pub struct Costs {
     pub exits: u64,
     /// Cycles in exits and in the hypervisor's work for them.
     pub vmm_cycles: u64,
-    /// Cycles that accesses to data waited for caches and memory beyond the ideal run's waits, as far as the core hides neither.
-    /// Less than 0 where walks and the placement of the data in the caches were luckier than the ideal run's.
+    /// Cycles that accesses to data waited for caches and memory beyond the ideal run's waits, as far as the
+    /// core hides neither. Less than 0 where walks and the placement of the data in the caches were luckier
+    /// than the ideal run's.
     pub data_wait_cycles: i64,
 }
 
@@ -73,8 +74,9 @@ impl Costs {
         self.data_wait_cycles += other.data_wait_cycles;
     }
 
-    /// Cycles beyond the ideal run's, as far as the core does not hide them: of walks, of exits, and of waits for data, which
-    /// may be less than the ideal run's. Summed over all places: [`Sample::extra_cycles`], which is 0 at the least.
+    /// Cycles beyond the ideal run's, as far as the core does not hide them: of walks, of exits, and of waits
+    /// for data, which may be less than the ideal run's. Summed over all places: [`Sample::extra_cycles`],
+    /// which is 0 at the least.
     pub fn extra_cycles(&self) -> i64 {
         (self.walk_cycles - self.walk_hidden_cycles + self.vmm_cycles) as i64 + self.data_wait_cycles
     }
@@ -162,7 +164,8 @@ pub enum Charge<'a> {
     /// A window has ended. The costs of its items count so many times, and in the end
     /// [`Model::window_scale`](crate::Model::window_scale) times. A window that does not end does not count.
     WindowEnd(u64),
-    /// The first region to be measured begins: the costs before it do not count. Between regions there are no costs.
+    /// The first region to be measured begins: the costs before it do not count. Between regions there are no
+    /// costs.
     Restart,
     /// The kernel was entered. Stands before the first charge to kernel code, or the first log, since user
     /// code ran on the vCPU.
@@ -370,7 +373,8 @@ impl Charges {
         self.window.clear();
     }
 
-    /// Charges what an access to data waited, beyond the waits at the last call. `place` is its place by the block that runs.
+    /// Charges what an access to data waited, beyond the waits at the last call. `place` is its place by the
+    /// block that runs.
     pub(crate) fn charge_waits(
         &mut self,
         caches: &Caches,
@@ -419,7 +423,8 @@ impl Charges {
         }
     }
 
-    /// The counters were set to 0 at a region's begin. What was charged so far counts only if it is of another region.
+    /// The counters were set to 0 at a region's begin. What was charged so far counts only if it is of
+    /// another region.
     pub(crate) fn restart(&mut self) {
         self.seen.fill(Seen::default());
         self.part = Part::Counted;

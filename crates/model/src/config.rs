@@ -15,19 +15,22 @@ pub enum Paging {
     Nested,
     /// The hardware walks tables that the hypervisor composed of both.
     Shadow,
-    /// The guest's memory is a contiguous region of the host's, and the hardware adds the region's base to each
-    /// guest-physical address below its limit. No product has this: Palacios had it for DMA alone.
+    /// The guest's memory is a contiguous region of the host's, and the hardware adds the region's base to
+    /// each guest-physical address below its limit. No product has this: Palacios had it for DMA alone.
     Offset,
-    /// A walk begins in shadow tables, and where an entry there says so, goes on as a nested one. Published, in no product.
+    /// A walk begins in shadow tables, and where an entry there says so, goes on as a nested one. Published,
+    /// in no product.
     Agile,
-    /// The guest's tables hold the machine's addresses, and each change of them is a hypercall (Xen's paravirtual guests).
+    /// The guest's tables hold the machine's addresses, and each change of them is a hypercall (Xen's
+    /// paravirtual guests).
     Direct,
     /// Shadow paging by a hypervisor in a virtual machine, which is itself under nested paging.
     ShadowOnNested,
-    /// Nested paging by a hypervisor in a virtual machine, which is itself under nested paging: the outer hypervisor composes both
-    /// hypervisors' tables.
+    /// Nested paging by a hypervisor in a virtual machine, which is itself under nested paging: the outer
+    /// hypervisor composes both hypervisors' tables.
     NestedOnNested,
-    /// Shadow paging by a hypervisor in a virtual machine that switches to its guests without the outer hypervisor.
+    /// Shadow paging by a hypervisor in a virtual machine that switches to its guests without the outer
+    /// hypervisor.
     Pvm,
 }
 
@@ -39,7 +42,8 @@ pub struct Config {
     /// Size of the pages with which the guest's hypervisor backs the guest's memory; for modes without
     /// [sizes](Paging::has_sizes) the size has no meaning and is 4 KB.
     pub host_page: PageSize,
-    /// Size of the pages with which an outer hypervisor backs the memory of the guest's, where that size is another.
+    /// Size of the pages with which an outer hypervisor backs the memory of the guest's, where that size is
+    /// another.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub outer_page: Option<PageSize>,
 }
@@ -98,8 +102,8 @@ impl Config {
 
     /// The name used on the command line and in every output: `native`,
     /// `nested-4k`, `nested-2m`, `nested-1g`, `shadow-4k`, `shadow-2m`, `shadow-1g`,
-    /// `agile-4k`, `agile-2m`, `direct`, `offset`, and those of guests within guests: `pvm-4k`, or `pvm-4k-2m` where the guest's
-    /// hypervisor has pages of 4 KB and the outer one of 2 MB.
+    /// `agile-4k`, `agile-2m`, `direct`, `offset`, and those of guests within guests: `pvm-4k`, or
+    /// `pvm-4k-2m` where the guest's hypervisor has pages of 4 KB and the outer one of 2 MB.
     pub fn name(self) -> String {
         let size = |page| match page {
             PageSize::Size4K => "-4k",
@@ -174,20 +178,21 @@ impl Paging {
         matches!(self, Paging::ShadowOnNested | Paging::NestedOnNested)
     }
 
-    /// True if an entry of the inner hypervisor's into its guest flushes the guest's TLB entries: KVM on AMD does so at each
-    /// (`nested_svm_transition_tlb_flush`), on Intel only where the inner hypervisor has no VPIDs.
+    /// True if an entry of the inner hypervisor's into its guest flushes the guest's TLB entries: KVM on AMD
+    /// does so at each (`nested_svm_transition_tlb_flush`), on Intel only where the inner hypervisor has no
+    /// VPIDs.
     pub(crate) fn flushes_at_entry(self, virtualization: Virtualization) -> bool {
         self.has_outer_exits() && virtualization == Virtualization::Svm
     }
 
-    /// Whether a hypervisor can enter the mode while its guest runs: those of products, and agile paging, which has the tables of
-    /// both.
+    /// Whether a hypervisor can enter the mode while its guest runs: those of products, and agile paging,
+    /// which has the tables of both.
     pub fn is_entered(self) -> bool {
         self.is_offered() || self == Paging::Agile
     }
 
-    /// Whether the mode can run guests with tables of this format: agile paging and nested on nested paging are made for those in
-    /// 64-bit mode.
+    /// Whether the mode can run guests with tables of this format: agile paging and nested on nested paging
+    /// are made for those in 64-bit mode.
     pub fn serves(self, guest: &Format) -> bool {
         !matches!(self, Paging::Agile | Paging::NestedOnNested) || guest.is_long()
     }

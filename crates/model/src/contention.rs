@@ -1,24 +1,25 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! The lock of a VM under which KVM does shadow work (`mmu_lock`), and how long vCPUs wait for each other there. Shadow faults
-//! take the lock for writing, one at a time; nested faults take it shared (`arch/x86/kvm/mmu/mmu.c`, `tdp_mmu.c`), and wait for
-//! none of their kind.
+//! The lock of a VM under which KVM does shadow work (`mmu_lock`), and how long vCPUs wait for each other
+//! there. Shadow faults take the lock for writing, one at a time; nested faults take it shared
+//! (`arch/x86/kvm/mmu/mmu.c`, `tdp_mmu.c`), and wait for none of their kind.
 //!
-//! The stream has the vCPUs one after the other, so waits are no events: a formula gives their mean. `docs/design/times.md` derives
-//! it and says what its one parameter was fitted on.
+//! The stream has the vCPUs one after the other, so waits are no events: a formula gives their mean.
+//! `docs/design/times.md` derives it and says what its one parameter was fitted on.
 
 use crate::outcome::{LockWait, Several};
 use crate::profile::ExitCosts;
 use crate::{Config, Paging, Sample};
 
-/// What each further vCPU at work adds to the time that work takes, as a share: cache lines that go back and forth, locks of the
-/// guest's kernel, interrupts. Fitted on the four forks of PVM (`timing published`).
+/// What each further vCPU at work adds to the time that work takes, as a share: cache lines that go back and
+/// forth, locks of the guest's kernel, interrupts. Fitted on the four forks of PVM (`timing published`).
 pub const SLOWDOWN: f64 = 0.15;
 
-/// The mean wait at a lock that one of `vcpus` holds at a time, per turn: `free` is what a vCPU does between two turns, and `locked`
-/// how long it then holds the lock. Any unit of time.
+/// The mean wait at a lock that one of `vcpus` holds at a time, per turn: `free` is what a vCPU does between
+/// two turns, and `locked` how long it then holds the lock. Any unit of time.
 ///
-/// Mean-value analysis with Schweitzer's approximation: who comes finds of the others what a vCPU has there on average,
-/// `turn = locked * (1 + (vcpus - 1) * turn / (free + turn))`. Real numbers of vCPUs are as good as whole ones.
+/// Mean-value analysis with Schweitzer's approximation: who comes finds of the others what a vCPU has there
+/// on average, `turn = locked * (1 + (vcpus - 1) * turn / (free + turn))`. Real numbers of vCPUs are as good
+/// as whole ones.
 pub fn wait(vcpus: f64, free: f64, locked: f64) -> f64 {
     if vcpus <= 1.0 || locked <= 0.0 {
         return 0.0;
@@ -33,8 +34,9 @@ pub fn slowdown(vcpus: f64) -> f64 {
     1.0 + SLOWDOWN * (vcpus - 1.0).max(0.0)
 }
 
-/// The cycles in a sample for which a vCPU under shadow paging holds the lock: of each exit for which KVM takes it, what exceeds the
-/// exit and the entry themselves, which a read of CR3 stands for; and the work on shadow pages and roots.
+/// The cycles in a sample for which a vCPU under shadow paging holds the lock: of each exit for which KVM
+/// takes it, what exceeds the exit and the entry themselves, which a read of CR3 stands for; and the work on
+/// shadow pages and roots.
 pub fn locked_cycles(s: &Sample, costs: &ExitCosts) -> u64 {
     const LOCKED: [&str; 6] =
         ["hidden_fault", "permission", "unsync", "emulated_write", "unprotect", "invlpg"];
@@ -51,14 +53,15 @@ pub fn locked_cycles(s: &Sample, costs: &ExitCosts) -> u64 {
     costs.counted(s).map(of).sum()
 }
 
-/// How many vCPUs are at work on average, if those that work all begin at once: of two, of which one has a tenth of the
-/// instructions, 1.1.
+/// How many vCPUs are at work on average, if those that work all begin at once: of two, of which one has a
+/// tenth of the instructions, 1.1.
 pub(crate) fn at_work(instructions: impl Iterator<Item = u64> + Clone) -> f64 {
     let most = instructions.clone().max().unwrap_or(0).max(1);
     (instructions.sum::<u64>() as f64 / most as f64).max(1.0)
 }
 
-/// The waits of each configuration of a run in which so many vCPUs were at work. `free`: the cycles of all vCPUs without the lock.
+/// The waits of each configuration of a run in which so many vCPUs were at work. `free`: the cycles of all
+/// vCPUs without the lock.
 pub(crate) fn several(
     at_work: f64,
     rows: impl Iterator<Item = (Config, Sample, f64)>,
@@ -70,7 +73,8 @@ pub(crate) fn several(
         }
         let locked_cycles = locked_cycles(&total, costs);
         let all = ideal + total.extra_cycles() as f64;
-        // One turn of each vCPU has its share of everything: the ratio of locked to free decides, not how many turns there are.
+        // One turn of each vCPU has its share of everything: the ratio of locked to free decides, not how
+        // many turns there are.
         let wait = wait(at_work, (all - locked_cycles as f64) / at_work, locked_cycles as f64 / at_work);
         LockWait { locked_cycles, wait_cycles: (wait * at_work * slowdown(at_work)) as u64 }
     };

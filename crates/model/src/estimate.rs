@@ -8,9 +8,10 @@
 //! SMARTS (Wunderlich et al., ISCA 2003) takes windows at fixed distances and the variance of a
 //! simple random sample; for a program of two long phases that interval is far too wide.
 //!
-//! Where periods differ in length, window i stands for the share a(i) of the instructions that its period has, and
-//! the mean is the sum of a(i) x(i). With d(i) = x(i+1) - x(i) and b(i) = a(i) a(i+1), the variance of a window is
-//! s^2 = sum of b(i) d(i)^2 / (2 sum of b(i)), and that of the mean s^2 times the sum of a(i)^2. Of n equal periods this is v2.
+//! Where periods differ in length, window i stands for the share a(i) of the instructions that its period
+//! has, and the mean is the sum of a(i) x(i). With d(i) = x(i+1) - x(i) and b(i) = a(i) a(i+1), the variance
+//! of a window is s^2 = sum of b(i) d(i)^2 / (2 sum of b(i)), and that of the mean s^2 times the sum of
+//! a(i)^2. Of n equal periods this is v2.
 
 use serde::{Deserialize, Serialize};
 use statrs::distribution::{ContinuousCDF, StudentsT};
@@ -60,10 +61,11 @@ impl Mean {
     }
 }
 
-/// Degrees of freedom of a variance from the differences of successive normal values, which have these weights. The
-/// covariance of two neighbouring differences is minus the variance, so the estimator's relative variance is
-/// (2 sum of b(i)^2 + sum of b(i) b(i+1)) / (sum of b(i))^2, and that of k degrees of freedom is 2 / k. For n values of equal weight
-/// it is (3n - 4) / (n - 1)^2 (von Neumann et al., Ann. Math. Statist. 12, 1941).
+/// Degrees of freedom of a variance from the differences of successive normal values, which have these
+/// weights. The covariance of two neighbouring differences is minus the variance, so the estimator's relative
+/// variance is (2 sum of b(i)^2 + sum of b(i) b(i+1)) / (sum of b(i))^2, and that of k degrees of freedom is
+/// 2 / k. For n values of equal weight it is (3n - 4) / (n - 1)^2 (von Neumann et al., Ann. Math. Statist.
+/// 12, 1941).
 fn freedom(pairs: &[f64]) -> f64 {
     let sum: f64 = pairs.iter().sum();
     let own: f64 = pairs.iter().map(|b| b * b).sum();

@@ -82,7 +82,8 @@ impl ExitLog {
         self.paused = true;
     }
 
-    /// The counters were set to 0 at a region's begin. Exits that were not taken stay only if they are of another region.
+    /// The counters were set to 0 at a region's begin. Exits that were not taken stay only if they are of
+    /// another region.
     pub fn restart(&mut self) {
         if !std::mem::take(&mut self.paused) {
             self.exits.clear();

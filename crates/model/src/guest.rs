@@ -7,8 +7,8 @@
 //! and dirty bits are set here as the CPU sets them; the stream leaves out the emulator's own
 //! setting of these bits.
 //!
-//! A table of 4-byte entries is kept as two halves of 512 entries, each the low half of a word. A half maps what a shadow page
-//! or a stretch of 2 MB maps.
+//! A table of 4-byte entries is kept as two halves of 512 entries, each the low half of a word. A half maps
+//! what a shadow page or a stretch of 2 MB maps.
 //!
 //! [`Event::Table`]: bifold_trace::Event::Table
 //! [`Event::PtStore`]: bifold_trace::Event::PtStore
@@ -207,7 +207,8 @@ impl GuestTables {
         }
     }
 
-    /// Where the hardware's walk of `gva` begins, or the step at which it ends because the register's entry is not present.
+    /// Where the hardware's walk of `gva` begins, or the step at which it ends because the register's entry
+    /// is not present.
     #[inline]
     pub fn start(&self, root: Gpa, gva: Gva) -> Result<Start, Step> {
         let level = self.format.depth();
@@ -366,9 +367,9 @@ impl GuestTables {
         }
     }
 
-    /// How often an entry above level 1 came to mean something else, and how often a table was replaced or ceased to be one: after
-    /// that, a walk cache may lead to a table that the guest has left. Stores to a table of level 1 do not count, and no
-    /// [path](GuestTables::path) leads through one.
+    /// How often an entry above level 1 came to mean something else, and how often a table was replaced or
+    /// ceased to be one: after that, a walk cache may lead to a table that the guest has left. Stores to a
+    /// table of level 1 do not count, and no [path](GuestTables::path) leads through one.
     #[inline]
     pub fn replaced(&self) -> u64 {
         self.replaced

@@ -1,17 +1,17 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! The host's memory behind a guest: the host frame of each guest frame, whether the host has backed the frame and by a
-//! page of which size, and when the guest last used that page.
+//! The host's memory behind a guest: the host frame of each guest frame, whether the host has backed the
+//! frame and by a page of which size, and when the guest last used that page.
 //!
 //! Frames lie in blocks of the order in which a host's allocator hands them out
-//! (`docs/design/model.md#host-memory`): [`Frames`] says which. Where each block lies is the data caches' affair, which
-//! alone can tell (`cache/frames.rs`). The host backs a frame when the guest first touches the frame. A read gets the
-//! shared zero page, mapped read-only, and a later write gets a page of its own (Linux
-//! `do_anonymous_page`, and KVM's `hva_to_pfn`, which maps a read fault writable only if the page
-//! already is writable). Large host pages have no zero page. A VM that begins as a snapshot gets the snapshot's pages in
+//! (`docs/design/model.md#host-memory`): [`Frames`] says which. Where each block lies is the data caches'
+//! affair, which alone can tell (`cache/frames.rs`). The host backs a frame when the guest first touches the
+//! frame. A read gets the shared zero page, mapped read-only, and a later write gets a page of its own (Linux
+//! `do_anonymous_page`, and KVM's `hva_to_pfn`, which maps a read fault writable only if the page already is
+//! writable). Large host pages have no zero page. A VM that begins as a snapshot gets the snapshot's pages in
 //! the same way ([`VmState`]).
 //!
-//! The host may take pages back: [`HostMemory::take_back`]. Where it takes a part of a large page, the rest stays as
-//! smaller pages, for good: a host that collapses them again (`khugepaged`) is not modelled.
+//! The host may take pages back: [`HostMemory::take_back`]. Where it takes a part of a large page, the rest
+//! stays as smaller pages, for good: a host that collapses them again (`khugepaged`) is not modelled.
 
 mod extents;
 
@@ -80,7 +80,8 @@ pub enum Frames {
     Aged,
 }
 
-/// The shares of an aged host's frames, in 1/256, that come in blocks of order 0 to 4: `docs/results/host-frames.md`.
+/// The shares of an aged host's frames, in 1/256, that come in blocks of order 0 to 4:
+/// `docs/results/host-frames.md`.
 const AGED: [u8; GROUP as usize + 1] = [151, 40, 32, 24, 9];
 const _: () =
     assert!(AGED[0] as u32 + AGED[1] as u32 + AGED[2] as u32 + AGED[3] as u32 + AGED[4] as u32 == 256);
@@ -93,7 +94,8 @@ const BASE: u64 = 1 << 45;
 const REGION: u32 = 40;
 
 impl Frames {
-    /// The order of the smallest blocks in which frames behind host pages of this size come: 2^order frames of 4 KB.
+    /// The order of the smallest blocks in which frames behind host pages of this size come: 2^order frames
+    /// of 4 KB.
     pub(crate) fn least_order(self, page: PageSize) -> u32 {
         match (page, self) {
             (PageSize::Size4K, Frames::Aged) => 0,
@@ -126,7 +128,8 @@ pub(crate) fn mix(x: u64) -> u64 {
     x ^ x >> 31
 }
 
-/// The block in which a host-physical address lies: its order, if the address is that of a frame behind the guest.
+/// The block in which a host-physical address lies: its order, if the address is that of a frame behind the
+/// guest.
 pub(crate) fn order(at: Hpa) -> Option<u32> {
     (at.0 >= BASE).then(|| ((at.0 - BASE) >> REGION) as u32)
 }
@@ -149,13 +152,14 @@ pub struct HostMemory {
     came_back: Option<Vec<u64>>,
     /// Where the content of the snapshot's pages comes from, if the memory began as a snapshot.
     snapshot: Origin,
-    /// Guest frames that the host has unmapped since [`HostMemory::take_unmapped`]; `None` while no tables are kept.
+    /// Guest frames that the host has unmapped since [`HostMemory::take_unmapped`]; `None` while no tables
+    /// are kept.
     unmapped: Option<Vec<Range<u64>>>,
 }
 
 impl HostMemory {
-    /// Memory of `guest_frames` 4 KB frames, none touched, backed by pages of `page`, whose frames come from a host as
-    /// `placed` says. `seed` draws their blocks.
+    /// Memory of `guest_frames` 4 KB frames, none touched, backed by pages of `page`, whose frames come from
+    /// a host as `placed` says. `seed` draws their blocks.
     pub fn new(page: PageSize, guest_frames: u64, placed: Frames, seed: u64) -> Self {
         let pages = (guest_frames >> (page.shift() - 12)) + 1;
         HostMemory {
@@ -222,7 +226,8 @@ impl HostMemory {
         self.unmapped.as_mut().filter(|u| !u.is_empty()).map(std::mem::take)
     }
 
-    /// Grows with each page that the host backs, and whenever it takes some back: what was known of a page before may no longer hold.
+    /// Grows with each page that the host backs, and whenever it takes some back: what was known of a page
+    /// before may no longer hold.
     #[inline]
     pub fn epoch(&self) -> u64 {
         self.epoch
@@ -262,8 +267,8 @@ impl HostMemory {
         self.pages.backing(gpa.0)
     }
 
-    /// Backs the page behind `gpa` for a read or a write of `vcpu`, and returns the page; none if a page of its own
-    /// was there already.
+    /// Backs the page behind `gpa` for a read or a write of `vcpu`, and returns the page; none if a page of
+    /// its own was there already.
     pub fn touch(&mut self, gpa: Gpa, write: bool, vcpu: usize) -> Option<Given> {
         let backed = self.pages.touch(gpa.0, write, vcpu, self.looks + 1)?;
         self.epoch += 1;
@@ -284,8 +289,9 @@ impl HostMemory {
         Some(Given { size: backed.size, from })
     }
 
-    /// A device of the host's reads or writes the page behind `gpa`: its process touches a page that is in swap, or
-    /// read-only, and uses every other. True if the page came back from swap. The guest's tables do not map it by that.
+    /// A device of the host's reads or writes the page behind `gpa`: its process touches a page that is in
+    /// swap, or read-only, and uses every other. True if the page came back from swap. The guest's tables do
+    /// not map it by that.
     pub fn transfer(&mut self, gpa: Gpa, write: bool) -> bool {
         let was = self.backing(gpa);
         let missing = matches!(was, Backing::Swapped | Backing::Snapshot);
@@ -298,8 +304,8 @@ impl HostMemory {
         was == Backing::Swapped
     }
 
-    /// Takes back the pages behind these guest frames. Returns the frames that no table may map any more: where a part of a
-    /// large page goes, all of that page.
+    /// Takes back the pages behind these guest frames. Returns the frames that no table may map any more:
+    /// where a part of a large page goes, all of that page.
     pub fn take_back(&mut self, gfns: Range<u64>, taking: Taking) -> Vec<Range<u64>> {
         let mut gone = Vec::new();
         // The memory's last page is whole without the frames beyond.
@@ -327,8 +333,8 @@ impl HostMemory {
         self.pages.split_pages()
     }
 
-    /// A look at which pages the guest has used since the last one. `young` says it of a page's frames, and has to forget it.
-    /// True if any page was used.
+    /// A look at which pages the guest has used since the last one. `young` says it of a page's frames, and
+    /// has to forget it. True if any page was used.
     pub fn look(&mut self, mut young: impl FnMut(Range<u64>) -> bool) -> bool {
         self.looks += 1;
         let (now, mut any) = (self.looks, false);
@@ -341,8 +347,9 @@ impl HostMemory {
         any
     }
 
-    /// The frames of the pages that the guest has not used for longest, at most `most` pages: what a reclaimer takes. Of pages
-    /// of one age, those at the lowest addresses. Ages are exact to a [look](Self::look). The zero page is not among them.
+    /// The frames of the pages that the guest has not used for longest, at most `most` pages: what a
+    /// reclaimer takes. Of pages of one age, those at the lowest addresses. Ages are exact to a
+    /// [look](Self::look). The zero page is not among them.
     pub fn oldest(&mut self, most: usize) -> Vec<Range<u64>> {
         let mut pages = Vec::new();
         self.pages.each_own(0, &mut |frames, used| pages.push((*used, frames)));
@@ -361,8 +368,8 @@ impl HostMemory {
         }
     }
 
-    /// The host-physical address of `gpa`, which tells the block's [order], but not where the block lies. A page that was taken
-    /// back comes back there, and the pieces of a split page stay there.
+    /// The host-physical address of `gpa`, which tells the block's [order], but not where the block lies. A
+    /// page that was taken back comes back there, and the pieces of a split page stay there.
     #[inline]
     pub fn hpa(&self, gpa: Gpa) -> Hpa {
         let order = match self.page {

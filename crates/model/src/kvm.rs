@@ -40,8 +40,9 @@ impl KvmVersion {
         }
     }
 
-    /// A page that a read brings back from swap is mapped read-only, and the first write is a fault (6.1 `do_swap_page`). Later
-    /// it is writable at once (6.11 and newer: commit c18160dba5ff). The host's kernel is KVM's.
+    /// A page that a read brings back from swap is mapped read-only, and the first write is a fault (6.1
+    /// `do_swap_page`). Later it is writable at once (6.11 and newer: commit c18160dba5ff). The host's kernel
+    /// is KVM's.
     pub fn swaps_in_read_only(self) -> bool {
         self == KvmVersion::Linux6_1
     }

@@ -1,12 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! Nested paging: the host's tables for GPA -> HPA and the two-dimensional walk.
 //!
-//! The tables are real radix tables in the format of AMD's nested tables, of 4 levels or 5. EPT has other bits
-//! and the same references. The tables fill lazily: a frame without an entry ends the walk in a
-//! violation, the host backs the frame, and the whole walk starts again. References to guest tables
-//! count as writes, as both vendors treat them (Intel SDM vol. 3C 29.3.3 with EPT A/D bits; AMD APM
-//! vol. 2 15.25.6). KVM's TDP MMU maps one frame per violation and prefetches none (Linux 6.1
-//! `kvm_tdp_mmu_map`).
+//! The tables are real radix tables in the format of AMD's nested tables, of 4 levels or 5. EPT has other
+//! bits and the same references. The tables fill lazily: a frame without an entry ends the walk in a
+//! violation, the host backs the frame, and the whole walk starts again. References to guest tables count as
+//! writes, as both vendors treat them (Intel SDM vol. 3C 29.3.3 with EPT A/D bits; AMD APM vol. 2 15.25.6).
+//! KVM's TDP MMU maps one frame per violation and prefetches none (Linux 6.1 `kvm_tdp_mmu_map`).
 
 mod host;
 
@@ -33,7 +32,8 @@ pub(crate) const fn base(level: u8) -> u64 {
 pub(crate) const fn table_of(level: u8, gpa: Gpa) -> u64 {
     base(level) + (gpa.0 >> (12 + 9 * level) << 12)
 }
-/// Software-available bits of a leaf entry: the interval of its last use, from 1 on; 0 of an entry that no walk has used.
+/// Software-available bits of a leaf entry: the interval of its last use, from 1 on; 0 of an entry that no
+/// walk has used.
 const EPOCH_SHIFT: u32 = 52;
 const EPOCH_MASK: u64 = 0x7ff << EPOCH_SHIFT;
 
@@ -63,7 +63,8 @@ pub struct Nested {
     pub first_used: [u64; 3],
     /// See [`Nested::young`].
     young: u64,
-    /// By level, per leaf entry: the intervals of its last use and of its making, from 1 on; 0 of what was mapped from the start.
+    /// By level, per leaf entry: the intervals of its last use and of its making, from 1 on; 0 of what was
+    /// mapped from the start.
     used_made: [Vec<[u32; 2]>; 3],
     /// Two bits per leaf entry for a page of the largest size, [`READY`] and [`READY_WRITE`].
     ready: Vec<u64>,
@@ -73,9 +74,9 @@ pub struct Nested {
     makers: Option<Makers>,
 }
 
-/// The entry maps its page, its accessed bit is set, its use in this interval is noted, and the tables above lead to it:
-/// walks need not read it. Most walks are over entries that have not changed since the last one, and these
-/// bits stay in the machine's cache where the entries do not.
+/// The entry maps its page, its accessed bit is set, its use in this interval is noted, and the tables above
+/// lead to it: walks need not read it. Most walks are over entries that have not changed since the last one,
+/// and these bits stay in the machine's cache where the entries do not.
 const READY: u64 = 1;
 /// The entry is ready, and its page may be written. A ready entry without this bit maps the zero page.
 const READY_WRITE: u64 = 2;
@@ -115,8 +116,8 @@ impl Nested {
         }
     }
 
-    /// The hardware is AMD's, whose walks of PAE guests read the root's entry from memory. A load of CR3 reads nothing (APM vol. 2,
-    /// 15.25.10).
+    /// The hardware is AMD's, whose walks of PAE guests read the root's entry from memory. A load of CR3
+    /// reads nothing (APM vol. 2, 15.25.10).
     pub fn that_reads_roots(self, reads_root: bool) -> Self {
         Nested { reads_root, ..self }
     }
@@ -157,7 +158,8 @@ impl Nested {
         self.leaf(Gpa::from_frame(gfn)).entry
     }
 
-    /// The entry at which a walk of `gpa` ends. Below the largest pages, only those of a split page have tables.
+    /// The entry at which a walk of `gpa` ends. Below the largest pages, only those of a split page have
+    /// tables.
     #[inline]
     fn leaf(&self, gpa: Gpa) -> Step {
         let mut level = self.page.level();
@@ -271,8 +273,8 @@ impl Nested {
         }
     }
 
-    /// The first of the guest's tables on the way from `start` to `gva` that is not mapped, if any. The host address of the one at
-    /// `start` may be `known`.
+    /// The first of the guest's tables on the way from `start` to `gva` that is not mapped, if any. The host
+    /// address of the one at `start` may be `known`.
     pub fn unmapped_table(
         &self,
         guest: &GuestTables,
@@ -355,8 +357,8 @@ impl Nested {
         walk_2d_steady(space, caches, miss.format, miss.gva, |level| miss.path.table(level), page, refs);
     }
 
-    /// [`Nested::translate`] of a page whose entry is ready for it, and may be written if `writable`, with walk caches that have
-    /// host steps.
+    /// [`Nested::translate`] of a page whose entry is ready for it, and may be written if `writable`, with
+    /// walk caches that have host steps.
     #[inline(always)]
     fn translate_ready<M: Memory>(
         &self,
@@ -406,7 +408,8 @@ impl Nested {
         }
     }
 
-    /// The number under which the nested TLB files the page behind `gpa`. Those of a split page have numbers of their own.
+    /// The number under which the nested TLB files the page behind `gpa`. Those of a split page have numbers
+    /// of their own.
     #[inline]
     fn nested_page(&self, gpa: Gpa) -> u64 {
         let level = if self.split { self.leaf(gpa).level } else { self.page.level() };
@@ -464,8 +467,8 @@ impl Nested {
         walk_2d(&mut space, caches, format, start, gva, write, refs, |_, at| read(at))
     }
 
-    /// Reads the entries at `at` that a load of CR3 puts into registers, as one reference. Unlike those of walks, the read does not
-    /// count as a write (Intel SDM vol. 3C, 29.3.5).
+    /// Reads the entries at `at` that a load of CR3 puts into registers, as one reference. Unlike those of
+    /// walks, the read does not count as a write (Intel SDM vol. 3C, 29.3.5).
     pub fn load_registers<M: Memory>(
         &mut self,
         caches: &mut WalkCache,
@@ -483,7 +486,8 @@ impl Nested {
         Ok(())
     }
 
-    /// May a write to `gpa` use its mapping as it is? A kept entry may not where the host's page has become writable meanwhile.
+    /// May a write to `gpa` use its mapping as it is? A kept entry may not where the host's page has become
+    /// writable meanwhile.
     #[inline]
     pub fn writable(&self, gpa: Gpa) -> bool {
         match self.ready(gpa) {

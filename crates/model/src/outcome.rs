@@ -58,13 +58,13 @@ pub struct Outcome {
     pub walk_mismatches: u64,
     /// Accesses that the replayed guest tables did not translate (0 unless the capture has a hole).
     pub untranslated: u64,
-    /// What the guest's init and exec(2) cost before the command's own program began, in the order of [`Outcome::configs`]. In no
-    /// other figure. None where the stream does not say where the program begins: of a generator, of an imported trace, of the
-    /// boot, and of a recording made before 0.3.
+    /// What the guest's init and exec(2) cost before the command's own program began, in the order of
+    /// [`Outcome::configs`]. In no other figure. None where the stream does not say where the program begins:
+    /// of a generator, of an imported trace, of the boot, and of a recording made before 0.3.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub start: Option<Vec<RegionTotal>>,
-    /// Instructions of the program before the (first) region whose counts these are. None for a whole program, and for a region
-    /// whose stream begins with it, and so with a cold VM.
+    /// Instructions of the program before the (first) region whose counts these are. None for a whole
+    /// program, and for a region whose stream begins with it, and so with a cold VM.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub before_region: Option<u64>,
     /// The regions one by one, if there was more than one. The other figures are those of all together.
@@ -78,11 +78,12 @@ pub struct Outcome {
     pub sampling: Option<Sampling>,
 }
 
-/// What vCPUs at work at the same time cost each other, by the model of [`contention`](crate::contention). In no other figure.
+/// What vCPUs at work at the same time cost each other, by the model of [`contention`](crate::contention). In
+/// no other figure.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Several {
-    /// How many vCPUs were at work on average, if all that worked did so at the same time: instructions of all over those of the
-    /// busiest.
+    /// How many vCPUs were at work on average, if all that worked did so at the same time: instructions of
+    /// all over those of the busiest.
     pub at_work: f64,
     /// Of each configuration, in the order of [`Outcome::configs`].
     pub waits: Vec<LockWait>,
@@ -117,7 +118,8 @@ pub struct Regions {
 }
 
 impl Regions {
-    /// Regions that are part of the totals alone. Then the outcome has no timeline either: its one interval is the total.
+    /// Regions that are part of the totals alone. Then the outcome has no timeline either: its one interval
+    /// is the total.
     pub fn left_out(&self) -> u64 {
         self.count - self.rows.len() as u64
     }

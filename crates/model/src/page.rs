@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! What decides on which node of a host a page lies: the guest-physical address, the vCPU that touched the page
-//! first, or the vCPU that made a table. [`crate::placement`] turns that into a node.
+//! What decides on which node of a host a page lies: the guest-physical address, the vCPU that touched the
+//! page first, or the vCPU that made a table. [`crate::placement`] turns that into a node.
 
 use bifold_mmu::Gpa;
 

@@ -209,15 +209,16 @@ impl Sample {
         (self.exposed_walk_cycles() as i64 + self.data_wait_cycles()).max(0) as u64
     }
 
-    /// Cycles of waits for data beyond the ideal run's waits, as far as the core hides neither. Less than 0 where the
-    /// configuration's placement in the caches is luckier than the ideal run's.
+    /// Cycles of waits for data beyond the ideal run's waits, as far as the core hides neither. Less than 0
+    /// where the configuration's placement in the caches is luckier than the ideal run's.
     pub fn data_wait_cycles(&self) -> i64 {
         exposed(self.data_stall_cycles, self.data_hidden_cycles)
             - exposed(self.ideal_stall_cycles, self.ideal_hidden_cycles)
     }
 
-    /// The part of [`Sample::data_wait_cycles`] that comes from where the host's frames lie in the caches: a run without walks
-    /// and exits would wait as much longer than the ideal run. Less than 0 where the host's frames are luckier. Unit: cycles.
+    /// The part of [`Sample::data_wait_cycles`] that comes from where the host's frames lie in the caches: a
+    /// run without walks and exits would wait as much longer than the ideal run. Less than 0 where the host's
+    /// frames are luckier. Unit: cycles.
     pub fn frame_wait_cycles(&self) -> i64 {
         exposed(self.frames_stall_cycles, self.frames_hidden_cycles)
             - exposed(self.ideal_stall_cycles, self.ideal_hidden_cycles)
@@ -228,8 +229,8 @@ impl Sample {
         self.walk_cycles.saturating_sub(self.walk_hidden_cycles)
     }
 
-    /// Cycles of the ideal run at `base_cpi` cycles per instruction: the instructions, the loads of CR3, and the waits
-    /// for data that the core does not hide.
+    /// Cycles of the ideal run at `base_cpi` cycles per instruction: the instructions, the loads of CR3, and
+    /// the waits for data that the core does not hide.
     pub fn ideal_cycles(&self, base_cpi: f64) -> f64 {
         let stalls = exposed(self.ideal_stall_cycles, self.ideal_hidden_cycles);
         self.executing_cycles(base_cpi) + stalls as f64

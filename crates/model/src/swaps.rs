@@ -1,15 +1,16 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! The swap operations of hosts that page out, and which of them were superfluous (Amit, Tsafrir, Schuster, "VSwapper",
-//! ASPLOS 2014):
+//! The swap operations of hosts that page out, and which of them were superfluous (Amit, Tsafrir, Schuster,
+//! "VSwapper", ASPLOS 2014):
 //!
 //! - a silent write: a page that the guest's disk has too goes to swap;
 //! - a stale read: a page comes back from swap only for a device to overwrite all of it;
 //! - a false read: the same for the guest's processor, as in `clear_page` or `copy_page`;
 //! - double paging: a device reads a frame that the host has in swap.
 //!
-//! That the disk has a page is known of frames that one piece of a transfer filled or read whole, until a store. Whether
-//! a page is overwritten is known in lines of 64 bytes, each of which counts as stored with the first store in it: the stream has
-//! no lengths of accesses. What the stream leaves out, such as the unrecorded parts of a sampled one, is not seen.
+//! That the disk has a page is known of frames that one piece of a transfer filled or read whole, until a
+//! store. Whether a page is overwritten is known in lines of 64 bytes, each of which counts as stored with
+//! the first store in it: the stream has no lengths of accesses. What the stream leaves out, such as the
+//! unrecorded parts of a sampled one, is not seen.
 
 use crate::host::Backing;
 use crate::known::KnownFrames;
@@ -21,8 +22,8 @@ use std::ops::Range;
 /// Swap operations of a host.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
 pub struct Swaps {
-    /// Pages of 4 KB written. A page that a read brought back, and that was not written since, keeps its place in swap and is
-    /// not written again, where the kernel maps such a page read-only: see
+    /// Pages of 4 KB written. A page that a read brought back, and that was not written since, keeps its
+    /// place in swap and is not written again, where the kernel maps such a page read-only: see
     /// [`KvmVersion::swaps_in_read_only`](crate::KvmVersion::swaps_in_read_only).
     pub writes: u64,
     /// Of these, pages that the guest's disk has too.
@@ -117,7 +118,8 @@ impl SwapWatch {
         &mut self.counts[host]
     }
 
-    /// A host has brought a page back for the store that comes next: the processor's, or a part of a device's.
+    /// A host has brought a page back for the store that comes next: the processor's, or a part of a
+    /// device's.
     fn begin(&mut self, host: usize, frame: u64, device: bool) {
         let Some(state) = self.frames.get_mut(frame as usize) else { return };
         *state |= OPEN;

@@ -3,8 +3,8 @@
 //! configuration.
 //!
 //! Time is that of the ideal run: instructions of all vCPUs times the base CPI, and what they wait
-//! for data. So every configuration is cut at the same places of the guest's work. Time between regions is left out, and a
-//! region's end cuts an interval.
+//! for data. So every configuration is cut at the same places of the guest's work. Time between regions is
+//! left out, and a region's end cuts an interval.
 
 use crate::ages::Reuse;
 use crate::cache::Caches;
@@ -144,7 +144,8 @@ impl Timeline {
             p.cold_cycles += sample.cold_cycles;
             p.intervals.push(sample);
             p.last = now;
-            // What is used between two regions is as old as the interval before: the next begins with its region.
+            // What is used between two regions is as old as the interval before: the next begins with its
+            // region.
             if why != Cut::Region {
                 regime.begin_interval();
             }
@@ -155,7 +156,8 @@ impl Timeline {
         }
     }
 
-    /// The region that ran has ended, and was cut, at its ideal cycle `ideal_cycles`: every configuration's counts in it.
+    /// The region that ran has ended, and was cut, at its ideal cycle `ideal_cycles`: every configuration's
+    /// counts in it.
     pub(crate) fn end_region(
         &mut self,
         ideal_cycles: u64,
@@ -176,8 +178,8 @@ impl Timeline {
         self.per_config.iter_mut().map(total).collect()
     }
 
-    /// The starts of all intervals, and every configuration's intervals with their reuse; none if they are left out. The
-    /// last interval must have been cut. Drops the start of an interval that never ran.
+    /// The starts of all intervals, and every configuration's intervals with their reuse; none if they are
+    /// left out. The last interval must have been cut. Drops the start of an interval that never ran.
     pub(crate) fn finish(self) -> (Vec<u64>, Vec<Kept>) {
         let mut starts = self.starts;
         starts.pop();

@@ -1,9 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Which guest frames a program uses: data, code, and the hardware's reads of the guest's tables, in the order in which they
-//! happen. [`bifold_reclaim`] makes miss curves and working sets of these references.
+//! Which guest frames a program uses: data, code, and the hardware's reads of the guest's tables, in the
+//! order in which they happen. [`bifold_reclaim`] makes miss curves and working sets of these references.
 //!
-//! A fetch is a reference when code of another page begins to run; while a page's code runs, its frame counts as just
-//! used. Walks are those of native paging: a miss in the TLB of the profile reads what its walk caches do not hold.
+//! A fetch is a reference when code of another page begins to run; while a page's code runs, its frame counts
+//! as just used. Walks are those of native paging: a miss in the TLB of the profile reads what its walk
+//! caches do not hold.
 
 use crate::Config;
 use crate::known::KnownFrames;

@@ -8,17 +8,17 @@ use serde::{Deserialize, Serialize};
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case", try_from = "Written")]
 pub enum VmState {
-    /// The host has backed all memory, and the hypervisor's nested tables map it: a VM that has touched all of its memory.
-    /// Shadow tables are empty, because they come and go with the guest's own.
+    /// The host has backed all memory, and the hypervisor's nested tables map it: a VM that has touched all
+    /// of its memory. Shadow tables are empty, because they come and go with the guest's own.
     #[default]
     LongLived,
     /// The host has backed nothing: a VM in its first minutes. So has an outer host.
     Started,
-    /// The memory is that of a snapshot, whose file the host maps for the VM (`MAP_PRIVATE`): a read maps the file's page, a write
-    /// copies that page. An outer host has backed all memory.
+    /// The memory is that of a snapshot, whose file the host maps for the VM (`MAP_PRIVATE`): a read maps the
+    /// file's page, a write copies that page. An outer host has backed all memory.
     Restored,
-    /// The memory is that of a snapshot, which a process of the host copies into the VM at each fault (`userfaultfd`). An outer
-    /// host has backed all memory.
+    /// The memory is that of a snapshot, which a process of the host copies into the VM at each fault
+    /// (`userfaultfd`). An outer host has backed all memory.
     RestoredUffd,
 }
 
@@ -42,8 +42,9 @@ impl VmState {
         VmState::ALL.into_iter().find(|state| state.name() == name)
     }
 
-    /// Whether the host has pages of this size for memory in this state. A private mapping of a file has pages of 4 KB: Firecracker
-    /// restores memory in huge pages by userfaultfd alone (its documentation of huge pages, version 1.7).
+    /// Whether the host has pages of this size for memory in this state. A private mapping of a file has
+    /// pages of 4 KB: Firecracker restores memory in huge pages by userfaultfd alone (its documentation of
+    /// huge pages, version 1.7).
     pub fn has_pages(self, size: PageSize) -> bool {
         self != VmState::Restored || size == PageSize::Size4K
     }

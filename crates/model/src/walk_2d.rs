@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! The walk in two dimensions: a guest's tables, each of their entries behind a walk of nested tables, and then the nested walk of
-//! the page itself (guest level 0). And the walk of nested tables alone.
+//! The walk in two dimensions: a guest's tables, each of their entries behind a walk of nested tables, and
+//! then the nested walk of the page itself (guest level 0). And the walk of nested tables alone.
 
 use crate::access::Steady;
 use crate::memory::{Memory, References};
@@ -24,8 +24,8 @@ pub trait NestedSpace {
         refs: &mut References<'_, M>,
     ) -> Result<(), Violation>;
 
-    /// [`NestedSpace::translate`] of what the tables map for the access, where the walk has nothing to note, with walk caches that have
-    /// host steps ([`WalkCache::has_host_steps`]).
+    /// [`NestedSpace::translate`] of what the tables map for the access, where the walk has nothing to note,
+    /// with walk caches that have host steps ([`WalkCache::has_host_steps`]).
     fn translate_steady<M: Memory>(
         &mut self,
         caches: &mut WalkCache,
@@ -45,8 +45,9 @@ pub trait NestedSpace {
     fn level_at(&self, gpa: Gpa) -> u8;
 }
 
-/// The walk from the table at `start` on, which is a table's address as the nested tables map it. The host's address of that table
-/// may be `known`, so that it is not translated. `read` returns the guest's entry at an address.
+/// The walk from the table at `start` on, which is a table's address as the nested tables map it. The host's
+/// address of that table may be `known`, so that it is not translated. `read` returns the guest's entry at an
+/// address.
 #[allow(clippy::too_many_arguments)]
 #[inline(always)]
 pub fn walk_2d<S: NestedSpace, M: Memory>(
@@ -71,8 +72,8 @@ pub fn walk_2d<S: NestedSpace, M: Memory>(
             refs.touch(level, 0, || space.hpa(Gpa(at)), || space.page(Gpa(at)));
         }
         let entry = read(level, at);
-        // A large leaf entry that the host maps in pieces is read once for each piece. A cache tagged by the entry's
-        // address holds that entry as any other of its level.
+        // A large leaf entry that the host maps in pieces is read once for each piece. A cache tagged by the
+        // entry's address holds that entry as any other of its level.
         let cached = |entry| {
             let page = || format.target(level, entry) | gva.0 & ((1 << format.level(level).shift) - 1);
             !format.is_leaf(level, entry)
@@ -90,16 +91,17 @@ pub fn walk_2d<S: NestedSpace, M: Memory>(
     Ok(end)
 }
 
-/// Can the addresses of the guest's tables be translated without an exit or a note, where they have to be? `is_ready` says so of the
-/// table of a level.
+/// Can the addresses of the guest's tables be translated without an exit or a note, where they have to be?
+/// `is_ready` says so of the table of a level.
 #[inline(always)]
 pub fn tables_are_steady(
     caches: &WalkCache,
     miss: &Steady<'_>,
     mut is_ready: impl FnMut(u8) -> bool,
 ) -> bool {
-    // The walk translates the addresses of tables from below, up to one that the guest's walk caches lead to. Mostly the caches
-    // hold what points to the table of level 2, so that the walk translates that of level 1 at most.
+    // The walk translates the addresses of tables from below, up to one that the guest's walk caches lead to.
+    // Mostly the caches hold what points to the table of level 2, so that the walk translates that of level 1
+    // at most.
     let cached = |level| caches.peek(Dimension::Guest, level, miss.gva.0);
     is_ready(1) && cached(3) || {
         let depth = miss.format.depth();
@@ -108,7 +110,8 @@ pub fn tables_are_steady(
     }
 }
 
-/// [`walk_2d`] where it is steady: from tables whose addresses are known, as the nested tables map them, to the page at `gpa`.
+/// [`walk_2d`] where it is steady: from tables whose addresses are known, as the nested tables map them, to
+/// the page at `gpa`.
 #[inline(always)]
 pub fn walk_2d_steady<S: NestedSpace, M: Memory>(
     space: &mut S,
@@ -135,8 +138,8 @@ pub fn walk_2d_steady<S: NestedSpace, M: Memory>(
     space.translate_steady(caches, gpa, write, 0, refs);
 }
 
-/// [`walk_host`] with walk caches that have host steps, to an entry of level `leaf` that is known to be there, in tables from level
-/// `depth` on whose addresses are known.
+/// [`walk_host`] with walk caches that have host steps, to an entry of level `leaf` that is known to be
+/// there, in tables from level `depth` on whose addresses are known.
 #[inline(always)]
 pub fn walk_host_steady<M: Memory>(
     caches: &mut WalkCache,
@@ -155,7 +158,8 @@ pub fn walk_host_steady<M: Memory>(
     }
 }
 
-/// Where a walk from `top` begins: there, or at a table to which a walk cache leads, whose host address is then known.
+/// Where a walk from `top` begins: there, or at a table to which a walk cache leads, whose host address is
+/// then known.
 #[inline(always)]
 pub fn first(caches: &mut WalkCache, format: &Format, top: Start, gva: Gva) -> (Start, bool) {
     let start = caches.start(Dimension::Guest, format.cached_as(gva.0), top);
@@ -163,8 +167,8 @@ pub fn first(caches: &mut WalkCache, format: &Format, top: Start, gva: Gva) -> (
     (start, caches.tag() == Tag::Virtual && start != top)
 }
 
-/// The walk of nested tables from `root`, for a step of guest level `guest`. `read` returns the entry of a level at an address, and
-/// `table` what decides on which node it lies.
+/// The walk of nested tables from `root`, for a step of guest level `guest`. `read` returns the entry of a
+/// level at an address, and `table` what decides on which node it lies.
 #[allow(clippy::too_many_arguments)]
 #[inline]
 pub fn walk_host<M: Memory>(
@@ -195,8 +199,8 @@ pub fn walk_host<M: Memory>(
     }
 }
 
-/// [`walk_host`] to an entry of level `leaf` that is known to be there, in tables whose entries lie in the order of what they
-/// map ([`base`]).
+/// [`walk_host`] to an entry of level `leaf` that is known to be there, in tables whose entries lie in the
+/// order of what they map ([`base`]).
 #[inline]
 pub fn walk_mapped<M: Memory>(
     caches: &mut WalkCache,

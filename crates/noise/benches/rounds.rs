@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! The simulator beside the plain C loop of `bench/rounds.c`: rank rounds of a dissemination barrier per CPU second, both
-//! in turn. An argument is the path of the compiled loop; without one, the simulator's rate stands alone.
+//! The simulator beside the plain C loop of `bench/rounds.c`: rank rounds of a dissemination barrier per CPU
+//! second, both in turn. An argument is the path of the compiled loop; without one, the simulator's rate
+//! stands alone.
 
 use bifold_noise::sim::{Collective, LogGp, Noise, Ranks};
 use std::process::Command;

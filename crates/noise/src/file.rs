@@ -1,11 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! Noise files: interruptions of one CPU as text.
 //!
-//! A line is the start of an interruption and its length in nanoseconds, with white space between. Netgauge's selfish
-//! benchmark writes such files (`write_results_selfish`), and LogGOPSim reads them with `--noise-trace` (`Noise.hpp`). A
-//! line that begins with `#` is a comment. LogGOPSim ignores what follows the two numbers; a third column, behind a
-//! tab, is the source of the interruption here. The comment `# duration_ns: N` says how long the recording was; without
-//! it, a recording ends with its last interruption.
+//! A line is the start of an interruption and its length in nanoseconds, with white space between. Netgauge's
+//! selfish benchmark writes such files (`write_results_selfish`), and LogGOPSim reads them with
+//! `--noise-trace` (`Noise.hpp`). A line that begins with `#` is a comment. LogGOPSim ignores what follows
+//! the two numbers; a third column, behind a tab, is the source of the interruption here. The comment
+//! `# duration_ns: N` says how long the recording was; without it, a recording ends with its last
+//! interruption.
 //!
 //! Interruptions are sorted and do not overlap.
 
@@ -19,7 +20,8 @@ pub const MOST_LINE: usize = 1023;
 pub const MOST_INTERRUPTIONS: usize = 4_000_000;
 /// Most different sources of a file.
 pub const MOST_SOURCES: usize = 10_000;
-/// Latest time of a file in nanoseconds: 11 days. Every nanosecond up to there, and a run of years, is exact in a double.
+/// Latest time of a file in nanoseconds: 11 days. Every nanosecond up to there, and a run of years, is exact
+/// in a double.
 pub const LATEST: f64 = 1e15;
 /// The source of an interruption whose line names none.
 pub const UNKNOWN: &str = "unknown";

@@ -1,10 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! What a placement costs. The planner seeks the placement whose cost is least: the first figure counts before the
-//! second, and so on.
+//! What a placement costs. The planner seeks the placement whose cost is least: the first figure counts
+//! before the second, and so on.
 //!
-//! The order follows what a mistake costs. Most of a remote node's latency is paid by every miss, so few nodes that are
-//! near each other come first. A smaller page costs walks. Then come devices, the caches that a guest shares with itself
-//! and with others, and last the huge pages that the host must reserve in addition.
+//! The order follows what a mistake costs. Most of a remote node's latency is paid by every miss, so few
+//! nodes that are near each other come first. A smaller page costs walks. Then come devices, the caches that
+//! a guest shares with itself and with others, and last the huge pages that the host must reserve in
+//! addition.
 
 use serde::{Deserialize, Serialize};
 use std::ops::Add;

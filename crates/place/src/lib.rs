@@ -2,11 +2,11 @@
 //! Where a guest's CPUs and memory belong on a host.
 //!
 //! [`wishes`] reads what a user wants. [`plan()`] finds the placement of least [`plan::Cost`] on a
-//! [`Topology`]. [`plan`](mod@plan) has the result: for each guest the CPU of every vCPU, the host node of every guest
-//! node, pages, and the host's settings that go with them. A plan is data: it is printed, kept, applied, undone, and
-//! compared with what runs. [`qemu`] and [`libvirt`] turn a guest's plan into what starts the guest. [`apply`](mod@apply)
-//! sets the host and pins guests that run, and takes both back. [`check`](mod@check) compares what runs with a plan.
-//! [`view`] is what a guest sees, by its command line.
+//! [`Topology`]. [`plan`](mod@plan) has the result: for each guest the CPU of every vCPU, the host node of
+//! every guest node, pages, and the host's settings that go with them. A plan is data: it is printed, kept,
+//! applied, undone, and compared with what runs. [`qemu`] and [`libvirt`] turn a guest's plan into what
+//! starts the guest. [`apply`](mod@apply) sets the host and pins guests that run, and takes both back.
+//! [`check`](mod@check) compares what runs with a plan. [`view`] is what a guest sees, by its command line.
 #![deny(unsafe_code)]
 
 pub mod apply;
@@ -85,7 +85,8 @@ pub enum Processor {
     Amd,
     /// Another maker of x86.
     Other,
-    /// A processor that is no x86: a plan's CPUs and nodes hold, but not its page sizes and what starts its guests.
+    /// A processor that is no x86: a plan's CPUs and nodes hold, but not its page sizes and what starts its
+    /// guests.
     NotX86,
     /// The host does not tell.
     #[default]
@@ -93,8 +94,8 @@ pub enum Processor {
 }
 
 impl Processor {
-    /// The maker that `/proc/cpuinfo` names, as `arch/x86/kernel/cpu/proc.c` of Linux has it. Of other kernels, that of s390 alone
-    /// has a line `vendor_id`, too.
+    /// The maker that `/proc/cpuinfo` names, as `arch/x86/kernel/cpu/proc.c` of Linux has it. Of other
+    /// kernels, that of s390 alone has a line `vendor_id`, too.
     pub fn of_cpuinfo(text: &str) -> Processor {
         let vendor = text.lines().find_map(|l| l.strip_prefix("vendor_id")?.split_once(':'));
         match vendor.map(|(_, name)| name.trim()) {
@@ -142,8 +143,8 @@ pub fn plan(host: &Topology, wishes: &Wishes, processor: Processor) -> Result<Pl
     Ok(Plan { schema: SCHEMA.into(), guests, steps, notes, cost: found.cost, proven: found.proven })
 }
 
-/// Most vCPUs of the machine q35 in QEMU 7.2, the oldest that plans are made for (`hw/i386/pc_q35.c`: 288 up to version 8.0,
-/// 1024 in 8.1 and 8.2, 4096 from 9.0 on).
+/// Most vCPUs of the machine q35 in QEMU 7.2, the oldest that plans are made for (`hw/i386/pc_q35.c`: 288 up
+/// to version 8.0, 1024 in 8.1 and 8.2, 4096 from 9.0 on).
 const MOST_VCPUS: usize = 288;
 
 /// What QEMU cannot give.

@@ -24,9 +24,9 @@ pub enum Where {
 pub fn nodes_of_pages(pid: u32, addresses: &[u64]) -> io::Result<Vec<Where>> {
     let pid = libc::pid_t::try_from(pid).map_err(|_| io::ErrorKind::InvalidInput)?;
     let mut states = vec![0 as libc::c_int; addresses.len()];
-    // SAFETY: the kernel reads `len` addresses, does not follow them in this process, and writes `len` states. Without
-    // a list of nodes the call only looks. Both vectors live until the call returns. u64 is as wide as a pointer on
-    // x86-64, the only architecture that is supported.
+    // SAFETY: the kernel reads `len` addresses, does not follow them in this process, and writes `len`
+    // states. Without a list of nodes the call only looks. Both vectors live until the call returns. u64 is
+    // as wide as a pointer on x86-64, the only architecture that is supported.
     let done = unsafe {
         libc::syscall(
             libc::SYS_move_pages,
@@ -47,8 +47,8 @@ pub fn nodes_of_pages(pid: u32, addresses: &[u64]) -> io::Result<Vec<Where>> {
 /// Pins a thread to CPUs.
 ///
 /// # Errors
-/// If the thread has ended (ESRCH), this user may not (EPERM), or none of the CPUs is online and within the thread's
-/// cpuset (EINVAL).
+/// If the thread has ended (ESRCH), this user may not (EPERM), or none of the CPUs is online and within the
+/// thread's cpuset (EINVAL).
 pub fn pin(thread: u32, cpus: &NumberSet) -> io::Result<()> {
     const BITS: usize = libc::c_ulong::BITS as usize;
     let thread = libc::pid_t::try_from(thread).map_err(|_| io::ErrorKind::InvalidInput)?;

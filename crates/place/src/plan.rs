@@ -40,7 +40,8 @@ pub struct GuestPlan {
     pub nodes: Vec<GuestNode>,
     /// Page size of the guest's memory on the host, in KiB: 4, 2048 or 1048576.
     pub page_kib: u64,
-    /// Packages, dies, cores and threads of the guest, as `-smp` has them: their product is the number of vCPUs.
+    /// Packages, dies, cores and threads of the guest, as `-smp` has them: their product is the number of
+    /// vCPUs.
     pub smp: Smp,
     /// Host CPUs for the VMM's other threads.
     #[serde(with = "list")]

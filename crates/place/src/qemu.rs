@@ -1,11 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! A guest's plan as arguments of QEMU 7.2 or newer: name, machine, CPU, topology, memory by node, I/O threads.
+//! A guest's plan as arguments of QEMU 7.2 or newer: name, machine, CPU, topology, memory by node, I/O
+//! threads.
 //!
-//! Devices and disks are the user's. QEMU does not pin: threads exist only after start, vCPUs' only after all memory is
-//! allocated. [`pins`] says which thread belongs where.
+//! Devices and disks are the user's. QEMU does not pin: threads exist only after start, vCPUs' only after all
+//! memory is allocated. [`pins`] says which thread belongs where.
 //!
-//! Sources: `qemu-options.hx` (`-smp`, `-numa`, `-object`) and `qapi/qom.json` of QEMU. `-numa node,cpus=` takes the
-//! numbers of vCPUs, which are the plan's own.
+//! Sources: `qemu-options.hx` (`-smp`, `-numa`, `-object`) and `qapi/qom.json` of QEMU. `-numa node,cpus=`
+//! takes the numbers of vCPUs, which are the plan's own.
 
 use crate::plan::{Caches, GuestNode, GuestPlan};
 use bifold_host::topology::NumberSet;

@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! What guests may use of a host: free cores by node and L3, and memory by node.
 //!
-//! A core's CPUs count as far as they are online, allowed and not reserved. A node with CPUs and without memory uses the
-//! memory of the nearest node that has some; a node with memory alone is used in no other way. Distances are taken as the
-//! host tells them, also if they differ by direction. A distance that is missing, or that QEMU cannot pass on, is an error only
-//! where no placement does without it.
+//! A core's CPUs count as far as they are online, allowed and not reserved. A node with CPUs and without
+//! memory uses the memory of the nearest node that has some; a node with memory alone is used in no other
+//! way. Distances are taken as the host tells them, also if they differ by direction. A distance that is
+//! missing, or that QEMU cannot pass on, is an error only where no placement does without it.
 
 use crate::PlanError;
 use crate::wishes::HostWishes;
@@ -86,7 +86,8 @@ impl Memory {
     }
 }
 
-/// Distance between two nodes as the host tells it. That of a node to itself is known without the host's word.
+/// Distance between two nodes as the host tells it. That of a node to itself is known without the host's
+/// word.
 pub fn distance(host: &Topology, from: u32, to: u32) -> Result<u32, PlanError> {
     let told = host.nodes.get(&from).and_then(|n| n.distances.get(&to)).copied();
     let bad = |why| Err(PlanError::Distance { sys: "/sys".into(), node: from, why });

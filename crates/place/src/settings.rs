@@ -1,11 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! Settings of the host that a plan may have: which files they are, and when two values are the same.
 //!
-//! A plan is a file from outside, and root applies it. So only files of the list here are ever written: huge pages of a node, KSM,
-//! transparent huge pages, NUMA balancing, interrupts, halt polling, frequencies, timers, and where the kernel's own workers run.
+//! A plan is a file from outside, and root applies it. So only files of the list here are ever written: huge
+//! pages of a node, KSM, transparent huge pages, NUMA balancing, interrupts, halt polling, frequencies,
+//! timers, and where the kernel's own workers run.
 //!
-//! Each of them can be restored by writing its old value. Files without that property are left out: `online` of a CPU also moves
-//! the threads that are pinned to the CPU, and `/proc/sys/vm/nr_hugepages` is a sum over the nodes.
+//! Each of them can be restored by writing its old value. Files without that property are left out: `online`
+//! of a CPU also moves the threads that are pinned to the CPU, and `/proc/sys/vm/nr_hugepages` is a sum over
+//! the nodes.
 
 use bifold_host::Host;
 use bifold_host::topology::NumberSet;
@@ -123,8 +125,8 @@ pub fn same(path: &str, is: &str, planned: &str) -> bool {
     number(&is).is_some_and(|is| Some(is) == number(&planned))
 }
 
-/// Whether a setting is as planned: it has the planned value, or, for a pool of huge pages, at least as many pages. Others may have
-/// reserved the rest.
+/// Whether a setting is as planned: it has the planned value, or, for a pool of huge pages, at least as many
+/// pages. Others may have reserved the rest.
 pub fn as_planned(path: &str, is: &str, planned: &str) -> bool {
     let pages = |text: &str| value(text).parse::<u64>().ok();
     let enough = || pages(is).zip(pages(planned)).is_some_and(|(is, planned)| is >= planned);

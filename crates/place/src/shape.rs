@@ -1,9 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Turns a placement into guests' plans: numbers of vCPUs and nodes, sockets, dies, cores and threads, and why.
+//! Turns a placement into guests' plans: numbers of vCPUs and nodes, sockets, dies, cores and threads, and
+//! why.
 //!
-//! vCPUs are numbered as QEMU numbers them: by socket, die, core and thread. A die of the guest is an L3 of the host as
-//! far as all dies can have the same number of cores; QEMU shares an L3 within a die (`docs/system/i386/cpu.rst`,
-//! `hw/i386/x86-common.c`). A socket is a package of the host as far as all have the same number of nodes.
+//! vCPUs are numbered as QEMU numbers them: by socket, die, core and thread. A die of the guest is an L3 of
+//! the host as far as all dies can have the same number of cores; QEMU shares an L3 within a die
+//! (`docs/system/i386/cpu.rst`, `hw/i386/x86-common.c`). A socket is a package of the host as far as all have
+//! the same number of nodes.
 
 use crate::PlanError;
 use crate::Processor;

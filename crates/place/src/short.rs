@@ -1,9 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! Says what is short where, when wishes do not fit.
 //!
-//! The first guest that does not fit alone is explained against the empty host; then the sum of all cores; otherwise the
-//! first guest that does not fit beside those before it, against what these leave in their best placement. Where a search
-//! ends at its limit without a placement, nothing is known to be short, and that is what is said.
+//! The first guest that does not fit alone is explained against the empty host; then the sum of all cores;
+//! otherwise the first guest that does not fit beside those before it, against what these leave in their best
+//! placement. Where a search ends at its limit without a placement, nothing is known to be short, and that is
+//! what is said.
 
 use crate::PlanError;
 use crate::room::Room;

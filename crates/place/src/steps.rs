@@ -11,7 +11,8 @@ use crate::shape::page_name;
 use crate::wishes::Wishes;
 use bifold_host::topology::{Device, NumberSet, Topology};
 
-/// Page sizes of the pools that a plan may enlarge, in KiB: what needs the most memory in one piece comes first.
+/// Page sizes of the pools that a plan may enlarge, in KiB: what needs the most memory in one piece comes
+/// first.
 const GROWING: [u64; 2] = [GIANT, 2 << 10];
 /// Pages of 1 GB.
 const GIANT: u64 = 1 << 20;
@@ -105,8 +106,8 @@ fn cpus(wishes: &Wishes, plans: &[GuestPlan], of: impl Fn(&crate::wishes::Guest)
     chosen.flat_map(|(_, plan)| &plan.vcpus).map(|v| v.cpu).collect()
 }
 
-/// Interrupts of the host's devices that leave the vCPUs' CPUs. Those of a guest's own device stay where they are: they exist
-/// only while that guest runs, and are best near its vCPUs.
+/// Interrupts of the host's devices that leave the vCPUs' CPUs. Those of a guest's own device stay where they
+/// are: they exist only while that guest runs, and are best near its vCPUs.
 fn interrupts(host: &Topology, wishes: &Wishes, plans: &[GuestPlan]) -> Vec<Step> {
     let quiet = cpus(wishes, plans, |g| g.interrupts_away);
     let online: NumberSet = host.cpus.iter().filter(|(_, c)| c.online).map(|(n, _)| *n).collect();

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! Whether a plan's parts agree. A plan is a file from outside, and what reads plans relies on this.
 //!
-//! Limits: the kernel's for numbers of CPUs and nodes (`NumberSet`), 2^52 bytes of memory, which x86 can address
-//! (Intel's manual, volume 3A, 4.1.4), and the page sizes of the wishes.
+//! Limits: the kernel's for numbers of CPUs and nodes (`NumberSet`), 2^52 bytes of memory, which x86 can
+//! address (Intel's manual, volume 3A, 4.1.4), and the page sizes of the wishes.
 
 use crate::plan::{GuestPlan, Plan, SCHEMA};
 use bifold_host::printable;

@@ -7,8 +7,8 @@
 //! guest page fault, CR3 load and first touch costs exits. `bifold policy train estimator` fits the
 //! coefficients to captured timelines.
 //!
-//! The modes are the two that KVM switches a VM between. Only their estimates serve a live host, and can be checked there.
-//! Policies take the costs of all other modes from timelines.
+//! The modes are the two that KVM switches a VM between. Only their estimates serve a live host, and can be
+//! checked there. Policies take the costs of all other modes from timelines.
 
 use crate::{Counters, Mode, Other};
 use bifold_mmu::Mode as KvmMode;

@@ -179,7 +179,8 @@ pub struct Program {
     pub curves: PerMode<Vec<f64>>,
 }
 
-/// Share of intervals in each mode, 0 to 1. Outputs have `shadow_share` and so on, and not nested mode's: the rest.
+/// Share of intervals in each mode, 0 to 1. Outputs have `shadow_share` and so on, and not nested mode's: the
+/// rest.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct Shares(PerMode<f64>);
 
@@ -284,8 +285,8 @@ pub(crate) fn better(statics: &PerMode<f64>) -> f64 {
     statics.values().copied().fold(f64::INFINITY, f64::min)
 }
 
-/// The starting mode with the largest gap. Among equal gaps, that of the mode which costs most if the VM never switches;
-/// among equal costs, the last.
+/// The starting mode with the largest gap. Among equal gaps, that of the mode which costs most if the VM
+/// never switches; among equal costs, the last.
 pub(crate) fn worst_start(statics: &PerMode<f64>, gap: impl Fn(Mode) -> f64) -> Option<Mode> {
     let costlier = |a: &Mode, b: &Mode| gap(*a).total_cmp(&gap(*b)).then(statics[*a].total_cmp(&statics[*b]));
     statics.modes().max_by(costlier)

@@ -45,8 +45,8 @@ pub mod sweep;
 pub mod timeline;
 pub mod track;
 
-/// The mode of a VM. Costs decide which modes a policy chooses from; [`Paging::switchable`](bifold_model::Paging::switchable)
-/// says which a hypervisor switches between today.
+/// The mode of a VM. Costs decide which modes a policy chooses from;
+/// [`Paging::switchable`](bifold_model::Paging::switchable) says which a hypervisor switches between today.
 pub use bifold_model::Paging as Mode;
 pub use counters::Counters;
 pub use driver::{Decision, Driver, Interval, Scale, Source, UnknownCounter};

@@ -47,8 +47,8 @@ impl Other {
 }
 
 impl View<'_> {
-    /// Cycles of a switch from one mode to another; none if the costs of one of them are unknown. A switch between
-    /// two modes that the VM is not in counts as two, by way of the VM's mode.
+    /// Cycles of a switch from one mode to another; none if the costs of one of them are unknown. A switch
+    /// between two modes that the VM is not in counts as two, by way of the VM's mode.
     pub fn switch_cycles(&self, from: Mode, to: Mode) -> Option<f64> {
         let other = |mode| self.others.iter().find(|o| o.mode == mode);
         let back = if from == self.mode { 0.0 } else { other(from)?.back_cycles };

@@ -45,15 +45,16 @@ pub struct Track {
     pub state: VmState,
     /// Costs of switching.
     pub costs: SwitchCosts,
-    /// Whether policies see [`Counters::WAITS`](crate::Counters::WAITS), as they do in the model. No hardware counts
-    /// these, so a policy for a live host is trained without them; costs have them in any case.
+    /// Whether policies see [`Counters::WAITS`](crate::Counters::WAITS), as they do in the model. No hardware
+    /// counts these, so a policy for a live host is trained without them; costs have them in any case.
     pub waits: bool,
     /// Cycles of the guest's own work per interval.
     pub ideal: Vec<f64>,
     /// Samples per interval, by mode. These are the modes that the VM can be in.
     pub samples: PerMode<Vec<Sample>>,
     reuse: PerMode<Vec<Vec<Reuse>>>,
-    /// Shadow pages, or another mode's tables in their place, in use at the end of each interval of the mode's run.
+    /// Shadow pages, or another mode's tables in their place, in use at the end of each interval of the
+    /// mode's run.
     shadow_pages: PerMode<Vec<f64>>,
     /// Number of nested tables that a drop would free.
     nested_tables: f64,

@@ -1,9 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! What a reference costs, in ns of CPU time: stack distances by the tree alone and behind fronts of several sizes, the record for
-//! Belady's optimum, whole and for memories of at least 64 and 256 frames, its second pass for a quarter of the frames, and working
-//! sets. Then the bytes per reference of the three records. Arguments: numbers of frames (default: 4,
-//! 4096, 65536 and 524288) and `--references N`. Of the stream `local`, 15 of 16 references are to one of the 8 frames used last,
-//! to each half as often as to the next more recent one. The rows of a stream take turns, and the fastest of three rounds is shown.
+//! What a reference costs, in ns of CPU time: stack distances by the tree alone and behind fronts of several
+//! sizes, the record for Belady's optimum, whole and for memories of at least 64 and 256 frames, its second
+//! pass for a quarter of the frames, and working sets. Then the bytes per reference of the three records.
+//! Arguments: numbers of frames (default: 4, 4096, 65536 and 524288) and `--references N`. Of the stream
+//! `local`, 15 of 16 references are to one of the 8 frames used last, to each half as often as to the next
+//! more recent one. The rows of a stream take turns, and the fastest of three rounds is shown.
 
 use bifold_reclaim::{NextUses, ReferenceKind, StackDistances, WorkingSets};
 use rand::{Rng, SeedableRng};

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! The LRU stack behind the front: a tree of the times at which frames left the front. See [`crate::stack`] for holes.
+//! The LRU stack behind the front: a tree of the times at which frames left the front. See [`crate::stack`]
+//! for holes.
 
 use crate::slots::{Slots, WORD};
 use std::collections::BinaryHeap;
@@ -42,8 +43,9 @@ impl Behind {
         self.holes.push(slot);
     }
 
-    /// A frame has left its slot for the front, if it had one here, and `frame` comes from there: it is the most recent from now
-    /// on. The topmost hole above the slot is filled; without one, the slot is gone. `moved` hears of frames that get another slot.
+    /// A frame has left its slot for the front, if it had one here, and `frame` comes from there: it is the
+    /// most recent from now on. The topmost hole above the slot is filled; without one, the slot is gone.
+    /// `moved` hears of frames that get another slot.
     pub fn exchange(&mut self, slot: Option<u32>, frame: u32, moved: &mut impl FnMut(u32, u32)) {
         match (self.holes.peek_mut(), slot) {
             (Some(hole), None) => self.slots.remove(PeekMut::pop(hole)),

@@ -27,8 +27,8 @@ pub struct MissCurve {
 }
 
 impl MissCurve {
-    /// Of references that hit in memories of `least` frames and more, those that were the first ones to their frames, and a
-    /// histogram of the others by stack distance less `least`.
+    /// Of references that hit in memories of `least` frames and more, those that were the first ones to their
+    /// frames, and a histogram of the others by stack distance less `least`.
     pub(crate) fn new(least: u64, near: u64, first: u64, far: &[u64]) -> Self {
         let used = far.iter().rposition(|&n| n != 0).map_or(0, |i| i + 1);
         let mut misses = vec![first; used + 1];
@@ -64,7 +64,8 @@ impl MissCurve {
         self.misses[self.misses.len() - 1]
     }
 
-    /// The smallest memory, in frames, in which only first references miss. No smaller one than the curve is for.
+    /// The smallest memory, in frames, in which only first references miss. No smaller one than the curve is
+    /// for.
     pub fn enough(&self) -> u64 {
         self.least + self.misses.len() as u64 - 1
     }

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! Miss curves at a grid of sizes, with lines between them.
 
-/// Sizes of memory for a guest of `frames` frames: from `least` on, which is 1 or more, four for each doubling, and the last is all
-/// frames.
+/// Sizes of memory for a guest of `frames` frames: from `least` on, which is 1 or more, four for each
+/// doubling, and the last is all frames.
 ///
 /// ```
 /// assert_eq!(bifold_reclaim::sizes(64, 200), [64, 80, 96, 112, 128, 160, 192, 200]);
@@ -16,8 +16,9 @@ pub fn sizes(least: u64, frames: u64) -> Vec<u64> {
 
 /// Misses of an LRU memory in an interval, by size.
 ///
-/// Between two sizes of the grid the curve is a line. The misses of all sizes between lie between those of the two, so that the
-/// error is at most the fall from one size to the next; a step of the true curve becomes a slope.
+/// Between two sizes of the grid the curve is a line. The misses of all sizes between lie between those of
+/// the two, so that the error is at most the fall from one size to the next; a step of the true curve becomes
+/// a slope.
 #[derive(Debug, Clone, PartialEq, Default)]
 pub struct Curve {
     /// Frames and misses: the first is 0 frames and all references, the last is the guest's whole memory.
@@ -61,13 +62,14 @@ impl Curve {
         self.points.last().map_or(0.0, |point| point.1)
     }
 
-    /// Misses of a guest that holds `held` frames at the start of the interval and may hold up to `size`, and what it holds at the end.
-    /// `out` frames of those that it uses are not in memory at the start.
+    /// Misses of a guest that holds `held` frames at the start of the interval and may hold up to `size`, and
+    /// what it holds at the end. `out` frames of those that it uses are not in memory at the start.
     ///
-    /// Memory that a guest is given is empty, so that what the guest holds grows by a frame at each miss. What it holds is then
-    /// always the top of its LRU stack, so it misses as a memory of just that size does. The interval's misses are taken as spread
-    /// evenly over its time: at h frames held, the next miss comes after 1 / C(h) of the interval, and C is a line between
-    /// sizes of the grid. When all frames that were out are back, only first references miss, until the size is reached.
+    /// Memory that a guest is given is empty, so that what the guest holds grows by a frame at each miss.
+    /// What it holds is then always the top of its LRU stack, so it misses as a memory of just that size
+    /// does. The interval's misses are taken as spread evenly over its time: at h frames held, the next miss
+    /// comes after 1 / C(h) of the interval, and C is a line between sizes of the grid. When all frames that
+    /// were out are back, only first references miss, until the size is reached.
     pub fn misses_while_growing(&self, held: f64, size: f64, out: f64) -> (f64, f64) {
         let first = self.first();
         let (mut held, mut out, mut time, mut misses) = (held.min(size), out, 0.0, 0.0);

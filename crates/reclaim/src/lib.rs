@@ -2,15 +2,17 @@
 //! How much memory a guest needs, from its references to guest frames (4 KB, counted by guest frame number).
 //!
 //! - [`MemoryUse`]: all of the following, of one stream.
-//! - [`StackDistances`]: the misses of a memory with LRU replacement at every size at once (Mattson, Gecsei, Slutz and Traiger,
-//!   "Evaluation techniques for storage hierarchies", IBM Systems Journal 9(2), 1970), as [`MissCurve`]s.
-//! - [`NextUses`]: the fewest misses that any replacement can have at a size (Belady, "A study of replacement algorithms for a
-//!   virtual-storage computer", IBM Systems Journal 5(2), 1966).
-//! - [`WorkingSets`]: the frames used and written in each interval (Denning, "The working set model for program behavior",
-//!   Communications of the ACM 11(5), 1968).
+//! - [`StackDistances`]: the misses of a memory with LRU replacement at every size at once (Mattson, Gecsei,
+//!   Slutz and Traiger, "Evaluation techniques for storage hierarchies", IBM Systems Journal 9(2), 1970), as
+//!   [`MissCurve`]s.
+//! - [`NextUses`]: the fewest misses that any replacement can have at a size (Belady, "A study of replacement
+//!   algorithms for a virtual-storage computer", IBM Systems Journal 5(2), 1966).
+//! - [`WorkingSets`]: the frames used and written in each interval (Denning, "The working set model for
+//!   program behavior", Communications of the ACM 11(5), 1968).
 //!
-//! All three follow a guest that gives frames back, by a balloon or a report of free pages: a frame that is *forgotten* holds no
-//! memory until its next reference. They know no event format: the caller says which frames are referenced.
+//! All three follow a guest that gives frames back, by a balloon or a report of free pages: a frame that is
+//! *forgotten* holds no memory until its next reference. They know no event format: the caller says which
+//! frames are referenced.
 //!
 //! - [`MemoryTimeline`]: a guest's need over time, in a file.
 //!

@@ -1,14 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! Miss curves, Belady's optimum and working sets of one stream, at little more than the cost of the curves.
 //!
-//! Most references find their frame in the front of the LRU stack. The optimum and the working sets hear of frames that enter the
-//! front, that leave it, and that are in it at the end of an epoch or an interval.
+//! Most references find their frame in the front of the LRU stack. The optimum and the working sets hear of
+//! frames that enter the front, that leave it, and that are in it at the end of an epoch or an interval.
 //!
-//! For the optimum this drops references. An epoch is `F` references that bring a frame into the front. The optimum hears of a frame's
-//! entry, and of its last use in each epoch and before it leaves. Between two references that it hears of, `3 F - 1`
-//! other frames at most are used: those that were in the front, and those that came in during two epochs, because a frame that is not used
-//! while `F` come in leaves. So memories of `3 F` frames and more have the misses of the full stream
-//! (the safely allowed drop of Kaplan, Smaragdakis and Wilson, as in [`NextUses`]).
+//! For the optimum this drops references. An epoch is `F` references that bring a frame into the front. The
+//! optimum hears of a frame's entry, and of its last use in each epoch and before it leaves. Between two
+//! references that it hears of, `3 F - 1` other frames at most are used: those that were in the front, and
+//! those that came in during two epochs, because a frame that is not used while `F` come in leaves. So
+//! memories of `3 F` frames and more have the misses of the full stream (the safely allowed drop of Kaplan,
+//! Smaragdakis and Wilson, as in [`NextUses`]).
 
 use crate::curve::MissCurve;
 use crate::frames::{ReferenceKind, TooManyFrames};
@@ -79,8 +80,8 @@ pub struct MemoryUse<const F: usize = FRONT> {
 }
 
 impl<const F: usize> MemoryUse<F> {
-    /// Nothing used yet of `frames` frames. Working sets are those of intervals of `interval` instructions. For the optimum, `most`
-    /// references are kept at most, of 4 bytes each.
+    /// Nothing used yet of `frames` frames. Working sets are those of intervals of `interval` instructions.
+    /// For the optimum, `most` references are kept at most, of 4 bytes each.
     ///
     /// # Errors
     ///
@@ -247,8 +248,8 @@ impl<const F: usize> MemoryUse<F> {
         self.stack.curve_of(kind)
     }
 
-    /// The fewest misses that any replacement can have in a memory of `frames` frames. `None` with less than `3 F` frames, and if
-    /// there were more references than are kept.
+    /// The fewest misses that any replacement can have in a memory of `frames` frames. `None` with less than
+    /// `3 F` frames, and if there were more references than are kept.
     pub fn optimum(&self, frames: u64) -> Option<u64> {
         self.optima(&[frames])[0]
     }

@@ -1,15 +1,17 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! The optimal replacement: of the frames in memory, drop the one whose next use is the farthest (Belady 1966, MIN; Mattson and
-//! others 1970 prove it optimal).
+//! The optimal replacement: of the frames in memory, drop the one whose next use is the farthest (Belady
+//! 1966, MIN; Mattson and others 1970 prove it optimal).
 //!
-//! The first pass runs beside the guest and writes down which frames are referenced. The second pass finds the time of each
-//! reference's next use and needs nothing else: the memory is a set of times of next use, and a reference hits if its own time
-//! is in the set. A frame without a next use, as its guest frees it before or never uses it again, takes no room once it was used.
+//! The first pass runs beside the guest and writes down which frames are referenced. The second pass finds
+//! the time of each reference's next use and needs nothing else: the memory is a set of times of next use,
+//! and a reference hits if its own time is in the set. A frame without a next use, as its guest frees it
+//! before or never uses it again, takes no room once it was used.
 //!
-//! A record for memories of at least k frames does without most references: of three to the same frame, the one in the middle
-//! hits and changes nothing if fewer than k other frames are used between the first and the third (Kaplan, Smaragdakis and
-//! Wilson, "Trace reduction for virtual memory simulations", SIGMETRICS 1999, the safely allowed drop). A small table of frames
-//! used recently bounds how many frames are used in between: those in the table at the start and those that came into it since.
+//! A record for memories of at least k frames does without most references: of three to the same frame, the
+//! one in the middle hits and changes nothing if fewer than k other frames are used between the first and the
+//! third (Kaplan, Smaragdakis and Wilson, "Trace reduction for virtual memory simulations", SIGMETRICS 1999,
+//! the safely allowed drop). A small table of frames used recently bounds how many frames are used in
+//! between: those in the table at the start and those that came into it since.
 
 use crate::frames::{TooManyFrames, per_frame};
 use crate::times::Times;
@@ -43,10 +45,11 @@ const NO_PAST: Past = Past { last: NONE, came: LONG_AGO, came_before: LONG_AGO }
 
 /// References in order, for the fewest misses that any replacement on demand can have.
 ///
-/// A reference to the frame that was referenced just before hits in any memory, so it is counted and not recorded. For
-/// [large memories](Self::for_memories_of) most other references are left out too, and no count changes. Memory: 4 bytes for each
-/// reference recorded, up to a limit, a third more at worst for those that are left out later, and 12 bytes for each frame of the
-/// guest. A pass for one size needs 4 bytes and a bit for each reference recorded, and 4 bytes for each frame.
+/// A reference to the frame that was referenced just before hits in any memory, so it is counted and not
+/// recorded. For [large memories](Self::for_memories_of) most other references are left out too, and no count
+/// changes. Memory: 4 bytes for each reference recorded, up to a limit, a third more at worst for those that
+/// are left out later, and 12 bytes for each frame of the guest. A pass for one size needs 4 bytes and a bit
+/// for each reference recorded, and 4 bytes for each frame.
 ///
 /// ```
 /// use bifold_reclaim::NextUses;
@@ -84,7 +87,8 @@ pub struct NextUses {
 }
 
 impl NextUses {
-    /// Nothing recorded yet of a guest of `frames` frames; at most `most` references will be, and never more than 2^32 - 1.
+    /// Nothing recorded yet of a guest of `frames` frames; at most `most` references will be, and never more
+    /// than 2^32 - 1.
     ///
     /// # Errors
     ///
@@ -93,7 +97,8 @@ impl NextUses {
         Self::for_memories_of(0, frames, most)
     }
 
-    /// As [`Self::new`], with less recorded: of memories smaller than `least` frames, the misses will not be known.
+    /// As [`Self::new`], with less recorded: of memories smaller than `least` frames, the misses will not be
+    /// known.
     ///
     /// ```
     /// use bifold_reclaim::NextUses;
@@ -131,8 +136,9 @@ impl NextUses {
         })
     }
 
-    /// A reference to `frame`. Frames outside of the guest's memory are counted apart ([`Self::outside`]). At the first reference beyond
-    /// the limit the record ends: that reference and all later ones are counted as [dropped](Self::dropped).
+    /// A reference to `frame`. Frames outside of the guest's memory are counted apart ([`Self::outside`]). At
+    /// the first reference beyond the limit the record ends: that reference and all later ones are counted as
+    /// [dropped](Self::dropped).
     #[inline]
     pub fn reference(&mut self, frame: u64) {
         let Some(past) = usize::try_from(frame).ok().and_then(|i| self.pasts.get_mut(i)) else {
@@ -251,8 +257,9 @@ impl NextUses {
         (size_of_val(&self.record[..]) + size_of_val(&self.pasts[..])) as u64
     }
 
-    /// The fewest misses with a memory of `frames` frames of 4 KB that holds each frame while it is referenced: two passes over
-    /// the record. `None` of a memory that is smaller than the record is [for](Self::for_memories_of).
+    /// The fewest misses with a memory of `frames` frames of 4 KB that holds each frame while it is
+    /// referenced: two passes over the record. `None` of a memory that is smaller than the record is
+    /// [for](Self::for_memories_of).
     pub fn misses(&self, frames: u64) -> Option<u64> {
         self.misses_of(&[frames])[0]
     }

@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! Memory in parts: by a level that all parts share, and by the least sum of costs.
 
-/// Sizes within bounds that use `total` frames, or as many as they can: `at(i, level)`, which rises with the level, is what guest i gets.
+/// Sizes within bounds that use `total` frames, or as many as they can: `at(i, level)`, which rises with the
+/// level, is what guest i gets.
 pub(crate) fn by_level(total: u64, bounds: &[(u64, u64)], at: impl Fn(usize, f64) -> f64) -> Vec<u64> {
     let size = |i: usize, level: f64| at(i, level).clamp(bounds[i].0 as f64, bounds[i].1 as f64);
     let sum = |level: f64| (0..bounds.len()).map(|i| size(i, level)).sum::<f64>();
@@ -32,11 +33,12 @@ pub(crate) fn equally(total: u64, bounds: &[(u64, u64)]) -> Vec<u64> {
     by_level(total, bounds, |_, level| level)
 }
 
-/// How many units each of several costs gets of `total`, so that their sum is least: `costs[i][n]` is the cost of i with n units. Of equal
-/// sums, one that uses few units.
+/// How many units each of several costs gets of `total`, so that their sum is least: `costs[i][n]` is the
+/// cost of i with n units. Of equal sums, one that uses few units.
 ///
-/// Dynamic programming over the costs, as they need not be convex: giving each unit to the one that gains most by it can end at
-/// a sum that is not the least. All curves of a program that runs through more than it has are of that kind.
+/// Dynamic programming over the costs, as they need not be convex: giving each unit to the one that gains
+/// most by it can end at a sum that is not the least. All curves of a program that runs through more than it
+/// has are of that kind.
 pub(crate) fn least_cost(costs: &[Vec<f64>], total: usize) -> Vec<usize> {
     // best[n]: the least sum of the costs so far with at most n units; chosen[i][n]: the units of i in it.
     let mut best = vec![0.0; total + 1];

@@ -9,8 +9,8 @@ use serde::Serialize;
 
 /// Most steps of a plan.
 const MOST_STEPS: f64 = 100_000.0;
-/// Steps of an interval, if none are asked for. Guests that lack memory wait most of the time, so that in one interval of the ideal run they run
-/// for seconds, and a policy decides more than once.
+/// Steps of an interval, if none are asked for. Guests that lack memory wait most of the time, so that in one
+/// interval of the ideal run they run for seconds, and a policy decides more than once.
 const STEPS_PER_INTERVAL: f64 = 16.0;
 /// Most steps with shorter ones than intervals, if none are asked for.
 const DEFAULT_STEPS: f64 = 4000.0;
@@ -20,20 +20,22 @@ const DEFAULT_STEPS: f64 = 4000.0;
 pub struct Setting {
     /// The host's memory for guests, in frames of 4 KB.
     pub host_frames: u64,
-    /// The least that each guest has, in frames: never below the smallest size of its timeline, and never above its memory.
+    /// The least that each guest has, in frames: never below the smallest size of its timeline, and never
+    /// above its memory.
     pub floor_frames: u64,
     /// What a refault costs, s.
     pub refault_s: f64,
-    /// Time between decisions, in s of the guests. `None`: a sixteenth of the longest of the timelines' mean intervals, and up to one interval
-    /// where that would be more than 4,000 steps.
+    /// Time between decisions, in s of the guests. `None`: a sixteenth of the longest of the timelines' mean
+    /// intervals, and up to one interval where that would be more than 4,000 steps.
     pub step_s: Option<f64>,
     /// Seconds of a policy in a second of the guests.
     pub time_scale: f64,
 }
 
 impl Setting {
-    /// A random read of 4 KB from an NVMe disk for data centres, in s: 85 us by the data sheet of Intel's P4500 with 1 TB (as in Lenovo's
-    /// product guide of it). The host's own work for the fault comes on top, and is left out.
+    /// A random read of 4 KB from an NVMe disk for data centres, in s: 85 us by the data sheet of Intel's
+    /// P4500 with 1 TB (as in Lenovo's product guide of it). The host's own work for the fault comes on top,
+    /// and is left out.
     pub const NVME_S: f64 = 85e-6;
 }
 
@@ -162,14 +164,21 @@ pub enum PlanError {
 ///     let about = About { guest_frames: 512, ..About::default() };
 ///     let mut uses = MemoryUse::<64>::new(512, NonZeroU64::new(3000).unwrap(), 0)?;
 ///     for interval in 1..11 {
-///         (0..frames).cycle().take(3000).for_each(|frame| uses.reference(frame, ReferenceKind::Data, false));
+///         for frame in (0..frames).cycle().take(3000) {
+///             uses.reference(frame, ReferenceKind::Data, false);
+///         }
 ///         uses.ran(3000 * interval);
 ///     }
 ///     Ok::<_, bifold_reclaim::TooManyFrames>(MemoryTimeline::of(about, &uses, 0.1 / 3000.0))
 /// };
 /// let guests = [("small".to_string(), record(100)?), ("large".to_string(), record(300)?)];
-/// let setting =
-///     Setting { host_frames: 448, floor_frames: 64, refault_s: Setting::NVME_S, step_s: None, time_scale: 1.0 };
+/// let setting = Setting {
+///     host_frames: 448,
+///     floor_frames: 64,
+///     refault_s: Setting::NVME_S,
+///     step_s: None,
+///     time_scale: 1.0,
+/// };
 /// let plan = plan(&guests, &[PolicyName::Equal, PolicyName::Oracle], &setting)?;
 /// // Half of the host is too little for the larger loop, though both fit.
 /// assert!(plan.policies[0].refaults > 9 * 3000);

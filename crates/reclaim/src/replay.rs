@@ -55,8 +55,8 @@ pub(crate) struct Now {
 
 /// A rule that divides a host's memory.
 pub(crate) trait Policy {
-    /// The size of each guest for the next step. Sizes out of a guest's bounds are moved into them. If they are more than the host has,
-    /// it pages.
+    /// The size of each guest for the next step. Sizes out of a guest's bounds are moved into them. If they
+    /// are more than the host has, it pages.
     fn decide(&mut self, now: Now, guests: &[View]) -> Vec<u64>;
 }
 
@@ -140,8 +140,9 @@ pub(crate) fn replay(guests: &[Guest], host: Host, policy: &mut dyn Policy) -> V
 
 /// Sizes within their bounds and the host.
 ///
-/// If they are more than the host has, it pages as an LRU memory of all guests does: what guests reference in the step stays, then what they
-/// use besides; of what does not fit, each guest loses the same part. `uses` are the frames of both kinds together, first those referenced.
+/// If they are more than the host has, it pages as an LRU memory of all guests does: what guests reference in
+/// the step stays, then what they use besides; of what does not fit, each guest loses the same part. `uses`
+/// are the frames of both kinds together, first those referenced.
 fn fit(mut sizes: Vec<u64>, guests: &[View], uses: &[[u64; 2]], host: u64) -> Vec<u64> {
     assert_eq!(sizes.len(), guests.len(), "a policy decides for all guests");
     for (size, guest) in sizes.iter_mut().zip(guests) {
@@ -270,8 +271,8 @@ pub(crate) mod tests {
         const STEPS: u64 = 40;
         const REFERENCES: u64 = 4000;
         let mut random = rand_pcg::Pcg64::seed_from_u64(3);
-        // Half of the references go to few frames, which change now and then; the others to frames that are the likelier the
-        // lower their numbers are.
+        // Half of the references go to few frames, which change now and then; the others to frames that are
+        // the likelier the lower their numbers are.
         let mut stream = |offset: u64| -> Vec<u64> {
             let frame = |at| {
                 let phase = (at / REFERENCES + offset) / 6 % 3;

@@ -1,10 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Time slots with ranks: how many live slots come after a given one (Bennett and Kruskal, "LRU stack processing", IBM Journal of
-//! Research and Development 19(4), 1975). Slots are used in order, and each can die.
+//! Time slots with ranks: how many live slots come after a given one (Bennett and Kruskal, "LRU stack
+//! processing", IBM Journal of Research and Development 19(4), 1975). Slots are used in order, and each can
+//! die.
 //!
-//! A slot is a bit of a word. A Fenwick tree ("A new data structure for cumulative frequency tables", Software: Practice and
-//! Experience 24(3), 1994) has the sums of words, so it is small enough for a cache. A word joins the tree when all of its
-//! slots are used; until then its bits are counted.
+//! A slot is a bit of a word. A Fenwick tree ("A new data structure for cumulative frequency tables",
+//! Software: Practice and Experience 24(3), 1994) has the sums of words, so it is small enough for a cache. A
+//! word joins the tree when all of its slots are used; until then its bits are counted.
 
 /// Slots in a word.
 pub(crate) const WORD: u32 = u64::BITS;
@@ -21,7 +22,8 @@ pub(crate) struct Slots {
 }
 
 impl Slots {
-    /// Slots of which the first `live`, at most `capacity`, are used and live. `capacity` is a multiple of [`WORD`].
+    /// Slots of which the first `live`, at most `capacity`, are used and live. `capacity` is a multiple of
+    /// [`WORD`].
     pub fn new(live: u32, capacity: u32) -> Self {
         let mut slots = Slots { bits: Vec::new(), sums: Vec::new(), live, used: live };
         slots.reset(live, capacity);

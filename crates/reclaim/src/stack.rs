@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! The LRU stack: in front the frames used last, without order but with the time of their last use, and behind them a tree
-//! of the times at which frames left the front.
+//! The LRU stack: in front the frames used last, without order but with the time of their last use, and
+//! behind them a tree of the times at which frames left the front.
 //!
-//! A frame that is forgotten leaves a hole. A hole is memory that is free in every memory which held the frame, so a miss there
-//! replaces nothing: the frames above the topmost hole move down by one, and those below it keep their places. If the
-//! reference hits below the hole, the hole moves down to where the frame was. So at any size the frames within the size
-//! are those that an LRU memory of this size holds. Without holes the curve would be too low: the frames below would move up into
-//! memories that have dropped them.
+//! A frame that is forgotten leaves a hole. A hole is memory that is free in every memory which held the
+//! frame, so a miss there replaces nothing: the frames above the topmost hole move down by one, and those
+//! below it keep their places. If the reference hits below the hole, the hole moves down to where the frame
+//! was. So at any size the frames within the size are those that an LRU memory of this size holds. Without
+//! holes the curve would be too low: the frames below would move up into memories that have dropped them.
 //!
 //! The stack begins as holes only, and ends in holes without end.
 
@@ -20,12 +20,13 @@ use std::collections::BinaryHeap;
 const NONE: u32 = u32::MAX;
 const KINDS: usize = ReferenceKind::ALL.len();
 
-/// Misses of a stream of references in LRU memories of `F` frames and more, exact, counted by the kind of the reference. All
-/// kinds share one memory.
+/// Misses of a stream of references in LRU memories of `F` frames and more, exact, counted by the kind of the
+/// reference. All kinds share one memory.
 ///
-/// The `F` frames used last stand in front. A reference that finds its frame there hits in all these memories, and only its time
-/// is noted. `F` is 1 or more; `benches/references.rs` prints what a reference costs. Memory: 4 bytes for each frame of the guest; for
-/// each frame referenced, 16 to 34 bytes, and 16 more for each kind of reference.
+/// The `F` frames used last stand in front. A reference that finds its frame there hits in all these
+/// memories, and only its time is noted. `F` is 1 or more; `benches/references.rs` prints what a reference
+/// costs. Memory: 4 bytes for each frame of the guest; for each frame referenced, 16 to 34 bytes, and 16 more
+/// for each kind of reference.
 ///
 /// ```
 /// use bifold_reclaim::{ReferenceKind, StackDistances};
@@ -182,8 +183,8 @@ impl<const F: usize> StackDistances<F> {
         })
     }
 
-    /// A reference to `frame`. A frame outside of the guest's memory, of a device's registers for example, is counted apart
-    /// ([`Self::outside`]).
+    /// A reference to `frame`. A frame outside of the guest's memory, of a device's registers for example, is
+    /// counted apart ([`Self::outside`]).
     #[inline]
     pub fn reference(&mut self, frame: u64, kind: ReferenceKind) {
         match self.place(frame) {
@@ -255,11 +256,13 @@ impl<const F: usize> StackDistances<F> {
         (distance, Entered { place, left })
     }
 
-    /// From now on a reference to `frame` that no curve counts comes before each other reference: the page whose code runs, which
-    /// is used without pause. `None`, and a frame outside of the guest's memory, end that. The frame counts as used now.
+    /// From now on a reference to `frame` that no curve counts comes before each other reference: the page
+    /// whose code runs, which is used without pause. `None`, and a frame outside of the guest's memory, end
+    /// that. The frame counts as used now.
     ///
-    /// The reference is made where the front is left. A reference within the front changes neither the order of the other frames
-    /// nor which frames are in the front, so the misses of memories of `F` frames and more are those of the full stream.
+    /// The reference is made where the front is left. A reference within the front changes neither the order
+    /// of the other frames nor which frames are in the front, so the misses of memories of `F` frames and
+    /// more are those of the full stream.
     ///
     /// ```
     /// use bifold_reclaim::{ReferenceKind, StackDistances};
@@ -301,8 +304,8 @@ impl<const F: usize> StackDistances<F> {
         }
     }
 
-    /// The guest frees `frame`, or reports it as free: the frame holds no memory from now on. No effect if it holds none, or
-    /// [stays](Self::stay).
+    /// The guest frees `frame`, or reports it as free: the frame holds no memory from now on. No effect if it
+    /// holds none, or [stays](Self::stay).
     pub fn forget(&mut self, frame: u64) {
         if self.stays(frame) {
             return;
@@ -379,7 +382,8 @@ impl<const F: usize> StackDistances<F> {
         MissCurve::new(F as u64, near, first, &far)
     }
 
-    /// Misses of all references since the last cut, or the start. The next cut, and no other curve, is without them.
+    /// Misses of all references since the last cut, or the start. The next cut, and no other curve, is
+    /// without them.
     ///
     /// ```
     /// use bifold_reclaim::{ReferenceKind, StackDistances};

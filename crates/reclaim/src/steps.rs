@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Timelines of several guests on one clock: their intervals differ, and a plan decides for all at the same times.
+//! Timelines of several guests on one clock: their intervals differ, and a plan decides for all at the same
+//! times.
 
 use crate::grid::Curve;
 use crate::timeline::MemoryTimeline;
@@ -25,8 +26,9 @@ pub(crate) fn longest_interval(timelines: &[&MemoryTimeline]) -> f64 {
 
 /// A timeline in steps of `length` s. A guest is idle after its end.
 ///
-/// Of an interval that is partly in a step, the step has the same part of the misses: the interval's are taken as spread evenly. The
-/// working set is the largest of the intervals', which is the least that it can be; a part of an interval has the interval's.
+/// Of an interval that is partly in a step, the step has the same part of the misses: the interval's are
+/// taken as spread evenly. The working set is the largest of the intervals', which is the least that it can
+/// be; a part of an interval has the interval's.
 pub(crate) fn steps(timeline: &MemoryTimeline, length: f64, count: usize) -> Vec<Step> {
     let idle = Step { curve: Curve::flat(&timeline.curve(0)), in_use: 0.0, working_set: 0.0, dirty: 0.0 };
     let mut steps = vec![idle; count];

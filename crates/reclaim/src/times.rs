@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! A set of times below a bound: bits, and above each level of words a level with a bit for each word that is not 0. The latest
-//! time is found by one word of each level.
+//! A set of times below a bound: bits, and above each level of words a level with a bit for each word that is
+//! not 0. The latest time is found by one word of each level.
 
 /// Times in a set.
 #[derive(Debug, Clone)]

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Working sets: the distinct frames that a guest uses in an interval (Denning 1968). Intervals follow each other and do not
-//! overlap; Denning's window slides.
+//! Working sets: the distinct frames that a guest uses in an interval (Denning 1968). Intervals follow each
+//! other and do not overlap; Denning's window slides.
 
 use crate::frames::{TooManyFrames, per_frame};
 use std::num::NonZeroU64;
@@ -77,9 +77,9 @@ impl WorkingSets {
         })
     }
 
-    /// A reference to `frame`, or with `write` a store, after so many instructions of all of the guest's vCPUs. A reference that lies
-    /// before the current interval counts in the current one: streams of several vCPUs join in batches. Frames outside of the guest's
-    /// memory are counted apart ([`Self::outside`]).
+    /// A reference to `frame`, or with `write` a store, after so many instructions of all of the guest's
+    /// vCPUs. A reference that lies before the current interval counts in the current one: streams of several
+    /// vCPUs join in batches. Frames outside of the guest's memory are counted apart ([`Self::outside`]).
     #[inline]
     pub fn reference(&mut self, frame: u64, write: bool, instructions: u64) {
         if instructions >= self.end {

@@ -137,8 +137,9 @@ impl Core<'_> {
     }
 }
 
-/// Cycles of the whole run: as stated, and at both ends of the band: a core that hides nothing and one that hides all that its
-/// overlaps allow; without data caches, double and half the assumed cycles per instruction.
+/// Cycles of the whole run: as stated, and at both ends of the band: a core that hides nothing and one that
+/// hides all that its overlaps allow; without data caches, double and half the assumed cycles per
+/// instruction.
 pub(crate) fn times(t: &Sample, core: &Core<'_>) -> [f64; 3] {
     let cpi = core.base_cpi;
     let stated = t.ideal_cycles(cpi) + t.extra_cycles() as f64;
@@ -170,7 +171,8 @@ fn band(t: &Sample, base_cpi: f64, caches: &CacheFacts) -> (f64, f64) {
     (nothing.min(all), nothing.max(all))
 }
 
-/// Cycles beyond the ideal run, and the ideal run's, if every wait for data and every walk is shorter by these factors.
+/// Cycles beyond the ideal run, and the ideal run's, if every wait for data and every walk is shorter by
+/// these factors.
 pub(crate) fn at_overlaps(t: &Sample, base_cpi: f64, data_overlap: f64, walk_overlap: f64) -> (f64, f64) {
     let waits = t.ideal_stall_cycles as f64 / data_overlap;
     let data = t.data_stall_cycles as f64 / data_overlap - waits;

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! What a VM that has just started would pay beside a long-lived one: the first touches of memory, counted as first uses of the
-//! nested tables' entries. This is the least: a page that is read before it is written costs a VM that has
-//! just started two violations more, which a long-lived VM does not show.
+//! What a VM that has just started would pay beside a long-lived one: the first touches of memory, counted as
+//! first uses of the nested tables' entries. This is the least: a page that is read before it is written
+//! costs a VM that has just started two violations more, which a long-lived VM does not show.
 
 use crate::Comparison;
 use crate::text::seconds;

@@ -8,8 +8,8 @@ use inferno::flamegraph::color::{BasicPalette, Color};
 use inferno::flamegraph::{Direction, Options, Palette, from_lines};
 use serde::Serialize;
 
-/// The head of the document: the page's colours and a transparent background. inferno's script stores the zoom
-/// in the address, and this document has no address.
+/// The head of the document: the page's colours and a transparent background. inferno's script stores the
+/// zoom in the address, and this document has no address.
 const HEAD: &str = "<!DOCTYPE html><meta charset=\"utf-8\"><title>Flame graph</title><style>\
 :root{color-scheme:light dark}body{margin:0;background:transparent}svg{display:block;width:100%}\
 rect[fill^=url]{fill:transparent}#title,#details,#search,#matched,#unzoom{fill:#1c2330}\

@@ -51,7 +51,8 @@ struct Bar {
     high: f64,
     /// Misses per 1000 instructions by page size.
     misses: [f64; 3],
-    /// The table's cells by the first words of their columns' heads, so that a chart and the table show the same numbers.
+    /// The table's cells by the first words of their columns' heads, so that a chart and the table show the
+    /// same numbers.
     cells: BTreeMap<String, String>,
 }
 

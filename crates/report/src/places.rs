@@ -35,8 +35,8 @@ pub struct Places {
 }
 
 impl Places {
-    /// Places ranked by `config`, or by the configuration that the verdict keeps: the cheaper mode under a hypervisor with the
-    /// smallest host pages.
+    /// Places ranked by `config`, or by the configuration that the verdict keeps: the cheaper mode under a
+    /// hypervisor with the smallest host pages.
     pub fn new(places: Where, view: View, config: Option<Config>) -> Places {
         let totals = places.totals(view);
         let modes = || {

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! Tidy rows: one row is one interval in one configuration. CSV has only these rows. JSON lines have a
 //! `type`, and add one `run` row, a `total` row per configuration, a `policy` row per policy and
-//! starting mode, and a `placement` row per configuration and placement. Where placements are asked for, CSV has
-//! only the rows of those.
+//! starting mode, and a `placement` row per configuration and placement. Where placements are asked for, CSV
+//! has only the rows of those.
 
 use crate::json::Head;
 use crate::{Comparison, Figures, RenderError};

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! The line of a guest of several vCPUs: how many worked, what they asked of each other, and how long they waited for the lock of
-//! shadow work.
+//! The line of a guest of several vCPUs: how many worked, what they asked of each other, and how long they
+//! waited for the lock of shadow work.
 
 use crate::Comparison;
 use crate::text::{fixed, grouped};

@@ -13,8 +13,8 @@ use statrs::distribution::{ContinuousCDF as _, StudentsT};
 
 /// A median absolute deviation times this estimates the standard deviation of normal values.
 const MAD_TO_SD: f64 = 1.4826;
-/// A run is an outlier beyond this many scaled median absolute deviations from the median. 3, which is common for large
-/// samples, would name a run in a quarter of all sets of 5 runs whose values are normal; 5 names a
+/// A run is an outlier beyond this many scaled median absolute deviations from the median. 3, which is common
+/// for large samples, would name a run in a quarter of all sets of 5 runs whose values are normal; 5 names a
 /// run in an eighth of all sets of 5 runs, and in a thirtieth of all sets of 10 runs.
 const MOST_MADS: f64 = 5.0;
 /// With fewer runs, the median absolute deviation of normal values is so uncertain that it would

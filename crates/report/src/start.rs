@@ -5,8 +5,8 @@ use crate::Comparison;
 use crate::text::{grouped, seconds};
 use bifold_model::Paging;
 
-/// None where the stream does not say where the command's program begins. The time is that of the first configuration with a
-/// hypervisor, or else of the first.
+/// None where the stream does not say where the command's program begins. The time is that of the first
+/// configuration with a hypervisor, or else of the first.
 pub(crate) fn line(c: &Comparison) -> Option<String> {
     let o = &c.outcome;
     let start = o.start.as_ref()?;

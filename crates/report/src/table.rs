@@ -105,7 +105,8 @@ pub(crate) fn head(c: &Comparison) -> String {
     lines.iter().map(|(label, text)| labelled(label, text)).collect()
 }
 
-/// A column of a table of configurations: its head, in which `\n` breaks the line, and a cell for each configuration.
+/// A column of a table of configurations: its head, in which `\n` breaks the line, and a cell for each
+/// configuration.
 pub(crate) struct Column {
     /// The head, two lines.
     pub head: String,
@@ -158,7 +159,8 @@ pub(crate) fn unit(c: &Comparison) -> TimeUnit {
     TimeUnit::of(c.outcome.configs.iter().map(|r| Figures::of(&c.outcome, r).seconds))
 }
 
-/// The table of configurations. Where all columns are wider than a page of text, counts have a table of their own.
+/// The table of configurations. Where all columns are wider than a page of text, counts have a table of their
+/// own.
 fn costs(c: &Comparison) -> String {
     let all = columns(c);
     let names: Vec<String> = c.outcome.configs.iter().map(|r| r.config.name()).collect();

@@ -31,8 +31,9 @@ pub fn ascii() -> bool {
     ASCII.load(Ordering::Relaxed)
 }
 
-/// The text in the characters of the terminal, for every text that people read there. Where there is only ASCII, the
-/// characters that this program writes have signs of ASCII, and those of users and guests are escaped (`\u{f6}`).
+/// The text in the characters of the terminal, for every text that people read there. Where there is only
+/// ASCII, the characters that this program writes have signs of ASCII, and those of users and guests are
+/// escaped (`\u{f6}`).
 pub(crate) fn plain(text: &str) -> Cow<'_, str> {
     if ascii() { in_ascii(text) } else { Cow::Borrowed(text) }
 }
@@ -57,8 +58,8 @@ fn in_ascii(text: &str) -> Cow<'_, str> {
     Cow::Owned(out)
 }
 
-/// Whether the locale has only ASCII characters, by the values of LC_ALL, LC_CTYPE and LANG: the first of these
-/// that is not empty decides, and without any the locale is C (POSIX, XBD 8.2).
+/// Whether the locale has only ASCII characters, by the values of LC_ALL, LC_CTYPE and LANG: the first of
+/// these that is not empty decides, and without any the locale is C (POSIX, XBD 8.2).
 pub fn is_ascii_locale(variables: [Option<&str>; 3]) -> bool {
     let locale = variables.into_iter().flatten().find(|v| !v.is_empty()).unwrap_or("C");
     let charset = locale.split_once('.').map_or("", |(_, charset)| charset);

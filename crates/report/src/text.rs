@@ -70,7 +70,8 @@ pub struct TimeUnit {
 }
 
 impl TimeUnit {
-    /// The unit in which the longest of these times, in seconds, is at least 1, with decimals for at least five digits of that time.
+    /// The unit in which the longest of these times, in seconds, is at least 1, with decimals for at least
+    /// five digits of that time.
     pub fn of(times: impl IntoIterator<Item = f64>) -> TimeUnit {
         let longest = times.into_iter().fold(0.0, f64::max);
         let (name, per_second) = match longest {

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! The timeline as a trace for Perfetto (ui.perfetto.dev) and chrome://tracing, in the Trace Event Format: counters over the seconds of
-//! the ideal run.
+//! The timeline as a trace for Perfetto (ui.perfetto.dev) and chrome://tracing, in the Trace Event Format:
+//! counters over the seconds of the ideal run.
 
 use crate::{Comparison, RenderError};
 use bifold_model::Sample;
@@ -10,8 +10,8 @@ use serde_json::{Value, json};
 const MICROS: f64 = 1e6;
 
 impl Comparison {
-    /// A process per configuration, each with tracks of its overhead (walks, exits and waits for data, percent), and of TLB misses and
-    /// exits per millisecond of the ideal run, interval by interval.
+    /// A process per configuration, each with tracks of its overhead (walks, exits and waits for data,
+    /// percent), and of TLB misses and exits per millisecond of the ideal run, interval by interval.
     ///
     /// # Errors
     /// If JSON cannot be made.

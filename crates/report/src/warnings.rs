@@ -31,8 +31,8 @@ fn made_up(c: &Comparison) -> Option<String> {
     ))
 }
 
-/// Values of a measured profile that its machine did not give: each refused one by its key; values that were not
-/// reached are counted. The model does not use those of `[system]`.
+/// Values of a measured profile that its machine did not give: each refused one by its key; values that were
+/// not reached are counted. The model does not use those of `[system]`.
 fn unmeasured(profile: &Profile) -> Option<String> {
     let of = |why: Unmeasured| {
         let keys: Vec<String> =

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Runs inside a Linux guest and tells the host what only the guest knows: its page faults, which nested paging hides
-//! from the host, and how far its own work has come.
+//! Runs inside a Linux guest and tells the host what only the guest knows: its page faults, which nested
+//! paging hides from the host, and how far its own work has come.
 //!
-//! Every interval, one line of JSON goes to a virtio-serial port. The port is opened without blocking: while no program
-//! reads on the host, reports are dropped, and nothing in the guest waits.
+//! Every interval, one line of JSON goes to a virtio-serial port. The port is opened without blocking: while
+//! no program reads on the host, reports are dropped, and nothing in the guest waits.
 #![forbid(unsafe_code)]
 
 mod options;

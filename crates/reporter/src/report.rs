@@ -33,7 +33,8 @@ fn count(text: &str, name: &str) -> Option<u64> {
     text.lines().find_map(is)
 }
 
-/// The guest's memory as its kernel counts it, by names of the report. Each figure that the files lack is left out.
+/// The guest's memory as its kernel counts it, by names of the report. Each figure that the files lack is
+/// left out.
 fn memory(meminfo: &str, vmstat: &str, pressure: &str) -> Vec<(&'static str, u64)> {
     let bytes = |name| count(meminfo, name)?.checked_mul(1024);
     // Before Linux 5.9 there is one count.
@@ -97,8 +98,8 @@ fn read(path: &Path) -> io::Result<String> {
     Ok(text)
 }
 
-/// The lines `NAME COUNT`; `None` if a line is something else. The file may just be being written, so a last line without its
-/// end is not believed either.
+/// The lines `NAME COUNT`; `None` if a line is something else. The file may just be being written, so a last
+/// line without its end is not believed either.
 fn counts_of(text: &str) -> Option<Vec<(&str, u64)>> {
     let lines = text.strip_suffix('\n').filter(|_| text.len() as u64 <= MOST_BYTES)?;
     let mut counts: Vec<(&str, u64)> = Vec::new();

@@ -19,8 +19,8 @@ impl<W: Write> Sender<W> {
         self.port = port;
     }
 
-    /// Sends a line. While the port is full, the line is dropped: the next report has newer counts. A line that the port
-    /// took half is finished before the next one.
+    /// Sends a line. While the port is full, the line is dropped: the next report has newer counts. A line
+    /// that the port took half is finished before the next one.
     ///
     /// # Errors
     /// If the port failed otherwise.

@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Measures counting of fingerprints in bounded memory. The rows are synthetic, of eight guests that have half of
-//! their pages in common, and in one part, which is the worst case. Counting runs in a process of its own, whose
-//! peak of memory is the kernel's figure (VmHWM). Arguments: `--pages N` (4 million), `--memory BYTES` (default:
-//! such a part of 2 GiB that the share of rows on disk is that of 100 million pages in 2 GiB).
+//! Measures counting of fingerprints in bounded memory. The rows are synthetic, of eight guests that have
+//! half of their pages in common, and in one part, which is the worst case. Counting runs in a process of its
+//! own, whose peak of memory is the kernel's figure (VmHWM). Arguments: `--pages N` (4 million),
+//! `--memory BYTES` (default: such a part of 2 GiB that the share of rows on disk is that of 100 million
+//! pages in 2 GiB).
 
 mod made;
 

@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Measures the time of the model of ksmd for five passes over a guest in the page cache, and the time to hash
-//! the guest's pages, which is the minimum for any model. A quarter of the pages are zeros, a quarter have 1,000
-//! contents in turn, and the rest are all different. The result is known and compared. Argument: `--mb N` (1024).
+//! Measures the time of the model of ksmd for five passes over a guest in the page cache, and the time to
+//! hash the guest's pages, which is the minimum for any model. A quarter of the pages are zeros, a quarter
+//! have 1,000 contents in turn, and the rest are all different. The result is known and compared. Argument:
+//! `--mb N` (1024).
 
 mod made;
 
@@ -31,7 +32,8 @@ fn write_guest(path: &Path, pages: u64) -> std::io::Result<()> {
     out.flush()
 }
 
-/// Frames and sharing pages that result from this number of equal pages. A single remaining page has no frame of KSM.
+/// Frames and sharing pages that result from this number of equal pages. A single remaining page has no frame
+/// of KSM.
 fn at_rest(equal: u64, max: u64) -> (u64, u64) {
     let frames = equal / max + u64::from(equal % max > 1);
     (frames, equal - u64::from(equal % max == 1) - frames)

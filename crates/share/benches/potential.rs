@@ -2,11 +2,12 @@
 //! Measures how fast pages are counted, compared with reading the same images through mmap on all cores
 //! (RAYON_NUM_THREADS) and with a simple script (SHA-1 of each page, sort, uniq).
 //!
-//! Four synthetic guests are in the page cache, in three mixes. `fleet`: a fifth zeros, a tenth repeats inside the
-//! guest, a third common to all guests, the rest different. `repeats`: nearly all memory is common to all guests,
-//! so every page is compared with a page that is in no cache. `fleet-4k`: as `fleet`, but written page by page like
-//! dumps; the kernel then keeps the file in single pages, and all readers take more page faults. The result is the
-//! best of seven alternating rounds. Arguments: `--mb N` per guest (512), `--script` to run the script too.
+//! Four synthetic guests are in the page cache, in three mixes. `fleet`: a fifth zeros, a tenth repeats
+//! inside the guest, a third common to all guests, the rest different. `repeats`: nearly all memory is common
+//! to all guests, so every page is compared with a page that is in no cache. `fleet-4k`: as `fleet`, but
+//! written page by page like dumps; the kernel then keeps the file in single pages, and all readers take more
+//! page faults. The result is the best of seven alternating rounds. Arguments: `--mb N` per guest (512),
+//! `--script` to run the script too.
 
 mod made;
 

@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Counts identical pages of virtual machines: how much memory guests could share, and how much a scanner such
-//! as the kernel's KSM would share, at what CPU time.
+//! Counts identical pages of virtual machines: how much memory guests could share, and how much a scanner
+//! such as the kernel's KSM would share, at what CPU time.
 //!
-//! A guest's memory is an [`image::Image`]: pages by guest frame number, read from a dump, a file or a process.
-//! [`potential`] counts equal pages exactly, [`fingerprint`] counts them across hosts by keyed hashes, and
-//! [`ksm`] and [`tps`] are models of scanners.
+//! A guest's memory is an [`image::Image`]: pages by guest frame number, read from a dump, a file or a
+//! process. [`potential`] counts equal pages exactly, [`fingerprint`] counts them across hosts by keyed
+//! hashes, and [`ksm`] and [`tps`] are models of scanners.
 //!
 //! This crate starts no guest and changes no host: that is `bifold-trial`.
 //!

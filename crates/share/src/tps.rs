@@ -10,8 +10,8 @@
 //! shared. Since 2014 the hash has a salt per guest, so guests share nothing
 //! unless their salts are set equal.
 //!
-//! Left out: the host-wide limit of scanning by processor speed (`Mem.ShareScanGHz`), and the large pages that
-//! a host breaks and shares because memory is short.
+//! Left out: the host-wide limit of scanning by processor speed (`Mem.ShareScanGHz`), and the large pages
+//! that a host breaks and shares because memory is short.
 
 use crate::image::Image;
 use rand::SeedableRng as _;

@@ -1,9 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! What the values of axes do: the predicted time of each combination over its repeats, and the changes between values.
+//! What the values of axes do: the predicted time of each combination over its repeats, and the changes
+//! between values.
 //!
-//! A change pairs tasks that differ in one axis alone, so that what differs between programs and the other settings is no part of its
-//! spread (a paired t interval at 95 %). Runs are compared by their times: a value may change the ideal run, too, of which the
-//! overhead is a percentage.
+//! A change pairs tasks that differ in one axis alone, so that what differs between programs and the other
+//! settings is no part of its spread (a paired t interval at 95 %). Runs are compared by their times: a value
+//! may change the ideal run, too, of which the overhead is a percentage.
 
 use crate::plan::{Plan, Task};
 use bifold_model::Config;

@@ -8,9 +8,9 @@
 //! locks/0017            locked by the worker that runs task 17
 //! ```
 //!
-//! A result appears under its name when it is complete, by a rename. The system unlocks the locks of a worker that is
-//! killed. Locks only keep two workers from the same work: where a file system has none, tasks may run twice, and their
-//! results stay right.
+//! A result appears under its name when it is complete, by a rename. The system unlocks the locks of a worker
+//! that is killed. Locks only keep two workers from the same work: where a file system has none, tasks may
+//! run twice, and their results stay right.
 
 use crate::plan::{Plan, SCHEMA, Task, Verb};
 use bifold_report::diff::{MOST_BYTES, ReadError, Side};
@@ -309,8 +309,8 @@ impl Folder {
         Some(Failure { task, why: String::from_utf8_lossy(&bytes).trim().to_owned() })
     }
 
-    /// Keeps the result of a task: the document that its verb wrote. A directory of fingerprints is in its place already,
-    /// and the document is empty.
+    /// Keeps the result of a task: the document that its verb wrote. A directory of fingerprints is in its
+    /// place already, and the document is empty.
     ///
     /// # Errors
     /// If a document of `compare` is no whole result of one run, or a document cannot be written.
@@ -367,7 +367,8 @@ impl Folder {
         Ok(Some(Finished { seconds: head.seconds, host: head.host, bytes, side }))
     }
 
-    /// Removes what killed workers left unfinished longer ago than a day, and returns how many files and directories remain.
+    /// Removes what killed workers left unfinished longer ago than a day, and returns how many files and
+    /// directories remain.
     pub fn tidy(&self) -> usize {
         let day = std::time::Duration::from_secs(24 * 3600);
         let entries = std::fs::read_dir(self.path.join("results")).into_iter().flatten().flatten();

@@ -71,7 +71,8 @@ pub struct Task {
     pub settings: Vec<(String, String)>,
     /// Options of the verb, and a recording or image as the last of them.
     pub args: Vec<String>,
-    /// The hash of the hardware profile, which the plan has; none for other verbs, and in plans of earlier versions.
+    /// The hash of the hardware profile, which the plan has; none for other verbs, and in plans of earlier
+    /// versions.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub profile: Option<String>,
     /// The command that runs in a guest; empty for a recording or generator.

@@ -1,9 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Tables of figures for other programs: Parquet and Arrow, with the unit and the meaning of each column in the file.
+//! Tables of figures for other programs: Parquet and Arrow, with the unit and the meaning of each column in
+//! the file.
 //!
-//! A field's metadata has `unit` and `description`, which readers of Arrow see (in Parquet through the schema that Arrow's
-//! libraries keep there). The metadata of the file has `bifold.schema` and, for readers without Arrow, `bifold.units`: the
-//! units by column, as JSON.
+//! A field's metadata has `unit` and `description`, which readers of Arrow see (in Parquet through the schema
+//! that Arrow's libraries keep there). The metadata of the file has `bifold.schema` and, for readers without
+//! Arrow, `bifold.units`: the units by column, as JSON.
 //!
 //! ```
 //! use bifold_table::{Column, Format, Kind, TableWriter, Value};

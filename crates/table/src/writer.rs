@@ -68,7 +68,8 @@ impl Cells {
     }
 }
 
-/// A writer that remembers the system's first error, such as a full disk: the libraries put their own words around it.
+/// A writer that remembers the system's first error, such as a full disk: the libraries put their own words
+/// around it.
 struct Remembering<W> {
     to: W,
     failed: Arc<Mutex<Option<io::Error>>>,

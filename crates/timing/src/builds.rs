@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! `timing builds`: the two loads of the multi-core thesis, in a guest as the thesis had it, beside the overheads
-//! that it measured on one core and on three.
+//! `timing builds`: the two loads of the multi-core thesis, in a guest as the thesis had it, beside the
+//! overheads that it measured on one core and on three.
 
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
@@ -43,8 +43,8 @@ pub struct Args {
     /// Only the first N instructions of each load, as in `bifold compare --for`
     #[arg(long = "for", value_name = "N")]
     part: Option<String>,
-    /// Also capture the first N instructions of the build on one vCPU with one thing changed at a time that the thesis had
-    /// or may have had otherwise, and write what each moves
+    /// Also capture the first N instructions of the build on one vCPU with one thing changed at a time that
+    /// the thesis had or may have had otherwise, and write what each moves
     #[arg(long, value_name = "N")]
     causes: Option<String>,
     /// Capture with --fast: for an idle machine only, as the guest's timer follows the host's
@@ -352,8 +352,8 @@ pub fn run(args: &Args) -> Result<bool> {
     Ok(met)
 }
 
-/// What differs between the two machines. The columns of the tables above test the first three, and `--causes` the
-/// next three.
+/// What differs between the two machines. The columns of the tables above test the first three, and
+/// `--causes` the next three.
 const CAUSES: &str = "
 ## Where differences come from
 

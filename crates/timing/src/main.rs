@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Holds what the model predicts against times that were measured: on this machine (`timing validate`), in the
-//! multi-core thesis (`timing builds`), by vMitosis and PVM (`timing published`).
+//! Holds what the model predicts against times that were measured: on this machine (`timing validate`), in
+//! the multi-core thesis (`timing builds`), by vMitosis and PVM (`timing published`).
 //!
-//! The tool runs `bifold compare` and reads its JSON. Exit status: 0 done, 1 failed, 2 wrong usage, 3 a target was
-//! missed.
+//! The tool runs `bifold compare` and reads its JSON. Exit status: 0 done, 1 failed, 2 wrong usage, 3 a
+//! target was missed.
 
 mod builds;
 mod machine;

@@ -2,9 +2,9 @@
 //! What the model says: runs `bifold compare` and reads its JSON. Published programs and those timed here ran
 //! before they were measured, so the VM is long-lived.
 //!
-//! Cycles of a configuration are those of its instructions at the base CPI, its waits for data, its walks and its
-//! exits. The core hides a part of waits and walks; the band goes from nothing hidden to every wait divided by
-//! the profile's overlaps. Without data caches there are no waits, and the band is a point.
+//! Cycles of a configuration are those of its instructions at the base CPI, its waits for data, its walks and
+//! its exits. The core hides a part of waits and walks; the band goes from nothing hidden to every wait
+//! divided by the profile's overlaps. Without data caches there are no waits, and the band is a point.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -276,8 +276,8 @@ impl Model {
         Ok(Model { bifold: bifold.into(), profile: profile.into(), caches, limit })
     }
 
-    /// Runs `bifold compare` with `options`; `command` is run in a guest if it is not empty. The JSON stays in
-    /// `keep`, for a reader or a second look.
+    /// Runs `bifold compare` with `options`; `command` is run in a guest if it is not empty. The JSON stays
+    /// in `keep`, for a reader or a second look.
     pub fn compare(&self, options: &[String], command: &[String], keep: &Path) -> Result<Prediction> {
         // A capture that was ended early leaves its part there, and --reuse must not find it.
         let partial = keep.with_extension("part");

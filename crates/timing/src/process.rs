@@ -32,8 +32,8 @@ pub fn run(command: &mut Command, limit: Duration) -> Result<Ended> {
     let name = command.get_program().to_string_lossy().into_owned();
     let (out, err) = (tempfile::NamedTempFile::new()?, tempfile::NamedTempFile::new()?);
     let open = |f: &tempfile::NamedTempFile| -> Result<File> { Ok(f.as_file().try_clone()?) };
-    // Who ends this process ends the command, which ends its guest. SAFETY: between fork and exec the closure only
-    // makes a system call.
+    // Who ends this process ends the command, which ends its guest. SAFETY: between fork and exec the closure
+    // only makes a system call.
     unsafe {
         command.pre_exec(|| {
             rustix::process::set_parent_process_death_signal(Some(rustix::process::Signal::TERM))?;

@@ -15,8 +15,8 @@ pub struct Median {
     pub n: usize,
 }
 
-/// The median of `values` and its interval from order statistics: the k-th smallest and the k-th largest value
-/// with the largest k for which fewer than k of n fair coins show heads with probability 2.5 % at most.
+/// The median of `values` and its interval from order statistics: the k-th smallest and the k-th largest
+/// value with the largest k for which fewer than k of n fair coins show heads with probability 2.5 % at most.
 ///
 /// # Panics
 /// If there are no values.

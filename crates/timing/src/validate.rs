@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! `timing validate`: measured ratios of run times on 4 KB and on 2 MB pages beside the predicted ones.
 //!
-//! The machine is a VM under nested paging, and a VM does not know which pages its host uses. The predictions for
-//! 4 KB and for 2 MB host pages are therefore the two ends of a band.
+//! The machine is a VM under nested paging, and a VM does not know which pages its host uses. The predictions
+//! for 4 KB and for 2 MB host pages are therefore the two ends of a band.
 
 use std::collections::BTreeMap;
 use std::fmt::Write as _;

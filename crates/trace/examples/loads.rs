@@ -1,14 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Counts loads of recordings, and how many of them are dependent or begin a chain; in all and in user memory. Of several
-//! recordings it also says whether they differ in more than which loads are dependent.
+//! Counts loads of recordings, and how many of them are dependent or begin a chain; in all and in user
+//! memory. Of several recordings it also says whether they differ in more than which loads are dependent.
 //! `cargo run --release -p bifold-trace --example loads -- FILE...`
 
 use std::hash::{DefaultHasher, Hasher};
 
 use bifold_trace::{Event, FileError, Reader, decode};
 
-/// Loads, dependent loads and those before a chain, of the kernel's half and of the user's, and a digest of the events in which
-/// every load is of one kind.
+/// Loads, dependent loads and those before a chain, of the kernel's half and of the user's, and a digest of
+/// the events in which every load is of one kind.
 fn count(path: &str) -> Result<([[u64; 3]; 2], u64), FileError> {
     let (mut reader, mut words) = (Reader::open(path)?, Vec::new());
     let (mut counts, mut digest) = ([[0; 3]; 2], DefaultHasher::new());

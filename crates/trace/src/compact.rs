@@ -1,11 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! What a compact recording leaves out of a stream: where in its page a load or a fetch lies, and what a load waits for.
+//! What a compact recording leaves out of a stream: where in its page a load or a fetch lies, and what a load
+//! waits for.
 //!
-//! TLBs, walk caches and tables know pages alone, of 4 KB and more. So the events of a compact recording change them as the whole stream's
-//! do, whatever their geometry, the paging mode and the sizes of pages. Data caches know lines, and need the whole stream.
-//! Stores keep their addresses: a hypervisor with shadow tables decodes one to a page that is a table, or was one, and the
-//! entry that it writes follows from the address (KVM's `kvm_mmu_pte_write`). Fetches keep theirs where costs are to be
-//! charged to functions. No event is dropped, so counts, and the instructions between events, stay as they are.
+//! TLBs, walk caches and tables know pages alone, of 4 KB and more. So the events of a compact recording
+//! change them as the whole stream's do, whatever their geometry, the paging mode and the sizes of pages.
+//! Data caches know lines, and need the whole stream. Stores keep their addresses: a hypervisor with shadow
+//! tables decodes one to a page that is a table, or was one, and the entry that it writes follows from the
+//! address (KVM's `kvm_mmu_pte_write`). Fetches keep theirs where costs are to be charged to functions. No
+//! event is dropped, so counts, and the instructions between events, stay as they are.
 
 use crate::event::{DecodeError, KIND_SHIFT, extra_words, head, kind};
 use serde::{Deserialize, Serialize};

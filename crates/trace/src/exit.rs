@@ -24,8 +24,8 @@ pub enum CommandExit {
 }
 
 impl CommandExit {
-    /// Whether a timer of the guest ended this command: timeout(1) says so by its status, and the kernel's timers and
-    /// limits of CPU time by their signals.
+    /// Whether a timer of the guest ended this command: timeout(1) says so by its status, and the kernel's
+    /// timers and limits of CPU time by their signals.
     pub fn by_timer(self, command: &[String]) -> bool {
         const TIMERS: [i32; 4] = [14, 24, 26, 27]; // SIGALRM, SIGXCPU, SIGVTALRM, SIGPROF
         // Of a shell's script too: timeout's status is mostly the last one there.

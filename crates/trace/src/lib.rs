@@ -2,8 +2,8 @@
 //! What a guest did: the [`Event`], the recording that stores events in a file, and generators of events.
 //!
 //! The capture plugin and the generators make events, and the model consumes them. This crate runs no guest
-//! and counts no cost. [`Writer`] and [`Reader`] write and read recordings ([`mod@file`]); [`Generator`] names a
-//! built-in stream ([`generate`]); [`Thin`] makes a sampled stream of a whole one.
+//! and counts no cost. [`Writer`] and [`Reader`] write and read recordings ([`mod@file`]); [`Generator`]
+//! names a built-in stream ([`generate`]); [`Thin`] makes a sampled stream of a whole one.
 //!
 //! ```
 //! use bifold_trace::{Event, Generator, Header, Reader, Trailer, Writer, decode};
@@ -22,7 +22,8 @@
 //!     let mut at = 0;
 //!     while at < words.len() {
 //!         let (event, length) = decode(&words[at..], at)?;
-//!         loads += u64::from(matches!(event, Event::Load(_) | Event::LoadDependent(_) | Event::LoadBeforeChain(_)));
+//!         let load = matches!(event, Event::Load(_) | Event::LoadDependent(_) | Event::LoadBeforeChain(_));
+//!         loads += u64::from(load);
 //!         at += length;
 //!     }
 //! }

@@ -1,11 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! The NUMA nodes that a captured guest has: which frames and which vCPUs belong to each. A recording's header has
-//! them, and a guest without nodes has an empty list, as have all recordings made before there were nodes.
+//! The NUMA nodes that a captured guest has: which frames and which vCPUs belong to each. A recording's
+//! header has them, and a guest without nodes has an empty list, as have all recordings made before there
+//! were nodes.
 
 use serde::{Deserialize, Serialize};
 
-/// The most vCPUs of a captured guest, for options, recordings and the plugin (`BF_MOST_VCPUS`). The plugin has a table of vCPUs
-/// that is searched at each switch. More vCPUs would be of little use: they take turns on one thread of the host.
+/// The most vCPUs of a captured guest, for options, recordings and the plugin (`BF_MOST_VCPUS`). The plugin
+/// has a table of vCPUs that is searched at each switch. More vCPUs would be of little use: they take turns
+/// on one thread of the host.
 pub const MOST_VCPUS: u32 = 8;
 
 /// The most nodes of a guest: each has a vCPU.

@@ -1,15 +1,17 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! A simple operating system for traces of user programs, which have addresses and no page tables.
 //!
-//! One CPU, one address space, 4-level tables, and every page has 4 KB, or every page has 2 MB. The first access to a page, of any
-//! kind, takes a page fault. The kernel then clears the next free frames and writes the entry, after the tables above it that are missing; a
-//! program may read, write and execute every page, and the entry is accessed and dirty from the start. Frames are given out
-//! in ascending order, tables and pages alike, and never come back. Tables take the frames that 2 MB pages pass over. Of the kernel, those stores alone are in the stream: one of each 64
-//! bytes that it clears, and one of each entry, through a direct map of 2 MB pages that is global, as Linux has it
-//! (`do_anonymous_page`, `clear_page`).
+//! One CPU, one address space, 4-level tables, and every page has 4 KB, or every page has 2 MB. The first
+//! access to a page, of any kind, takes a page fault. The kernel then clears the next free frames and writes
+//! the entry, after the tables above it that are missing; a program may read, write and execute every page,
+//! and the entry is accessed and dirty from the start. Frames are given out in ascending order, tables and
+//! pages alike, and never come back. Tables take the frames that 2 MB pages pass over. Of the kernel, those
+//! stores alone are in the stream: one of each 64 bytes that it clears, and one of each entry, through a
+//! direct map of 2 MB pages that is global, as Linux has it (`do_anonymous_page`, `clear_page`).
 //!
-//! Left out: the kernel's instructions, fetches and loads; files and their page cache, fork, munmap and swap; other
-//! processes; interrupts; pages of both sizes in one process, as Linux's transparent huge pages leave them.
+//! Left out: the kernel's instructions, fetches and loads; files and their page cache, fork, munmap and swap;
+//! other processes; interrupts; pages of both sizes in one process, as Linux's transparent huge pages leave
+//! them.
 
 use crate::event::{Event, head, kind};
 use crate::generate::guest::*;
@@ -189,7 +191,8 @@ impl Process {
         self.access(va, bytes, kind::STORE, WRITE)
     }
 
-    /// The events since the last call, once they are many, or else all that are there if `all`. None if there are none to take.
+    /// The events since the last call, once they are many, or else all that are there if `all`. None if there
+    /// are none to take.
     pub fn take(&mut self, all: bool) -> Option<Vec<u64>> {
         if !all && self.words.len() < CHUNK {
             return None;
@@ -362,7 +365,8 @@ mod tests {
         assert!(leaves[0] & FRAME < leaves[1] & FRAME);
         // Two tables above the pages, and both pages, 64 bytes at a store.
         assert_eq!(all.iter().filter(|e| matches!(e, Event::StoreOther(_))).count(), (2 + 2 * 512) * 64);
-        // The first 2 MB have the firmware's MiB, the root, the direct map and both tables: three pages fit into 8 MiB.
+        // The first 2 MB have the firmware's MiB, the root, the direct map and both tables: three pages fit
+        // into 8 MiB.
         let mut small = Process::new(2048).with_pages(GuestPages::Large);
         let touched = (1..9).take_while(|page| small.store(page << 21, 1).is_ok()).count();
         assert_eq!(touched, 3);
@@ -393,8 +397,8 @@ mod tests {
     }
 
     proptest! {
-        /// Against a map of pages: every access finds the frame that the page got at its first touch, the frames are all
-        /// different, and every table is described before an entry points to it.
+        /// Against a map of pages: every access finds the frame that the page got at its first touch, the
+        /// frames are all different, and every table is described before an entry points to it.
         #[test]
         fn every_page_has_one_frame_from_its_first_touch_on(
             accesses in proptest::collection::vec((0u64..6, 0u64..3, 0u64..600, 1u64..5000, 0u8..3), 1..200)

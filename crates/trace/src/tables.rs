@@ -3,7 +3,8 @@
 
 use serde::{Deserialize, Serialize};
 
-/// The format of the guest's page tables (Intel SDM vol. 3A, chapter 4). The same from a recording's start to its end.
+/// The format of the guest's page tables (Intel SDM vol. 3A, chapter 4). The same from a recording's start to
+/// its end.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub enum TableFormat {
     /// 64-bit mode with 4 levels.
@@ -56,8 +57,8 @@ impl TableFormat {
         self.levels() > 3
     }
 
-    /// Whether Linux keeps this guest-virtual address for itself: the upper half, or in 32-bit mode the last of four gigabytes
-    /// (CONFIG_VMSPLIT_3G, Debian's).
+    /// Whether Linux keeps this guest-virtual address for itself: the upper half, or in 32-bit mode the last
+    /// of four gigabytes (CONFIG_VMSPLIT_3G, Debian's).
     pub fn is_kernel(self, gva: u64) -> bool {
         if self.is_long() { gva >> 63 == 1 } else { gva >= 0xc000_0000 }
     }

@@ -14,8 +14,9 @@ use std::collections::HashSet;
 
 /// The head of a sampled stream is a period divided by this, or, where periods double, multiplied by it.
 const HEADS: u64 = 10;
-/// Where periods double, a warm-up is at least a period divided by this, and a window a period divided by the next. Rarely
-/// missing programs take long to refill a TLB: 1,536 entries at one miss in 10,000 instructions 15 million.
+/// Where periods double, a warm-up is at least a period divided by this, and a window a period divided by the
+/// next. Rarely missing programs take long to refill a TLB: 1,536 entries at one miss in 10,000 instructions
+/// 15 million.
 const WARM_UPS: u64 = 20;
 const WINDOWS: u64 = 80;
 /// How often periods double, at most.
@@ -27,8 +28,8 @@ const MOST_DOUBLINGS: u64 = 5;
 pub struct Windows {
     /// Length of a window, the part that is measured. Where periods double, windows become longer with them.
     pub window: u64,
-    /// Length of the warm-up before a window, in which caches fill again. Where periods double, the warm-up becomes longer
-    /// with them.
+    /// Length of the warm-up before a window, in which caches fill again. Where periods double, the warm-up
+    /// becomes longer with them.
     pub warm_up: u64,
     /// Length of a period.
     pub period: u64,
@@ -44,8 +45,8 @@ fn stays(doubles: &u64) -> bool {
 }
 
 impl Windows {
-    /// Windows for a run of unknown length: the head is the first 100 million instructions. Then there are 32 windows each in
-    /// periods of 10, 20, 40, 80 and 160 million, and after that one in every 320 million.
+    /// Windows for a run of unknown length: the head is the first 100 million instructions. Then there are 32
+    /// windows each in periods of 10, 20, 40, 80 and 160 million, and after that one in every 320 million.
     pub const DOUBLING: Windows =
         Windows { window: 500_000, warm_up: 2_000_000, period: 10_000_000, seed: 0, doubles: 32 };
 
@@ -70,7 +71,8 @@ impl Windows {
         }
     }
 
-    /// How many times its own length the window stands for that comes after so many others. Equal for all where periods stay.
+    /// How many times its own length the window stands for that comes after so many others. Equal for all
+    /// where periods stay.
     pub fn weight(&self, windows: u64) -> u64 {
         // Bounded, as a damaged recording may have any lengths.
         let Lengths { window, period, .. } = self.after(windows);

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! Fits [`bifold_policy::Estimator`], which estimates the other mode's cost from the counters of the mode
-//! that the VM is in. The two modes are shadow and nested, which KVM can switch a VM between, so that a host can check
-//! the estimates.
+//! that the VM is in. The two modes are shadow and nested, which KVM can switch a VM between, so that a host
+//! can check the estimates.
 //!
 //! The fit uses VMs on 4 KB host pages, single intervals, and windows of ten intervals. Errors
 //! are relative to the difference between the modes (at least 2 % of all cycles), because an estimate has to

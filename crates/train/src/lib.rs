@@ -1,9 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! Trainers: they learn policies' parameters, and the estimator of the other mode's cost, from timelines.
 //!
-//! Every trainer takes programs' timelines; [`recorded`] learns from real VMs, of which recordings have pairs of both
-//! modes' costs. A trainer leaves each program out in turn and measures on it what was learnt from the others. The result is [`Trained`]: a table for people, and the TOML that `bifold-policy`
-//! reads. Nothing is random: the same timelines give the same file.
+//! Every trainer takes programs' timelines; [`recorded`] learns from real VMs, of which recordings have pairs
+//! of both modes' costs. A trainer leaves each program out in turn and measures on it what was learnt from
+//! the others. The result is [`Trained`]: a table for people, and the TOML that `bifold-policy` reads.
+//! Nothing is random: the same timelines give the same file.
 //!
 //! This crate replays through `bifold-policy` and decides nothing at run time. It is a crate of its own
 //! because its solvers bring dependencies that a replay does not need.

@@ -28,8 +28,8 @@ impl Program {
         Ok(programs)
     }
 
-    /// Checks that there are two or more programs with different names, all modelled with the same profile and in
-    /// VMs of one state.
+    /// Checks that there are two or more programs with different names, all modelled with the same profile
+    /// and in VMs of one state.
     pub fn check(programs: &[Program]) -> Result<(), TrainError> {
         if programs.len() < 2 {
             return Err(TrainError::TooFew(programs.len()));

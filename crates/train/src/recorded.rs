@@ -1,14 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! Learns from recordings of real VMs: from pairs, each of which has both modes' costs of the same work.
 //!
-//! The truth of a pair is **all cycles** of the VM for the same steps of the guest's work, not the sum of walks and
-//! exits: a processor hides a part of a walk's cycles behind other work, and only the guest's progress shows which.
-//! What walks and exits do not explain stands in the samples as a wait, which costs have and policies do not see.
+//! The truth of a pair is **all cycles** of the VM for the same steps of the guest's work, not the sum of
+//! walks and exits: a processor hides a part of a walk's cycles behind other work, and only the guest's
+//! progress shows which. What walks and exits do not explain stands in the samples as a wait, which costs
+//! have and policies do not see.
 //!
-//! - [`estimator()`] fits the other mode's cost. The sums for rebuilding tables, and the cost of a switch, are those of a
-//!   given estimator, because a pair leaves the time after a switch out.
-//! - [`programs`] turns pairs into timelines for [`search`](crate::search). A pair becomes an interval of one second, which
-//!   is repeated for the time that the pair stands for. A switch costs what the estimator says.
+//! - [`estimator()`] fits the other mode's cost. The sums for rebuilding tables, and the cost of a switch,
+//!   are those of a given estimator, because a pair leaves the time after a switch out.
+//! - [`programs`] turns pairs into timelines for [`search`](crate::search). A pair becomes an interval of one
+//!   second, which is repeated for the time that the pair stands for. A switch costs what the estimator says.
 
 use crate::error::{LEAST_OF_VM, LEAST_PAIRS, LEAST_VMS, TooFewPairs};
 use crate::estimator::{MATTERS, Row, Score, What, counts, mean, name, score, scored, terms, weighted_sign};
@@ -21,8 +22,8 @@ use bifold_policy::{Counters, Estimator, Named, PerMode, Spec, Timeline};
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
 
-/// Longest time that a pair stands for, in seconds. Half the time to the pairs before and after it is its own, but what
-/// the guest does long before and after a try is unknown.
+/// Longest time that a pair stands for, in seconds. Half the time to the pairs before and after it is its
+/// own, but what the guest does long before and after a try is unknown.
 pub const MOST_STANDS_S: f64 = 60.0;
 /// Most intervals of a VM's timeline. Counts are below 2^44, so that no sum over them overflows.
 const MOST_INTERVALS: usize = 1 << 18;
@@ -162,8 +163,8 @@ fn block(rows: &[Row]) -> Block {
     block
 }
 
-/// A sum that is kept from another estimator, without the counters that are not known in this mode; the names of
-/// these.
+/// A sum that is kept from another estimator, without the counters that are not known in this mode; the names
+/// of these.
 fn kept(sum: BTreeMap<String, f64>, known: Counters) -> (BTreeMap<String, f64>, Vec<String>) {
     let is_known = |name: &str| known.iter().any(|c| c.name == name);
     let (kept, unknown): (BTreeMap<_, _>, BTreeMap<_, _>) =
@@ -333,8 +334,9 @@ fn program(vm: &Vm, costs: SwitchCosts) -> Program {
     Program { name: vm.name.clone(), timeline: Timeline { about, costs, pages, switched: Vec::new() } }
 }
 
-/// Both modes' samples, with waits such that the guest's own cycles and the extra cycles make all cycles. The own cycles
-/// are those that both modes have beside walks and exits; where a mode has more, the rest is a wait.
+/// Both modes' samples, with waits such that the guest's own cycles and the extra cycles make all cycles. The
+/// own cycles are those that both modes have beside walks and exits; where a mode has more, the rest is a
+/// wait.
 fn with_all_cycles(pair: &Pair) -> [Sample; 2] {
     let samples = Mode::BOTH.map(|mode| seen(pair, mode));
     let rest = Mode::BOTH.map(|mode| {

@@ -23,8 +23,8 @@ pub struct Options<'a> {
     pub scale: Scale,
     /// Estimates the other mode's cost for policies that need it; none if the timeline tells.
     pub estimator: Option<&'a Estimator>,
-    /// Whether policies see [`Counters::WAITS`](bifold_policy::Counters::WAITS), as in the model; no live host counts
-    /// them.
+    /// Whether policies see [`Counters::WAITS`](bifold_policy::Counters::WAITS), as in the model; no live
+    /// host counts them.
     pub waits: bool,
 }
 

@@ -282,9 +282,9 @@ impl<'a> Check<'a> {
     }
 
     /// Checks the mergeable memory of all processes under one case. The processes must be stopped, because a
-    /// running process changes its memory. ksmd visits processes in the order in which they asked for merging,
-    /// if its scan was at its start then. The kernel does not show that order, so processes are taken in the
-    /// order of their ids.
+    /// running process changes its memory. ksmd visits processes in the order in which they asked for
+    /// merging, if its scan was at its start then. The kernel does not show that order, so processes are
+    /// taken in the order of their ids.
     ///
     /// # Errors
     /// If KSM fails, the user stops the check, or the time limit is exceeded.

@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! Trials of page sharing with real guests and the real KSM.
 //!
-//! [`experiment`] runs Linux guests under KSM and measures what sharing saves and costs. [`pressure`] runs guests whose memory
-//! is taken back by balloons, reports of free pages and KSM, and measures what that gives and costs. [`ksm_check`]
-//! compares the model of KSM with this kernel's ksmd, pass by pass. [`advise`] reads a host and recommends
-//! what to do about its KSM.
+//! [`experiment`] runs Linux guests under KSM and measures what sharing saves and costs. [`pressure`] runs
+//! guests whose memory is taken back by balloons, reports of free pages and KSM, and measures what that gives
+//! and costs. [`ksm_check`] compares the model of KSM with this kernel's ksmd, pass by pass. [`advise`] reads
+//! a host and recommends what to do about its KSM.
 //!
 //! This crate counts no pages and models no scanner: that is `bifold-share`. It changes KSM's settings only
 //! through `bifold-host`'s guard, which restores them.

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! `lab-daemon CONFIG FOLDER PMU`: bifold's daemon inside the laboratory, which has no PMU. All guests there run the program
-//! that was modelled, and a modelled PMU counts for them. Its loop is the one that `bifold daemon` runs.
+//! `lab-daemon CONFIG FOLDER PMU`: bifold's daemon inside the laboratory, which has no PMU. All guests there
+//! run the program that was modelled, and a modelled PMU counts for them. Its loop is the one that
+//! `bifold daemon` runs.
 
 use std::fs::create_dir_all;
 use std::path::Path;

@@ -109,8 +109,8 @@ impl DebugPort {
     fn poke(words: &Poke) {
         for (address, value) in &words.poke {
             for word in [*address, address >> 32, *value, value >> 32] {
-                // SAFETY: `open` was allowed to use the port. The words are entries of page tables whose A and D bits
-                // change, as a walk may change them at any time.
+                // SAFETY: `open` was allowed to use the port. The words are entries of page tables whose A
+                // and D bits change, as a walk may change them at any time.
                 unsafe {
                     std::arch::asm!("out dx, eax", in("dx") Self::POKE, in("eax") word as u32,
                         options(nomem, nostack, preserves_flags));
@@ -158,7 +158,8 @@ fn open_port() -> Result<Port> {
     bail!("the port {PORT} did not appear")
 }
 
-/// Runs a program, passes its questions on while it waits for the answers, and tells what it says of its progress.
+/// Runs a program, passes its questions on while it waits for the answers, and tells what it says of its
+/// progress.
 fn run(command: &[String], port: &mut Port) -> Result<Done> {
     let [program, args @ ..] = command else { bail!("no program given") };
     let mut child = Command::new(program)
@@ -419,8 +420,8 @@ fn main() {
                 Err(e) => Word::Failed(format!("{e:#}")),
             };
             let _ = port.say(&last);
-            // The kernel completes a write before QEMU has passed it on, so powering off now could lose it. The
-            // reader ends the emulator.
+            // The kernel completes a write before QEMU has passed it on, so powering off now could lose it.
+            // The reader ends the emulator.
             let _ = port.line();
         }
         Err(e) => eprintln!("lab-init: {e:#}"),

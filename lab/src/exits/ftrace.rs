@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! Reads the kernel's trace buffer from `trace_pipe_raw`: pages of records
-//! (`Documentation/trace/ring-buffer-map.rst`, `include/linux/ring_buffer.h`) whose fields are described by the
-//! events' `format` files.
+//! (`Documentation/trace/ring-buffer-map.rst`, `include/linux/ring_buffer.h`) whose fields are described by
+//! the events' `format` files.
 
 use std::collections::HashMap;
 

@@ -1,11 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! Counts exits by reason from KVM's trace events, in the windows that the guest marks.
 //!
-//! A guest marks a window with CPUID (leaf [`LEAF`]), which always exits and appears as the event kvm_cpuid. The
-//! events between an exit and the next entry classify a page fault: reflected into the guest
-//! (kvm_inj_exception), emulated (kvm_emulate_insn, and the guest continues after the instruction), a table that
-//! became unsync (kvm_mmu_unsync_page), or a device access (kvm_mmio). Otherwise the shadow entry was missing
-//! or, if the error code has the present bit, read-only. Each vCPU has exits of its own; a window has those of all.
+//! A guest marks a window with CPUID (leaf [`LEAF`]), which always exits and appears as the event kvm_cpuid.
+//! The events between an exit and the next entry classify a page fault: reflected into the guest
+//! (kvm_inj_exception), emulated (kvm_emulate_insn, and the guest continues after the instruction), a table
+//! that became unsync (kvm_mmu_unsync_page), or a device access (kvm_mmio). Otherwise the shadow entry was
+//! missing or, if the error code has the present bit, read-only. Each vCPU has exits of its own; a window has
+//! those of all.
 
 pub mod ftrace;
 pub mod outer;
@@ -101,8 +102,8 @@ impl Open {
         let exit = self.paging?;
         match exit.cause {
             ExitCause::ReadCr(3) => Some("cr3_read"),
-            // Under QEMU every such exit appears as a read of CR0, even reads of CR2, which no processor intercepts
-            // (lab/kvm_module.rs).
+            // Under QEMU every such exit appears as a read of CR0, even reads of CR2, which no processor
+            // intercepts (lab/kvm_module.rs).
             ExitCause::ReadCr(_) if self.register == Some(3) => Some("cr3_read"),
             ExitCause::WriteCr(3) => Some("cr3_write"),
             ExitCause::WriteCr(4) => Some("cr4_write"),

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! Counts what guests within guests cost the outer hypervisor, from its trace and the inner hypervisor's.
 //!
-//! An exit of the inner hypervisor's guest is followed by the event kvm_nested_vmexit, and by kvm_nested_vmexit_inject
-//! if it is passed on. What the guest marks by CPUID, which is passed on, only the inner hypervisor's trace can read: the guest's
-//! CPUIDs have the same order in both traces.
+//! An exit of the inner hypervisor's guest is followed by the event kvm_nested_vmexit, and by
+//! kvm_nested_vmexit_inject if it is passed on. What the guest marks by CPUID, which is passed on, only the
+//! inner hypervisor's trace can read: the guest's CPUIDs have the same order in both traces.
 
 use std::collections::BTreeMap;
 
@@ -91,8 +91,8 @@ fn exits(outer: Trace, vendor: &Vendor, mut one: impl FnMut(Exit)) -> Result<(),
     Ok(())
 }
 
-/// The exits to the outer hypervisor in each window of the guest's, by reason. Those that are passed on are not among
-/// them, nor the inner hypervisor's entries.
+/// The exits to the outer hypervisor in each window of the guest's, by reason. Those that are passed on are
+/// not among them, nor the inner hypervisor's entries.
 ///
 /// # Errors
 /// If a trace is damaged.
@@ -121,7 +121,8 @@ pub fn windows(
     Ok(all)
 }
 
-/// How often the inner hypervisor exits to enter its guest again after an exit that was passed on: entries by that number.
+/// How often the inner hypervisor exits to enter its guest again after an exit that was passed on: entries by
+/// that number.
 ///
 /// # Errors
 /// If the trace is damaged.

@@ -77,7 +77,8 @@ pub fn again(
     Ok(())
 }
 
-/// All results that are worse than under the kernel's own KVM. `here` is the laboratory's vendor and its kernel's release.
+/// All results that are worse than under the kernel's own KVM. `here` is the laboratory's vendor and its
+/// kernel's release.
 pub fn all_worse<'a>(
     tests: &'a [KvmTest],
     kvms: &[&'static UnderKvm],
@@ -233,8 +234,8 @@ mod tests {
         };
         let tests = [test("a"), test("b")];
         let kvms: Vec<_> = KVMS.iter().collect();
-        // Under own-nested, own-shadow, nested, shadow, switching: `a` fails only while it is switched, `b` in shadow
-        // paging under either KVM.
+        // Under own-nested, own-shadow, nested, shadow, switching: `a` fails only while it is switched, `b`
+        // in shadow paging under either KVM.
         let (pass, fail) = (|| result(Verdict::Pass), || result(Verdict::Fail));
         let results = vec![
             vec![pass(), pass()],

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Runs tests under the chosen KVMs: several tests share a boot, and several boots run at a time. If a boot ends
-//! early, the test that ran has died, and the tests after it get a boot of their own.
+//! Runs tests under the chosen KVMs: several tests share a boot, and several boots run at a time. If a boot
+//! ends early, the test that ran has died, and the tests after it get a boot of their own.
 
 use std::path::PathBuf;
 use std::sync::Mutex;
@@ -32,8 +32,8 @@ pub struct Settings {
 
 /// Tests that share a boot.
 const A_BOOT: usize = 10;
-/// Wall seconds for one second of the laboratory's time, on a busy machine. TCG executes 500 million instructions in
-/// one second of the laboratory's time, Bochs 100 million.
+/// Wall seconds for one second of the laboratory's time, on a busy machine. TCG executes 500 million
+/// instructions in one second of the laboratory's time, Bochs 100 million.
 const WALL: u64 = 20;
 /// Wall seconds for a boot.
 const BOOT: u64 = 300;
@@ -41,7 +41,8 @@ const BOOT: u64 = 300;
 /// A result by KVM and test; `None` if the test is not for this machine.
 pub type Results = Vec<Vec<Option<TestResult>>>;
 
-/// Boots once for these tests. Returns the results of those that ended, and of the one that the boot ended in.
+/// Boots once for these tests. Returns the results of those that ended, and of the one that the boot ended
+/// in.
 fn boot(lab: &Lab, tests: &[&KvmTest], kvm: &UnderKvm, settings: &Settings) -> Result<Vec<TestResult>> {
     let trial = |t: &&KvmTest| {
         let switch_every_us = kvm.switching.then_some(settings.switch_every_ms * 1000);
@@ -156,8 +157,8 @@ pub struct Defaults {
     pub memory_mib: u64,
     /// Time limit of a test.
     pub seconds: u64,
-    /// Time between two switches. A second of the laboratory's time is 500 million instructions under QEMU and 100
-    /// million under Bochs, so that with 20 ms there, VMs do little but switch.
+    /// Time between two switches. A second of the laboratory's time is 500 million instructions under QEMU
+    /// and 100 million under Bochs, so that with 20 ms there, VMs do little but switch.
     pub switch_every_ms: u64,
 }
 

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Runs what others test KVM with: kvm-unit-tests (kernels of a few kilobytes that QEMU boots) and the kernel's KVM
-//! selftests (programs that open /dev/kvm themselves). Each test runs under the kernel's own KVM and under ours, in
-//! each mode and while the mode of every VM is switched ([`KVMS`]). A test that passes under the kernel's own KVM and
-//! not under ours needs a reason, which `known.toml` has.
+//! Runs what others test KVM with: kvm-unit-tests (kernels of a few kilobytes that QEMU boots) and the
+//! kernel's KVM selftests (programs that open /dev/kvm themselves). Each test runs under the kernel's own KVM
+//! and under ours, in each mode and while the mode of every VM is switched ([`KVMS`]). A test that passes
+//! under the kernel's own KVM and not under ours needs a reason, which `known.toml` has.
 
 pub mod document;
 pub mod drive;
@@ -220,8 +220,8 @@ fn last_words(text: &str) -> String {
     line.chars().filter(|c| !c.is_control()).take(160).collect()
 }
 
-/// How a result is worse than the results of the KVMs that it is held to: `None` if it is not. A test counts if it
-/// passes under all of them; if it fails under all of them, its failed parts do.
+/// How a result is worse than the results of the KVMs that it is held to: `None` if it is not. A test counts
+/// if it passes under all of them; if it fails under all of them, its failed parts do.
 pub fn worse(result: &TestResult, held_to: &[&TestResult]) -> Option<String> {
     let all = |v: Verdict| !held_to.is_empty() && held_to.iter().all(|r| r.verdict == v);
     if all(Verdict::Pass) && result.verdict != Verdict::Pass {

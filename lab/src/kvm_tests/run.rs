@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Runs one test inside the laboratory: a program with a time limit and bounded output, while every VM of the machine is
-//! switched back and forth if asked for.
+//! Runs one test inside the laboratory: a program with a time limit and bounded output, while every VM of the
+//! machine is switched back and forth if asked for.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::io::Read;
@@ -40,7 +40,8 @@ fn grave(message: &str) -> bool {
     words.iter().any(|w| message.contains(w))
 }
 
-/// Switches all VMs of the machine until `stop` is set. Returns the number of switches, and of refusals by error.
+/// Switches all VMs of the machine until `stop` is set. Returns the number of switches, and of refusals by
+/// error.
 fn switch_all(every: Duration, stop: &AtomicBool) -> (u64, BTreeMap<String, u64>) {
     let (host, mut switches, mut refused) = (Host::live(), 0, BTreeMap::new());
     while !stop.load(Ordering::Relaxed) {

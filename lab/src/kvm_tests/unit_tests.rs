@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! kvm-unit-tests: reads `x86/unittests.cfg` of a built checkout and makes QEMU's command line of each test, as its
-//! `x86/run` does. Values of the file are words of a shell, which the laboratory's shell reads.
+//! kvm-unit-tests: reads `x86/unittests.cfg` of a built checkout and makes QEMU's command line of each test,
+//! as its `x86/run` does. Values of the file are words of a shell, which the laboratory's shell reads.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -22,8 +22,8 @@ pub struct Section {
 /// The largest `unittests.cfg` that is read; the real one has 13 KB.
 const MOST: u64 = 1 << 20;
 
-/// Reads the text of `unittests.cfg`. Lines are `# comment`, `[test]` or `key = value`; a value in triple quotes
-/// continues over lines (`for_each_unittest` in scripts/common.bash).
+/// Reads the text of `unittests.cfg`. Lines are `# comment`, `[test]` or `key = value`; a value in triple
+/// quotes continues over lines (`for_each_unittest` in scripts/common.bash).
 ///
 /// # Errors
 /// The number of the first line of another form, and what is wrong.
@@ -153,8 +153,8 @@ pub fn list(checkout: &Path) -> Result<Vec<KvmTest>> {
     Ok(out)
 }
 
-/// What the exit status of QEMU says, with the rules of `qemu_fixup_return_code` in scripts/vmm.bash: 1 is success
-/// unless QEMU said more than warnings.
+/// What the exit status of QEMU says, with the rules of `qemu_fixup_return_code` in scripts/vmm.bash: 1 is
+/// success unless QEMU said more than warnings.
 pub(super) fn verdict(done: &Done) -> (Verdict, String) {
     let errors: Vec<&str> = done
         .stderr

@@ -18,8 +18,8 @@ use crate::vendor::Emulator;
 pub(crate) const COMMAND_LINE: &str = "console=ttyS0 quiet nokaslr panic=-1 oops=panic rdinit=/init no_timer_check \
      tsc=reliable mitigations=off cryptomgr.notests=1 transparent_hugepage=never random.trust_cpu=on";
 
-/// Time for the kernel to start init under QEMU, where a kernel with checks takes 10 to 60 s. Linux 6.1 with PROVE_RCU waits now and
-/// then without end in its own test of RCU-tasks, before its second CPU starts.
+/// Time for the kernel to start init under QEMU, where a kernel with checks takes 10 to 60 s. Linux 6.1 with
+/// PROVE_RCU waits now and then without end in its own test of RCU-tasks, before its second CPU starts.
 const UP_SECONDS: u64 = 300;
 /// Boots of a kernel that does not start init.
 const BOOTS: usize = 3;
@@ -51,7 +51,8 @@ impl Lab {
         attempt.error.map_or(Ok(attempt.outputs), Err)
     }
 
-    /// As [`boot`](Lab::boot) for jobs that ask nothing, of which the last one has to end with status 0. Returns its output.
+    /// As [`boot`](Lab::boot) for jobs that ask nothing, of which the last one has to end with status 0.
+    /// Returns its output.
     pub fn boot_for_last(&self, plan: &Plan) -> anyhow::Result<Output> {
         let mut outputs = self.boot(plan, &mut |_, _| String::new())?;
         let output = outputs.pop().context("no output")?;
@@ -59,8 +60,8 @@ impl Lab {
         Ok(output)
     }
 
-    /// As [`boot`](Lab::boot), but returns the outputs of finished jobs if a later job fails. A kernel that does not start init is
-    /// booted again: nothing of the jobs has run then.
+    /// As [`boot`](Lab::boot), but returns the outputs of finished jobs if a later job fails. A kernel that
+    /// does not start init is booted again: nothing of the jobs has run then.
     pub fn attempt(&self, plan: &Plan, answer: &mut Answer) -> Result<Attempt, LabError> {
         for _ in 1..BOOTS {
             let (attempt, up) = self.once(plan, answer)?;
@@ -86,7 +87,8 @@ impl Lab {
             swap: memfd("bifold-lab-swap", plan.swap_mib << 20)?,
         };
         let to_log = log.try_clone().map_err(os("dup"))?.into();
-        // The emulator has the only other end of the connection: while one is open here, its death would go unnoticed.
+        // The emulator has the only other end of the connection: while one is open here, its death would go
+        // unnoticed.
         let begun = Instant::now();
         let until = begun + Duration::from_secs(plan.seconds);
         let mut up_until = until;

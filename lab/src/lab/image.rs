@@ -105,7 +105,8 @@ impl Lab {
         Ok(())
     }
 
-    /// The initramfs of a guest with this first process: empty directories, and the modules of [`PORTS`] in /m.
+    /// The initramfs of a guest with this first process: empty directories, and the modules of [`PORTS`] in
+    /// /m.
     fn bare_guest(&self, init: Vec<u8>) -> Result<Archive, LabError> {
         let mut archive = Archive::default();
         archive.add(b"init", Entry::File { mode: 0o755, data: init });
@@ -127,8 +128,8 @@ impl Lab {
         Ok(self.bare_guest(load)?.bytes())
     }
 
-    /// Makes the initramfs of a guest whose first process is a script for busybox. The programs are there under their
-    /// own paths, and modules for virtio-serial ports in /m, in the order of their needs.
+    /// Makes the initramfs of a guest whose first process is a script for busybox. The programs are there
+    /// under their own paths, and modules for virtio-serial ports in /m, in the order of their needs.
     pub fn script_guest(&self, script: &str, programs: &[&Path]) -> Result<Vec<u8>, LabError> {
         Ok(self.script_guest_archive(script, programs)?.bytes())
     }

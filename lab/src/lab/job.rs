@@ -71,13 +71,14 @@ pub struct Inner {
     pub backing: InnerBacking,
     /// Time to wait first, so that timer ticks fall at different places in each run.
     pub delay_us: u64,
-    /// Whether its root is the laboratory's own over 9p, under a layer in memory, and not an initramfs of its own.
+    /// Whether its root is the laboratory's own over 9p, under a layer in memory, and not an initramfs of its
+    /// own.
     #[serde(default)]
     pub host_root: bool,
     /// Trace events to record while it runs, as `system:event`.
     pub trace: Vec<String>,
-    /// Events to define first, as lines of `kprobe_events`. With any, the laboratory's symbols come as the file
-    /// [`Inner::SYMBOLS`].
+    /// Events to define first, as lines of `kprobe_events`. With any, the laboratory's symbols come as the
+    /// file [`Inner::SYMBOLS`].
     #[serde(default)]
     pub probes: Vec<String>,
     /// Size of the trace buffer.
@@ -302,7 +303,8 @@ pub enum Word {
     },
     /// The current job is done.
     Done(Done),
-    /// The processor lacks what the current job needs. This is the last message; the machine waits to be ended.
+    /// The processor lacks what the current job needs. This is the last message; the machine waits to be
+    /// ended.
     Lacks(String),
     /// The current job failed. This is the last message; the machine waits to be ended.
     Failed(String),
@@ -310,8 +312,8 @@ pub enum Word {
     End,
 }
 
-/// A program's line with this start is a question, a [`Poke`]. Init passes it on and gives the answer to the program.
-/// Under Bochs, init answers by itself, because the emulator writes memory for a program inside.
+/// A program's line with this start is a question, a [`Poke`]. Init passes it on and gives the answer to the
+/// program. Under Bochs, init answers by itself, because the emulator writes memory for a program inside.
 pub const ASK: &str = "{\"poke\":";
 /// Begins a line in which a program of [`Job::Run`] tells how far it is.
 pub const NOTE: &str = "note: ";

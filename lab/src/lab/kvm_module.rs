@@ -4,9 +4,9 @@
 //! QEMU since 9.1 (seen in 10.0) checks reads of CR3, CR4 and CR8 against the intercept of CR0 reads, because
 //! it takes that intercept's number, 0, for "none" where it adds the register's number (`decode_op`, types C
 //! and D). KVM without nested paging needs CR3 reads intercepted, but clears the intercept of CR0 reads when
-//! the guest's CR0 equals KVM's (`svm_set_cr0`). The guest then reads the root of the shadow tables instead of
-//! its own CR3. The patch changes one bit in the instruction of `svm_set_cr0` that clears the intercept, so
-//! that it sets the intercept: `btrq $0,(%rax)` becomes `btsq $0,(%rax)` (debug kernels may have another
+//! the guest's CR0 equals KVM's (`svm_set_cr0`). The guest then reads the root of the shadow tables instead
+//! of its own CR3. The patch changes one bit in the instruction of `svm_set_cr0` that clears the intercept,
+//! so that it sets the intercept: `btrq $0,(%rax)` becomes `btsq $0,(%rax)` (debug kernels may have another
 //! operand). CR3 reads then exit as CR0 reads. KVM has no decode assists here and emulates the instruction
 //! (`cr_interception`), which gives the right value. CR0 reads exit too, but Linux hardly makes any.
 //!
@@ -53,8 +53,8 @@ fn clears_bit_0(code: &[u8]) -> bool {
     rest.and_then(|r| r.get(displacement)) == Some(&0)
 }
 
-/// The module without its signature, which a change would break. Debian's kernels load unsigned modules unless
-/// they are locked down.
+/// The module without its signature, which a change would break. Debian's kernels load unsigned modules
+/// unless they are locked down.
 fn unsigned(module: &[u8]) -> &[u8] {
     // struct module_signature: 12 bytes, the last 4 the signature's length, big-endian.
     let Some(body) = module.strip_suffix(SIGNED) else { return module };

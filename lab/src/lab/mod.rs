@@ -47,8 +47,8 @@ pub struct Plan {
     pub made: Vec<(String, Vec<u8>)>,
     /// Exact time, which counts executed instructions, so that boots repeat. Needs one CPU.
     pub exact: bool,
-    /// With exact time, whether time passes as outside while all CPUs are idle: a disk then takes the time that it takes. Otherwise
-    /// idle time is skipped.
+    /// With exact time, whether time passes as outside while all CPUs are idle: a disk then takes the time
+    /// that it takes. Otherwise idle time is skipped.
     pub sleeps: bool,
     /// Flags of the laboratory's CPU beside the vendor's.
     pub cpu_flags: &'static [&'static str],
@@ -107,7 +107,8 @@ pub struct Output {
 }
 
 impl Output {
-    /// The output of a job of the laboratory inside, if this is that of a [`Job::Machine`](job::Job::Machine).
+    /// The output of a job of the laboratory inside, if this is that of a
+    /// [`Job::Machine`](job::Job::Machine).
     ///
     /// # Errors
     /// If that job did not end.
@@ -164,7 +165,8 @@ pub fn default_series() -> &'static str {
     kernel::series()[0].0
 }
 
-/// Files that stock QEMU needs besides its libraries: to boot an inner guest, and kvm-unit-tests' Multiboot kernels.
+/// Files that stock QEMU needs besides its libraries: to boot an inner guest, and kvm-unit-tests' Multiboot
+/// kernels.
 const FIRMWARE: [&str; 6] =
     ["qboot.rom", "pvh.bin", "bios-256k.bin", "kvmvapic.bin", "multiboot.bin", "multiboot_dma.bin"];
 const DATA_DIRS: [&str; 3] = ["/usr/share/qemu", "/usr/share/seabios", "/usr/lib/ipxe/qemu"];
@@ -226,8 +228,9 @@ impl Lab {
         self
     }
 
-    /// The same laboratory with another vendor's processors, perhaps another model than the vendor's usual (for QEMU:
-    /// the usual with more flags, such as `+la57`), and with parameters of the vendor's module of KVM (`NAME=VALUE`).
+    /// The same laboratory with another vendor's processors, perhaps another model than the vendor's usual
+    /// (for QEMU: the usual with more flags, such as `+la57`), and with parameters of the vendor's module of
+    /// KVM (`NAME=VALUE`).
     ///
     /// # Errors
     /// If there is no emulator of these processors here, or the emulator has no such model.
@@ -255,8 +258,8 @@ impl Lab {
         self
     }
 
-    /// The same laboratory, whose inner guests have these tables. In 32-bit mode they have Debian's kernels for that, and with 5
-    /// levels a packed kernel, whose decompressor turns these on.
+    /// The same laboratory, whose inner guests have these tables. In 32-bit mode they have Debian's kernels
+    /// for that, and with 5 levels a packed kernel, whose decompressor turns these on.
     ///
     /// # Errors
     /// If there is no such kernel here, and none can be fetched.
@@ -294,15 +297,15 @@ impl Lab {
         self.vendor
     }
 
-    /// The modules that `kernel/build` made for this laboratory's kernel, in `target/kernel/RELEASE`. `None` if
-    /// they are not built.
+    /// The modules that `kernel/build` made for this laboratory's kernel, in `target/kernel/RELEASE`. `None`
+    /// if they are not built.
     pub fn built_modules(&self) -> Option<PathBuf> {
         let file = format!("kernel/{}/{}", self.kernel.version, self.vendor.module_file());
         Some(in_target(&file)?.parent()?.to_owned())
     }
 
-    /// What `kernel/src` and `kernel/patches` were when the modules of [`Lab::with_modules`] were built, by the `build.txt` beside
-    /// them. `kernel/build --revision` prints the tree's.
+    /// What `kernel/src` and `kernel/patches` were when the modules of [`Lab::with_modules`] were built, by
+    /// the `build.txt` beside them. `kernel/build --revision` prints the tree's.
     pub fn revision(&self) -> Option<String> {
         let text = std::fs::read_to_string(self.own.as_ref()?.join("build.txt")).ok()?;
         let at = text.split_once("kernel/src and kernel/patches: ")?.1;
@@ -314,8 +317,8 @@ impl Lab {
         self.revision().map_or("Modules: the kernel's own\n".into(), |r| format!("Modules: `{r}`\n"))
     }
 
-    /// The KVM selftests that `kernel/selftests` built of this laboratory's kernel, in `target/selftests/RELEASE`. `None` if
-    /// they are not built.
+    /// The KVM selftests that `kernel/selftests` built of this laboratory's kernel, in
+    /// `target/selftests/RELEASE`. `None` if they are not built.
     pub fn built_selftests(&self) -> Option<PathBuf> {
         Some(in_target(&format!("selftests/{}/build.txt", self.kernel.version))?.parent()?.to_owned())
     }

@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! A PC's memory and ROM as an emulator loads them, so that Linux starts without a firmware, a boot loader or a
-//! disk.
+//! A PC's memory and ROM as an emulator loads them, so that Linux starts without a firmware, a boot loader or
+//! a disk.
 //!
-//! The ROM enters protected mode and jumps to the kernel's PVH entry, which takes an ELF kernel with its memory
-//! map, command line and initramfs (Linux, Documentation/arch/x86/boot.rst; Xen, docs/misc/pvh.pandoc). An MP
-//! table (Intel, MultiProcessor Specification 1.4) lists the CPUs and the I/O APIC. The PC has no PCI and no
-//! ACPI.
+//! The ROM enters protected mode and jumps to the kernel's PVH entry, which takes an ELF kernel with its
+//! memory map, command line and initramfs (Linux, Documentation/arch/x86/boot.rst; Xen,
+//! docs/misc/pvh.pandoc). An MP table (Intel, MultiProcessor Specification 1.4) lists the CPUs and the I/O
+//! APIC. The PC has no PCI and no ACPI.
 
 use object::LittleEndian;
 use object::elf::{FileHeader64, PT_LOAD};

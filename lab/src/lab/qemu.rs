@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! The laboratory under QEMU's TCG, which emulates AMD's virtualization: which QEMU, and its command line.
 //!
-//! `lab/qemu/build` makes a QEMU with a few corrections; without it, the laboratory takes the QEMU that is installed.
+//! `lab/qemu/build` makes a QEMU with a few corrections; without it, the laboratory takes the QEMU that is
+//! installed.
 
 use std::fs::File;
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
@@ -16,7 +17,8 @@ use super::job::PORT;
 use super::session::Emulator;
 use super::{DATA_DIRS, Lab, Plan};
 
-/// The caller's QEMU for laboratories (`BIFOLD_LAB_QEMU`), or that of `lab/qemu/build` in target/qemu, whose version says so.
+/// The caller's QEMU for laboratories (`BIFOLD_LAB_QEMU`), or that of `lab/qemu/build` in target/qemu, whose
+/// version says so.
 pub(super) fn for_laboratories() -> Result<Option<Qemu>, LabError> {
     if let Some(named) = std::env::var_os("BIFOLD_LAB_QEMU").filter(|p| !p.is_empty()) {
         return Ok(Some(qemu::at(PathBuf::from(named))?));

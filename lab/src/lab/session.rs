@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Follows a running boot: reads init's messages, and turns an early end into an error with the console's log.
+//! Follows a running boot: reads init's messages, and turns an early end into an error with the console's
+//! log.
 
 use std::fs::File;
 use std::io::{BufRead, BufReader, Read, Seek, Write};

@@ -33,7 +33,8 @@ fn cycles(step: &PerStep) -> f64 {
 }
 
 impl Cost {
-    /// The cost of a guest's life. Steps of a span in which the guest was switched cost as in the costlier mode.
+    /// The cost of a guest's life. Steps of a span in which the guest was switched cost as in the costlier
+    /// mode.
     pub(super) fn of(spans: &[Span], pmu: &ModelledPmu) -> Result<Cost> {
         let mut cost = Cost::default();
         let mut good: BTreeMap<String, u64> = BTreeMap::new();
@@ -61,8 +62,8 @@ impl Cost {
         Ok(cost)
     }
 
-    /// A switch costs what the model says for the phase in which it came; the costliest phase's if the guest did not
-    /// report.
+    /// A switch costs what the model says for the phase in which it came; the costliest phase's if the guest
+    /// did not report.
     fn add_switches(&mut self, spans: &[Span], pmu: &ModelledPmu) {
         for (at, span) in spans.iter().enumerate().filter(|(_, s)| s.switches > 0) {
             let to = spans[at..].iter().find_map(|s| s.mode);
@@ -78,7 +79,8 @@ impl Cost {
         self.extra += self.switching;
     }
 
-    /// How much more the guest cost than its better mode alone would have, in percent of all cycles in that mode.
+    /// How much more the guest cost than its better mode alone would have, in percent of all cycles in that
+    /// mode.
     pub fn above_better_percent(&self) -> f64 {
         let better = self.alone[0].min(self.alone[1]);
         if self.cycles > 0.0 { 100.0 * (self.extra - better) / self.cycles } else { 0.0 }

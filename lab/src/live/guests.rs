@@ -1,8 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Inner guests that alternate between page-table work and pointer chasing (`lab/phases`), and say how far they are.
+//! Inner guests that alternate between page-table work and pointer chasing (`lab/phases`), and say how far
+//! they are.
 //!
-//! The laboratory has two CPUs, and each guest two vCPUs and stock QEMU. A reporter in each guest tells the progress of
-//! the work and the guest's page faults over a virtio-serial port, whose socket `bifold` finds by itself.
+//! The laboratory has two CPUs, and each guest two vCPUs and stock QEMU. A reporter in each guest tells the
+//! progress of the work and the guest's page faults over a virtio-serial port, whose socket `bifold` finds by
+//! itself.
 
 use std::path::Path;
 use std::process::Command;
@@ -15,8 +17,8 @@ use crate::{BUSYBOX, PHASES};
 use anyhow::{Context, Result, ensure};
 use bifold_guest::qemu::{BARE, MACHINE, guest_cpu};
 
-/// The first process of a guest. The kernel makes environment variables of its parameters: `PHASES` has arguments of the
-/// program. The last report needs a moment to be read.
+/// The first process of a guest. The kernel makes environment variables of its parameters: `PHASES` has
+/// arguments of the program. The last report needs a moment to be read.
 const GUEST: &str = r#"
 $B mount -t proc proc /proc; $B mount -t sysfs sysfs /sys; $B mount -t devtmpfs devtmpfs /dev
 $B mount -t tmpfs tmpfs /tmp
@@ -28,9 +30,9 @@ $B sleep 1
 $B reboot -f
 "#;
 
-/// Shell functions: start a guest, given its name and the arguments of its program, with its process in $vm; wait until a
-/// guest has ended, given its process and its name; and wait until something is true. No wait is without a limit, and a long
-/// one says each half a minute what it is for.
+/// Shell functions: start a guest, given its name and the arguments of its program, with its process in $vm;
+/// wait until a guest has ended, given its process and its name; and wait until something is true. No wait is
+/// without a limit, and a long one says each half a minute what it is for.
 const HOST: &str = r#"
 start() {
     $BIFOLD_QEMU -machine $MACHINE -accel kvm -cpu $CPU -smp 2 -m 192M -object memory-backend-ram,id=ram,size=192M \
@@ -65,9 +67,9 @@ const SECONDS: u64 = 1200;
 /// A guest's name, and the arguments of its program.
 pub type Guest = (&'static str, &'static str);
 
-/// Boots the laboratory with our KVM in nested paging and these files, and runs a script there: a shell with `start NAME
-/// ARGUMENTS`, which starts a guest and leaves its process in `$vm`, `until_true COMMAND`, `$BIFOLD`, `$DAEMON` (`lab-daemon`), `$B`
-/// (busybox) and `$OUT` (the folder whose files come back).
+/// Boots the laboratory with our KVM in nested paging and these files, and runs a script there: a shell with
+/// `start NAME ARGUMENTS`, which starts a guest and leaves its process in `$vm`, `until_true COMMAND`,
+/// `$BIFOLD`, `$DAEMON` (`lab-daemon`), `$B` (busybox) and `$OUT` (the folder whose files come back).
 ///
 /// # Errors
 /// If there are no modules for the kernel ([`Skipped`]), the boot fails, or the script does not end with 0.
@@ -122,8 +124,8 @@ pub fn text(output: &Output, name: &str) -> Result<String> {
     Ok(String::from_utf8_lossy(bytes).into_owned())
 }
 
-/// The last line of the program: the counts of steps and a checksum of all that it read, which this machine's run of the
-/// same program gives too.
+/// The last line of the program: the counts of steps and a checksum of all that it read, which this machine's
+/// run of the same program gives too.
 ///
 /// # Errors
 /// If the guest said something else.

@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! The daemon on a real KVM: inner guests with phases run under several policies, and what the daemon did is priced by the
-//! model and replayed off line.
+//! The daemon on a real KVM: inner guests with phases run under several policies, and what the daemon did is
+//! priced by the model and replayed off line.
 //!
-//! The laboratory has no PMU. TLB misses, cycles and walk cycles are of a modelled PMU ([`crate::modelled`]): the
-//! model's counts of a step of the guests' program, times the steps that the guests report. Exits, modes, switches and page
-//! faults are KVM's and the guests' own.
+//! The laboratory has no PMU. TLB misses, cycles and walk cycles are of a modelled PMU ([`crate::modelled`]):
+//! the model's counts of a step of the guests' program, times the steps that the guests report. Exits, modes,
+//! switches and page faults are KVM's and the guests' own.
 
 mod cost;
 mod document;

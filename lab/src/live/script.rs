@@ -14,8 +14,8 @@ const fn guest(name: &'static str, policy: &'static str, arguments: &'static str
     Kind { name, policy, arguments, phased }
 }
 
-/// What all guests' programs have, the modelled one too: rings whose tables do not fit into the caches next to the core, so
-/// that walks of nested paging take clearly longer.
+/// What all guests' programs have, the modelled one too: rings whose tables do not fit into the caches next
+/// to the core, so that walks of nested paging take clearly longer.
 pub const COMMON: [&str; 2] = ["--chase-mib", "24"];
 
 const FIRST_TABLES: &str = "--chase-mib 24 --phases tables:300,chase:1500 --cycles 2";
@@ -34,14 +34,15 @@ pub const GUESTS: [Kind; 6] = [
 /// The guest that is away from its own mode when the daemon ends.
 const AWAY: (&str, &str) = ("away", "--chase-mib 24 --phases chase:1500 --cycles 1");
 
-/// Parameters that differ from the published ones, because the program differs (`lab modelled-pmu` prints its counts): its
-/// walks take 21 % of cycles in nested paging and 13 % in shadow paging, on both sides of 16 %; and the built-in estimate sees
-/// a gain of less than 4 % of cycles in shadow paging, the lead that `experts` asks for.
+/// Parameters that differ from the published ones, because the program differs (`lab modelled-pmu` prints its
+/// counts): its walks take 21 % of cycles in nested paging and 13 % in shadow paging, on both sides of 16 %;
+/// and the built-in estimate sees a gain of less than 4 % of cycles in shadow paging, the lead that `experts`
+/// asks for.
 pub const PARAMETERS: [(&str, &str); 2] =
     [("rpms-dynamic", ", t_high = 16.0"), ("experts", ", lead_percent = 2.0")];
 
-/// Seconds between two readings. Phases last some ten seconds here; published policies decide every 1 to 5 s, over phases
-/// of minutes.
+/// Seconds between two readings. Phases last some ten seconds here; published policies decide every 1 to 5 s,
+/// over phases of minutes.
 pub const INTERVAL_S: f64 = 0.5;
 
 /// The daemon's configuration.
@@ -62,7 +63,8 @@ pub fn configuration(recording: &Path) -> String {
     )
 }
 
-/// Two guests at a time. The daemon is killed while the first two run, and started again; it ends while the last one is away.
+/// Two guests at a time. The daemon is killed while the first two run, and started again; it ends while the
+/// last one is away.
 const SCRIPT: &str = r#"
 daemon() {
     $DAEMON /lab/bifold.toml /tmp/run /lab/pmu.toml 2>> $OUT/daemon.log & daemon=$!

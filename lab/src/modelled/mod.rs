@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Makes a modelled PMU of the program with phases (`phases/`): what the model says that steps of the program cost stands for
-//! hardware counters, which the laboratory lacks.
+//! Makes a modelled PMU of the program with phases (`phases/`): what the model says that steps of the program
+//! cost stands for hardware counters, which the laboratory lacks.
 //!
-//! The program is captured with one phase only and three counts of steps. The differences between the first and the
-//! last capture are the counts of their steps; what the program does before and after its steps cancels out. The
-//! capture between shows whether the counts are proportional to the steps.
+//! The program is captured with one phase only and three counts of steps. The differences between the first
+//! and the last capture are the counts of their steps; what the program does before and after its steps
+//! cancels out. The capture between shows whether the counts are proportional to the steps.
 //!
 //! The captured VM is long-lived.
 
@@ -168,8 +168,8 @@ impl Counts {
         self.0[4..7].iter().sum()
     }
 
-    /// The counts of a step, of so many between two captures. A count that a longer run has less of is noise of what
-    /// happens beside the steps: 0.
+    /// The counts of a step, of so many between two captures. A count that a longer run has less of is noise
+    /// of what happens beside the steps: 0.
     fn per_step(&self, before: &Counts, steps: f64, switch_cycles: f64) -> PerStep {
         let mut each = [0.0; 9];
         for (each, (now, then)) in each.iter_mut().zip(self.0.iter().zip(&before.0)) {
@@ -201,8 +201,8 @@ impl Counts {
     }
 }
 
-/// Error in percent of a count of the capture between, if the count grows by the same with each step. It relates to the
-/// growth since the first capture.
+/// Error in percent of a count of the capture between, if the count grows by the same with each step. It
+/// relates to the growth since the first capture.
 fn error(of: impl Fn(&Counts) -> f64, [first, between, last]: [&Counts; 3], share: f64) -> f64 {
     let predicted = of(first) + (of(last) - of(first)) * share;
     let growth = of(between) - of(first);

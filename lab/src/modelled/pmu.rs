@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! The file of a modelled PMU, and the counts that it gives to an interval.
 //!
-//! The laboratory counts no TLB misses and no walk cycles. If a guest runs a program that the model has run, and reports its
-//! own progress, the progress of an interval times the model's counts of a step stand for what a PMU would have counted.
-//! Such counts are called `modelled PMU` wherever they appear.
+//! The laboratory counts no TLB misses and no walk cycles. If a guest runs a program that the model has run,
+//! and reports its own progress, the progress of an interval times the model's counts of a step stand for
+//! what a PMU would have counted. Such counts are called `modelled PMU` wherever they appear.
 //!
 //! `lab modelled-pmu` writes the files, TOML of schema [`SCHEMA`]:
 //!
@@ -36,7 +36,8 @@ pub const SCHEMA: &str = "bifold.modelled-pmu/1";
 pub const LABEL: &str = "modelled PMU";
 /// Largest count of a step: an hour at 3 GHz.
 const MOST: f64 = 1e13;
-/// Largest count of an interval: what a JSON number holds exactly. Progress that would make more is not believed.
+/// Largest count of an interval: what a JSON number holds exactly. Progress that would make more is not
+/// believed.
 const MOST_COUNT: f64 = (1u64 << 53) as f64;
 
 /// What steps of a program cost, by the program's phases.
@@ -75,8 +76,8 @@ pub struct Made {
     pub frequency_hz: u64,
     /// The largest error with which these counts predict the cycles of the captures between, in percent.
     pub largest_error_percent: f64,
-    /// By phase, the steps of each worker in the captures: the counts of a step are the difference between the first and
-    /// the last capture.
+    /// By phase, the steps of each worker in the captures: the counts of a step are the difference between
+    /// the first and the last capture.
     pub captures: BTreeMap<String, Vec<u64>>,
 }
 
@@ -137,7 +138,8 @@ per_step! {
     tlb_flushes,
     /// Cycles of the mode beyond the ideal run's: of walks that the core does not hide, and of exits.
     extra_cycles,
-    /// Cycles that a switch into this mode costs during this phase, once: the switch, and exits that make tables again.
+    /// Cycles that a switch into this mode costs during this phase, once: the switch, and exits that make
+    /// tables again.
     switch_cycles,
 }
 
@@ -208,9 +210,10 @@ impl ModelledPmu {
         HardwareSource::Vm { name: LABEL, count: Box::new(count) }
     }
 
-    /// What a PMU would have counted on all vCPUs in an interval: the interval's mode, and the steps of each phase in
-    /// it. `None` is unknown: there is no single mode (the VM was switched), or a phase's steps are not known, or steps
-    /// were made of a phase that the file does not have, or so many that no interval can have them.
+    /// What a PMU would have counted on all vCPUs in an interval: the interval's mode, and the steps of each
+    /// phase in it. `None` is unknown: there is no single mode (the VM was switched), or a phase's steps are
+    /// not known, or steps were made of a phase that the file does not have, or so many that no interval can
+    /// have them.
     pub fn counts(&self, mode: Option<Mode>, steps: &BTreeMap<String, u64>) -> Option<HardwareCounts> {
         let mode = mode?;
         if !self.phases.keys().all(|name| steps.contains_key(name)) {

@@ -10,8 +10,9 @@ use super::measured::Measured;
 use super::planned::{Case, SOUND_CASE, mistakes};
 use super::references::{CLASS, Part, REMOTE_CYCLES, Row};
 
-/// Published overheads against native: of a program with an SMP guest, and with guest nodes (pinned, bound, huge pages).
-/// Kudryavtsev, Koshelev, Avetisyan, "Perspectives of virtualization of high-performance x64 systems", 2012.
+/// Published overheads against native: of a program with an SMP guest, and with guest nodes (pinned, bound,
+/// huge pages). Kudryavtsev, Koshelev, Avetisyan, "Perspectives of virtualization of high-performance x64
+/// systems", 2012.
 const PUBLISHED: [(&str, &str, &str); 8] = [
     ("ep", "2-4 %", "1-5 %"),
     ("is", "2-32 % (range of all NPB)", "1-5 %"),

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! The experiment: every placement several times, each in a laboratory that has just booted, and the model's references.
+//! The experiment: every placement several times, each in a laboratory that has just booted, and the model's
+//! references.
 
 use anyhow::{Context, Result};
 
@@ -15,7 +16,8 @@ use crate::lab::{Lab, LabError};
 pub(super) const CONFIG: &str = "nested-2m";
 /// The parts that remote references slow down most, by the paper.
 const SENSITIVE: [&str; 3] = ["mg", "is", "MPIRandomAccess"];
-/// How much less remote references have to cost EP, and these parts with guest nodes, than these parts in an SMP guest.
+/// How much less remote references have to cost EP, and these parts with guest nodes, than these parts in an
+/// SMP guest.
 const MUCH: f64 = 10.0;
 
 /// What to run.
@@ -87,7 +89,8 @@ pub fn experiment(lab: &Lab, settings: &Settings, progress: &dyn Fn(&str)) -> Re
             progress(&format!("{name}, run {round} of {}", settings.runs));
             let once = || boot(lab, at.placement, &settings.programs, &settings.class);
             let run = once().or_else(|e| {
-                // The emulated machine ends now and then (docs/notes/2026-11-qemu.md). The page says how often.
+                // The emulated machine ends now and then (docs/notes/2026-11-qemu.md). The page says how
+                // often.
                 if !matches!(e.downcast_ref(), Some(LabError::Died { .. })) {
                     return Err(e);
                 }
@@ -158,15 +161,15 @@ impl Run {
 }
 
 impl Outcome {
-    /// What is not as it must be: results of programs, threads and memory that are not where they were put, mistakes that
-    /// are not named.
+    /// What is not as it must be: results of programs, threads and memory that are not where they were put,
+    /// mistakes that are not named.
     pub fn wrong(&self) -> Vec<String> {
         let failed = self.plans.iter().filter_map(|c| Some(format!("{}: {}", c.name, c.failed.as_ref()?)));
         self.placed.iter().flat_map(Placed::wrong).chain(failed).chain(self.out_of_order()).collect()
     }
 
-    /// The model's cost of remote references beside the paper's order: EP is indifferent in an SMP guest, others are not,
-    /// and guest nodes help them. Each comparison, and whether it holds.
+    /// The model's cost of remote references beside the paper's order: EP is indifferent in an SMP guest,
+    /// others are not, and guest nodes help them. Each comparison, and whether it holds.
     fn order(&self) -> Vec<(String, bool)> {
         let cost = |name: &str, placement: &str| {
             let (_, rows) = self.references.iter().find(|(part, _)| part.name() == name)?;

@@ -1,9 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! Placements of a guest on a host with two nodes, as QEMU's arguments and a script for the host.
 //!
-//! The host has two CPUs in each of two nodes, the guest a vCPU for each node. The arguments are those that an operator
-//! writes by hand; `memory-backend-memfd` with `host-nodes` and `prealloc` puts huge pages where they belong before the
-//! guest starts. vCPU threads exist only after that, so the script waits for them before it pins.
+//! The host has two CPUs in each of two nodes, the guest a vCPU for each node. The arguments are those that
+//! an operator writes by hand; `memory-backend-memfd` with `host-nodes` and `prealloc` puts huge pages where
+//! they belong before the guest starts. vCPU threads exist only after that, so the script waits for them
+//! before it pins.
 
 use std::collections::BTreeMap;
 
@@ -131,8 +132,8 @@ impl Placement {
         vcpu * CPUS_OF_NODE
     }
 
-    /// The script that starts the guest: shell functions and one call, with the guest's process in `$vm`, and files 4 and 5
-    /// to and from its port.
+    /// The script that starts the guest: shell functions and one call, with the guest's process in `$vm`, and
+    /// files 4 and 5 to and from its port.
     pub fn start(&self, initrd: &str, port: &str) -> String {
         let pool = match self.memory {
             Memory::Transparent => 0,
@@ -172,7 +173,8 @@ impl Placement {
     }
 }
 
-/// Shell functions of the host: wait for a condition, the thread of a vCPU, pin a thread, reserve 2 MB pages on each node.
+/// Shell functions of the host: wait for a condition, the thread of a vCPU, pin a thread, reserve 2 MB pages
+/// on each node.
 const FUNCTIONS: &str = r#"
 until_true() {
     n=0

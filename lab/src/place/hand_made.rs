@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! The tiny VMM's guests on a laboratory with two nodes: where KVM has its tables, and which references are remote, beside
-//! the model (`tiny-vmm nodes`).
+//! The tiny VMM's guests on a laboratory with two nodes: where KVM has its tables, and which references are
+//! remote, beside the model (`tiny-vmm nodes`).
 
 use std::fmt::Write as _;
 

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! The mean of several runs with its Student-t interval at 97 %, the level of the paper whose placements are compared.
+//! The mean of several runs with its Student-t interval at 97 %, the level of the paper whose placements are
+//! compared.
 
 use std::fmt;
 
@@ -44,7 +45,8 @@ impl fmt::Display for Interval {
 mod tests {
     use super::*;
 
-    /// The 98.5 % quantiles of t for 2 and 9 degrees of freedom are 5.643 and 2.574 (R: `qt(0.985, c(2, 9))`).
+    /// The 98.5 % quantiles of t for 2 and 9 degrees of freedom are 5.643 and 2.574 (R:
+    /// `qt(0.985, c(2, 9))`).
     #[test]
     fn the_interval_is_that_of_the_quantiles_of_t() {
         let three = Interval::of(&[1.0, 2.0, 3.0]).unwrap();

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! What was counted of a placed guest's programs: differences of counters of KVM, of the host's threads and of the guest.
+//! What was counted of a placed guest's programs: differences of counters of KVM, of the host's threads and
+//! of the guest.
 
 use std::collections::BTreeMap;
 

@@ -1,11 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! Parallel programs in guests that are placed well and badly on a host with two nodes.
 //!
-//! The laboratory is the host: two nodes with two CPUs each. A guest under stock QEMU with KVM runs the NAS kernels and
-//! HPCC, in the placements of "Perspectives of virtualization of high-performance x64 systems" (Kudryavtsev, Koshelev,
-//! Avetisyan, 2012) and in a wrong one. Programs check their results. An emulator has no caches and no distances between
-//! nodes, so no time is taken: what is counted are exits, page faults, migrations of threads, and pages of each node. The
-//! model adds local and remote references of the same programs.
+//! The laboratory is the host: two nodes with two CPUs each. A guest under stock QEMU with KVM runs the NAS
+//! kernels and HPCC, in the placements of "Perspectives of virtualization of high-performance x64 systems"
+//! (Kudryavtsev, Koshelev, Avetisyan, 2012) and in a wrong one. Programs check their results. An emulator has
+//! no caches and no distances between nodes, so no time is taken: what is counted are exits, page faults,
+//! migrations of threads, and pages of each node. The model adds local and remote references of the same
+//! programs.
 
 mod document;
 mod experiment;

@@ -1,11 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Local and remote references of the same programs, by `bifold compare --placement`: what an emulated host cannot time
-//! and does not count. A guest that knows its nodes and one that does not run each program once; the model places both.
+//! Local and remote references of the same programs, by `bifold compare --placement`: what an emulated host
+//! cannot time and does not count. A guest that knows its nodes and one that does not run each program once;
+//! the model places both.
 //!
-//! Of the kernels, the region that the published programs time is recorded, without set-up and verification (`region_begin`
-//! and `region_end` in `lab/nas/nas.h`). Of HPCC, the sections that the paper shows are recorded: a library for LD_PRELOAD
-//! marks them (`lab/nas/section`). Recording ends the program at the end of the region, so a kernel's results are compared
-//! only in the lab's other runs.
+//! Of the kernels, the region that the published programs time is recorded, without set-up and verification
+//! (`region_begin` and `region_end` in `lab/nas/nas.h`). Of HPCC, the sections that the paper shows are
+//! recorded: a library for LD_PRELOAD marks them (`lab/nas/section`). Recording ends the program at the end
+//! of the region, so a kernel's results are compared only in the lab's other runs.
 
 use std::collections::BTreeMap;
 use std::fs;

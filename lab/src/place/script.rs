@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! A boot of the laboratory with one placed guest: the guest runs programs one after the other, and before and behind each
-//! waits until the host has read its counters, so that counts are of that program alone.
+//! A boot of the laboratory with one placed guest: the guest runs programs one after the other, and before
+//! and behind each waits until the host has read its counters, so that counts are of that program alone.
 
 use anyhow::{Context, Result};
 
@@ -23,8 +23,8 @@ const PROGRAM_SECONDS: u64 = 1500;
 const SECONDS: u64 = 3600;
 const QUICK_SECONDS: u64 = 400;
 
-/// The guest's first process. `turn` tells the host and waits for it. The report goes out at the end, because a console
-/// prints on while the next program runs.
+/// The guest's first process. `turn` tells the host and waits for it. The report goes out at the end, because
+/// a console prints on while the next program runs.
 const GUEST: &str = r#"
 $B mount -t proc proc /proc; $B mount -t sysfs sysfs /sys; $B mount -t devtmpfs devtmpfs /dev; $B mount -t tmpfs tmpfs /tmp
 $B mkdir -p /dev/shm; $B mount -t tmpfs tmpfs /dev/shm
@@ -96,7 +96,8 @@ pub fn boot(lab: &Lab, placement: &Placement, programs: &[Program], class: &str)
     in_lab(lab, placement, programs, initrd, SECONDS)
 }
 
-/// Boots the laboratory and runs a command of busybox in a guest of this placement, under the name of the program.
+/// Boots the laboratory and runs a command of busybox in a guest of this placement, under the name of the
+/// program.
 ///
 /// # Errors
 /// As [`boot`].

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! What placed guests run: the NAS kernels of `lab/nas` and Debian's HPCC, under Open MPI. An initramfs has them with
-//! Open MPI's plugins, except those for networks, which a guest lacks and whose libraries are large.
+//! What placed guests run: the NAS kernels of `lab/nas` and Debian's HPCC, under Open MPI. An initramfs has
+//! them with Open MPI's plugins, except those for networks, which a guest lacks and whose libraries are
+//! large.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -36,7 +37,8 @@ pub const PROGRAMS: [Program; 6] = [
 /// The name of HPCC among the programs.
 pub const HPCC: &str = "hpcc";
 
-/// Classes of problems, and the order of HPCC's matrices with each. HPCC's other parts take memory by that order.
+/// Classes of problems, and the order of HPCC's matrices with each. HPCC's other parts take memory by that
+/// order.
 pub const CLASSES: [(&str, u32); 2] = [("S", 200), ("W", 600)];
 
 impl Program {

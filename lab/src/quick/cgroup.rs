@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Tests `bifold reclaim set --by cgroup` on a guest in a real cgroup v2, on a host with swap: the order reaches its size, and
-//! the guest's memory is whole.
+//! Tests `bifold reclaim set --by cgroup` on a guest in a real cgroup v2, on a host with swap: the order
+//! reaches its size, and the guest's memory is whole.
 
 use anyhow::{Context, Result, ensure};
 use serde_json::Value;
@@ -15,7 +15,8 @@ use bifold_guest::qemu::{BARE, MACHINE, guest_cpu};
 const SIZE: u64 = 112;
 const FILE: u64 = 80;
 
-/// The guest fills a file in memory, and after a line from the host reads the file again. Its console is a socket's other end.
+/// The guest fills a file in memory, and after a line from the host reads the file again. Its console is a
+/// socket's other end.
 const GUEST: &str = r#"
 $B mount -t proc proc /proc; $B mount -t devtmpfs devtmpfs /dev
 $B dd if=/dev/urandom of=/file bs=1M count=$FILE 2>/dev/null

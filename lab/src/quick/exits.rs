@@ -12,9 +12,9 @@ use crate::validate::table::{self, Verdict};
 use crate::validate::{Workload, predict};
 use crate::vendor::Emulator;
 
-/// A program of each kind: faults of cold pages, full flushes, clean entries, CR3 loads. `idle` runs first and
-/// is not checked, because deferred work of the booted kernel falls into its time. No program lets the kernel's
-/// slabs grow: RCU frees at times that differ between runs, and each new page is an exit.
+/// A program of each kind: faults of cold pages, full flushes, clean entries, CR3 loads. `idle` runs first
+/// and is not checked, because deferred work of the booted kernel falls into its time. No program lets the
+/// kernel's slabs grow: RCU frees at times that differ between runs, and each new page is an exit.
 const PROGRAMS: [&str; 5] = [IDLE, "touch-cold", "dontneed-refill", "clean-dirty", "switch-4"];
 const IDLE: &str = "idle";
 const MIB: u64 = 256;
@@ -43,11 +43,13 @@ pub fn pae(shared: &Shared) -> Result<()> {
     let workload =
         Workload::with_tables(&PROGRAMS.map(String::from), MIB, 1, TableFormat::Pae).map_err(skipped)?;
     let predicted = predict::predict(&lab, &workload, &CONFIGS, false, false)?;
-    // With nested paging, such a guest resets while it boots under QEMU's emulation of SVM; 2 levels boot, and so does shadow paging.
+    // With nested paging, such a guest resets while it boots under QEMU's emulation of SVM; 2 levels boot,
+    // and so does shadow paging.
     close(&lab, &workload, CONFIGS[1], &predicted[CONFIGS[1]])
 }
 
-/// A guest with 5 levels, on a processor that has them, says that it uses them: Linux clears the flag otherwise.
+/// A guest with 5 levels, on a processor that has them, says that it uses them: Linux clears the flag
+/// otherwise.
 pub fn five_levels(shared: &Shared) -> Result<()> {
     if let Emulator::Bochs { .. } = shared.lab.vendor().emulator {
         return Err(Skipped("only QEMU's processor takes the flag la57".into()).into());

@@ -2,8 +2,8 @@
 //! Tests the inner Linux guest under stock QEMU: it boots, its command's output and status are returned, and
 //! its CPU has the flags of the captured guest's CPU.
 //!
-//! Under shadow paging the boot also shows that CR3 is read correctly, because a kernel that reads a wrong CR3
-//! does not boot (`kvm_module.rs`).
+//! Under shadow paging the boot also shows that CR3 is read correctly, because a kernel that reads a wrong
+//! CR3 does not boot (`kvm_module.rs`).
 
 use std::sync::atomic::AtomicBool;
 

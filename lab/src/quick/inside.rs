@@ -10,11 +10,12 @@ use crate::lab::{Plan, beside};
 use crate::validate::count::formats;
 use crate::vendor::Emulator;
 
-/// `cpu.entry_exits` of the laboratory's processor: VMLOAD twice, VMSAVE, STGI, CLGI, VMRUN and a write to an MSR. Where the inner
-/// hypervisor went to user space in between, there are more.
+/// `cpu.entry_exits` of the laboratory's processor: VMLOAD twice, VMSAVE, STGI, CLGI, VMRUN and a write to an
+/// MSR. Where the inner hypervisor went to user space in between, there are more.
 const ENTRY_EXITS: u64 = 7;
 
-/// Hand-made guests of the KVM inside exit as the model predicts, in both modes, and an entry costs as many exits as documented.
+/// Hand-made guests of the KVM inside exit as the model predicts, in both modes, and an entry costs as many
+/// exits as documented.
 pub fn guests(shared: &Shared) -> Result<()> {
     let lab = shared.lab;
     if let Emulator::Bochs { .. } = lab.vendor().emulator {

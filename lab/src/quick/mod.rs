@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! Lists the quick tests. Each has a name and a line that says what it expects.
 //!
-//! Most tests are jobs for a laboratory with a check of their outputs (`TestBody::Jobs`). Tests that need the same KVM
-//! share a boot, because a boot takes longer than most tests (`run.rs`).
+//! Most tests are jobs for a laboratory with a check of their outputs (`TestBody::Jobs`). Tests that need the
+//! same KVM share a boot, because a boot takes longer than most tests (`run.rs`).
 
 mod cgroup;
 mod exits;

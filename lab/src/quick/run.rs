@@ -25,8 +25,8 @@ pub struct Outcome {
     pub end: Result<()>,
 }
 
-/// Memory of a boot. It must be below 2 GiB ([`poke`](mod@super::poke)) and holds the inner guest, 2 MB pages,
-/// the image and the emulator.
+/// Memory of a boot. It must be below 2 GiB ([`poke`](mod@super::poke)) and holds the inner guest, 2 MB
+/// pages, the image and the emulator.
 const MIB: u64 = 1536;
 /// Number of 2 MB pages for the tiny VMM's guests.
 const HUGE_PAGES: u64 = 64;

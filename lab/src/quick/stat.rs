@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Tests `bifold stat` on a VM of stock QEMU that boots Linux: the exits that it counts for each vCPU and reason are
-//! those of a trace of every exit, in both modes.
+//! Tests `bifold stat` on a VM of stock QEMU that boots Linux: the exits that it counts for each vCPU and
+//! reason are those of a trace of every exit, in both modes.
 //!
 //! QEMU starts with its vCPUs stopped, so that both counts begin before the first exit.
 
@@ -122,8 +122,8 @@ fn compare(output: &Output, mode: &str) -> Result<()> {
     let of_reasons: u64 = by_reason(&of_vm)?.values().sum();
     ensure!(of_reasons == all, "{of_reasons} exits of the VM, {all} traced");
     // KVM's own count has more: 6.1 enters the guest again at once after some exits, without a trace
-    // (`EXIT_FASTPATH_REENTER_GUEST` in `vcpu_enter_guest`), and on Intel it counts rounds of the emulator in which the guest
-    // was not entered (`emulation_required` in `vmx_vcpu_run`).
+    // (`EXIT_FASTPATH_REENTER_GUEST` in `vcpu_enter_guest`), and on Intel it counts rounds of the emulator in
+    // which the guest was not entered (`emulation_required` in `vmx_vcpu_run`).
     let by_kvm: u64 = of_vm.iter().filter_map(|r| r.get("exits")?.as_u64()).sum();
     ensure!(by_kvm >= all, "{by_kvm} exits by KVM's count, {all} traced");
     Ok(())

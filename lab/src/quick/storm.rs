@@ -50,8 +50,8 @@ pub fn plain(shared: &Shared) -> Result<()> {
     check(shared, &storm(), Mode::Nested)
 }
 
-/// Processes and huge pages, with KPTI, while the host's huge pages are split and dirty logs are turned on and
-/// off.
+/// Processes and huge pages, with KPTI, while the host's huge pages are split and dirty logs are turned on
+/// and off.
 pub fn noisy(shared: &Shared) -> Result<()> {
     let noise = vec![Noise::Dirty, Noise::Split];
     let load = "fork,huge,tables".into();

@@ -55,7 +55,8 @@ pub fn control(shared: &Shared) -> Result<()> {
     check(shared, &CONTROL)
 }
 
-/// Switches that cannot come about, protection keys, guests of guests, and VMMs that set state during a switch.
+/// Switches that cannot come about, protection keys, guests of guests, and VMMs that set state during a
+/// switch.
 pub fn sound(shared: &Shared) -> Result<()> {
     check(shared, &SOUND)
 }

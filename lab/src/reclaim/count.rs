@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Counts refaults and exits under the real KVM: per configuration, size and run, one boot of the laboratory runs the guest's
-//! programs with a limit.
+//! Counts refaults and exits under the real KVM: per configuration, size and run, one boot of the laboratory
+//! runs the guest's programs with a limit.
 
 use std::collections::BTreeMap;
 

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Drives a comparison: runs the prediction and the counts, several at a time, and makes rows of them. Results are saved after
-//! every boot, because a boot takes minutes and a later one may fail.
+//! Drives a comparison: runs the prediction and the counts, several at a time, and makes rows of them.
+//! Results are saved after every boot, because a boot takes minutes and a later one may fail.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Compares the model with the real KVM where the host holds only a part of the guest. The same guest runs the same
-//! programs: once captured, where the model predicts, and as an inner guest in a cgroup with a limit, where refaults and
-//! exits are counted. `predict` and `count` give a program's figures, `table` compares them, `drive` runs everything, and
-//! `document` writes the page.
+//! Compares the model with the real KVM where the host holds only a part of the guest. The same guest runs
+//! the same programs: once captured, where the model predicts, and as an inner guest in a cgroup with a
+//! limit, where refaults and exits are counted. `predict` and `count` give a program's figures, `table`
+//! compares them, `drive` runs everything, and `document` writes the page.
 
 pub mod count;
 pub mod document;

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Predicts refaults and exits: captures the guest from its boot on, and passes its events to a model without a limit and to one
-//! for each size.
+//! Predicts refaults and exits: captures the guest from its boot on, and passes its events to a model without
+//! a limit and to one for each size.
 
 use std::collections::BTreeMap;
 use std::num::NonZeroU64;
@@ -25,7 +25,8 @@ pub struct Predicted {
     pub frames: u64,
     /// Refaults of a memory with LRU replacement.
     pub lru: u64,
-    /// The fewest refaults that any replacement can have, whatever the memory holds at the window's beginning.
+    /// The fewest refaults that any replacement can have, whatever the memory holds at the window's
+    /// beginning.
     pub fewest: u64,
     /// By configuration.
     pub configs: BTreeMap<String, Paged>,
@@ -134,7 +135,8 @@ impl Windows {
             let predicted = Predicted {
                 frames: alone.curve().first(),
                 lru: after.misses(frames) - before.misses(frames) - first,
-                // An empty memory fills with what is used first. The best that a memory can hold at the beginning is that.
+                // An empty memory fills with what is used first. The best that a memory can hold at the
+                // beginning is that.
                 fewest: optimum.saturating_sub(frames + first),
                 configs: CONFIGS.iter().zip(limited.since()).zip(&without).map(of).collect(),
             };

@@ -9,7 +9,8 @@ use super::predict::Predicted;
 use super::{LIMIT, exit_reasons};
 use crate::validate::Program;
 
-/// Refaults may be fewer than the fewest possible by this share: the guest under KVM is not the captured one to the last reference.
+/// Refaults may be fewer than the fewest possible by this share: the guest under KVM is not the captured one
+/// to the last reference.
 const SLACK: f64 = 0.02;
 /// LRU's prediction is near within this share of the count, or this number.
 const NEAR: f64 = 0.25;
@@ -65,8 +66,8 @@ impl Row {
         self.paged().exits as f64
     }
 
-    /// Exits by the model for as many refaults as were counted: those of a host with room for all, and for each refault what it costs
-    /// the model's host.
+    /// Exits by the model for as many refaults as were counted: those of a host with room for all, and for
+    /// each refault what it costs the model's host.
     pub fn expected_exits(&self) -> f64 {
         let paged = self.paged();
         let without = paged.exits_without as f64;

@@ -19,9 +19,10 @@ use serde_json::{Value, json};
 use super::{Pages, Storm};
 use crate::lab::job::at;
 
-/// Further features: protection keys where the laboratory's processor has them, which Linux turns on (CR4.PKE) at its start,
-/// and KVM's paravirtual ones. With those, a guest's flushes and page faults take other paths through KVM. The APIC stays
-/// MMIO (no x2APIC), so every timer and every interrupt between CPUs is a fault outside RAM, in either mode.
+/// Further features: protection keys where the laboratory's processor has them, which Linux turns on
+/// (CR4.PKE) at its start, and KVM's paravirtual ones. With those, a guest's flushes and page faults take
+/// other paths through KVM. The APIC stays MMIO (no x2APIC), so every timer and every interrupt between CPUs
+/// is a fault outside RAM, in either mode.
 const FEATURES: [&str; 8] = [
     "+pku",
     "+kvm-pv-tlb-flush",

@@ -2,9 +2,9 @@
 //! Migrates a guest to another QEMU of the same machine while it is switched. QEMU reads KVM's dirty logs
 //! during the migration. The paging mode is not part of the migrated state.
 //!
-//! The guest leaves in nested paging. QEMU 10.0 does not send the error code of an exception that KVM is about
-//! to inject (later versions have `cpu/error_code` in `vmstate_x86_cpu`). Under shadow paging nearly every page
-//! fault of the guest is such an exception, and migrated guests got faults with error code 0.
+//! The guest leaves in nested paging. QEMU 10.0 does not send the error code of an exception that KVM is
+//! about to inject (later versions have `cpu/error_code` in `vmstate_x86_cpu`). Under shadow paging nearly
+//! every page fault of the guest is such an exception, and migrated guests got faults with error code 0.
 
 use std::time::{Duration, Instant};
 

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Runs storms of switches: a guest that can verify every byte of its memory while its paging mode is switched
-//! through debugfs (`paging_mode` and `paging_stats` of a VM).
+//! Runs storms of switches: a guest that can verify every byte of its memory while its paging mode is
+//! switched through debugfs (`paging_mode` and `paging_stats` of a VM).
 //!
 //! `run` runs the storm within the laboratory: `guest` is the guest's QEMU, `switch` the loop of switches,
 //! `noise` further stress of the guest's memory, `log` the kernels' messages. `drive` boots the laboratory
@@ -120,8 +120,8 @@ pub struct Found {
     pub last_events: Vec<String>,
 }
 
-/// Name of the file with [`Found`], which is overwritten as the storm continues. The switches are lines of JSON
-/// in files numbered from 0.
+/// Name of the file with [`Found`], which is overwritten as the storm continues. The switches are lines of
+/// JSON in files numbered from 0.
 pub const FOUND: &str = "found.json";
 #[allow(missing_docs)]
 pub const SWITCHES: &str = "switches-";

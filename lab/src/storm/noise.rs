@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Stress of a guest's memory while its mode is switched: swapping, dirty logs, split huge pages. Each kind is
-//! a thread that writes to the kernel's or QEMU's controls at random times and counts its actions.
+//! Stress of a guest's memory while its mode is switched: swapping, dirty logs, split huge pages. Each kind
+//! is a thread that writes to the kernel's or QEMU's controls at random times and counts its actions.
 
 use std::collections::BTreeMap;
 use std::fs;

@@ -255,8 +255,8 @@ impl StormRun<'_> {
         Ok(())
     }
 
-    /// Follows the guest until it has migrated (then it returns the migration), all switches are made, the time
-    /// is over, or the guest cannot continue (then `trouble` says why).
+    /// Follows the guest until it has migrated (then it returns the migration), all switches are made, the
+    /// time is over, or the guest cannot continue (then `trouble` says why).
     fn follow(&mut self, stay: &mut Switching, noises: &mut Noises) -> Result<Option<Migration>> {
         let mut handed = Instant::now();
         let mut new = Vec::new();

@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! Switches a VM in a loop: a stay in a mode, a switch, KVM's figures of the switch.
 //!
-//! A stay is measured in two ways, and both must reach the shortest length: by the clock, which the guest reads
-//! too (its TSC continues while a vCPU waits), and by the run time of all vCPU threads
+//! A stay is measured in two ways, and both must reach the shortest length: by the clock, which the guest
+//! reads too (its TSC continues while a vCPU waits), and by the run time of all vCPU threads
 //! (`/proc/PID/task/TID/schedstat`). The run time ensures on a busy host that the guest runs at all during a
-//! stay. It includes KVM's work for exits. The kernel updates it at ticks and when a thread stops running.
-//! A switch stops all threads, so the value right after a switch is exact; the value at the end of a stay may
+//! stay. It includes KVM's work for exits. The kernel updates it at ticks and when a thread stops running. A
+//! switch stops all threads, so the value right after a switch is exact; the value at the end of a stay may
 //! be too small.
 
 use std::fs::{self, File};

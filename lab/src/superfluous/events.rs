@@ -1,14 +1,18 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! Counts swap operations in a trace of the laboratory's kernel, and which are superfluous.
 //!
-//! A page is read where a task's fault (`do_swap_page`) is followed by a read of the disk in that task. Who the fault is for:
+//! A page is read where a task's fault (`do_swap_page`) is followed by a read of the disk in that task. Who
+//! the fault is for:
 //!
-//! - the guest's processor, if the vCPU's last exit is a violation at the frame, or if the kernel takes the fault for another
-//!   process (an asynchronous page fault). The read is false if the guest's instruction is in a function that overwrites a page;
-//! - otherwise a device: QEMU touches the page. The read is stale if the fault is for a write, and double paging if not.
+//! - the guest's processor, if the vCPU's last exit is a violation at the frame, or if the kernel takes the
+//!   fault for another process (an asynchronous page fault). The read is false if the guest's instruction is
+//!   in a function that overwrites a page;
+//! - otherwise a device: QEMU touches the page. The read is stale if the fault is for a write, and double
+//!   paging if not.
 //!
-//! A page is written where the kernel calls `swap_writepage`. The write is silent if the frame holds the guest's file: the
-//! guest says which frames those are in each turn. In its next turn, frames hold the file still until they are used.
+//! A page is written where the kernel calls `swap_writepage`. The write is silent if the frame holds the
+//! guest's file: the guest says which frames those are in each turn. In its next turn, frames hold the file
+//! still until they are used.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -19,8 +23,9 @@ use crate::exits::ftrace::{Formats, Record, read};
 use crate::exits::{LEAF, raw_exit};
 use crate::vendor::{ExitCause, Vendor};
 
-/// The events' definitions. `struct page` and `struct folio` have `index` at 32, which is the page's address in anonymous memory;
-/// `struct vm_fault` has `address` at 24 and `flags` at 40 (Linux 6.1 and 6.12, `mm_types.h` and `mm.h`).
+/// The events' definitions. `struct page` and `struct folio` have `index` at 32, which is the page's address
+/// in anonymous memory; `struct vm_fault` has `address` at 24 and `flags` at 40 (Linux 6.1 and 6.12,
+/// `mm_types.h` and `mm.h`).
 pub const PROBES: [&str; 2] = [
     "p:bifold/swap_write swap_writepage index=+32(%di):u64",
     "p:bifold/swap_fault do_swap_page address=+24(%di):u64 flags=+40(%di):u32",
@@ -41,7 +46,8 @@ const WRITE_ERROR: u64 = 2;
 const WRITE: u64 = 1;
 const REMOTE: u64 = 1 << 7;
 
-/// The guest's functions that overwrite a page and read none of it. Linux chooses one of each kind by the processor.
+/// The guest's functions that overwrite a page and read none of it. Linux chooses one of each kind by the
+/// processor.
 const OVERWRITES: [&str; 5] =
     ["clear_page_orig", "clear_page_rep", "clear_page_erms", "copy_page", "copy_page_regs"];
 
@@ -179,8 +185,8 @@ fn window(events: &[Event], number: u64, guest: &Guest) -> Result<Counted> {
     let frame = |address: u64| Some(address.wrapping_sub(base) >> 12).filter(|frame| *frame < guest.frames);
     let mut counted = Counted { knows_file: !guest.file.is_empty(), ..Counted::default() };
     let (mut inside, mut turn, mut ended) = (false, 0, false);
-    // The frame whose violation a vCPU handles now, and by frame whether the last violation was by an instruction that overwrites
-    // the page.
+    // The frame whose violation a vCPU handles now, and by frame whether the last violation was by an
+    // instruction that overwrites the page.
     let mut handled: Option<(u64, u64)> = None;
     let mut overwritten: BTreeMap<u64, bool> = BTreeMap::new();
     // The last fault of each task.

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Compares the superfluous swap operations that the model predicts (`bifold_model::Swaps`) with those of the real kernel, for
-//! a guest that reads a file and one that allocates. The guest is captured once, where the model predicts, and runs as
-//! an inner guest in a cgroup with a limit, where trace events of the laboratory's kernel are counted. Both have a root over 9p, whose
-//! transfers the capture sees.
+//! Compares the superfluous swap operations that the model predicts (`bifold_model::Swaps`) with those of the
+//! real kernel, for a guest that reads a file and one that allocates. The guest is captured once, where the
+//! model predicts, and runs as an inner guest in a cgroup with a limit, where trace events of the
+//! laboratory's kernel are counted. Both have a root over 9p, whose transfers the capture sees.
 
 pub mod count;
 pub mod document;

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Predicts swap operations: captures the guest from its boot on, and passes its events to a model whose host gets the limit when
-//! its window begins.
+//! Predicts swap operations: captures the guest from its boot on, and passes its events to a model whose host
+//! gets the limit when its window begins.
 
 use anyhow::{Context, Result};
 use bifold_guest::{GuestSpec, Root};

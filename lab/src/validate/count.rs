@@ -98,8 +98,9 @@ pub fn count(lab: &Lab, workload: &Workload, run: Run, log: bool) -> Result<BTre
     Ok(windows)
 }
 
-/// The boot of a laboratory with one inside, which runs the jobs. The outer one's pages have the configuration's size. They are of
-/// 2 MB, too, where its tables serve the guest directly, so that the first touches of memory, which the model does not count, are few.
+/// The boot of a laboratory with one inside, which runs the jobs. The outer one's pages have the
+/// configuration's size. They are of 2 MB, too, where its tables serve the guest directly, so that the first
+/// touches of memory, which the model does not count, are few.
 fn inside(plan: Plan, config: Config) -> Plan {
     let huge = config.mode == Paging::ShadowOnNested || config.host_page == PageSize::Size2M;
     let backing = if huge { InnerBacking::Huge } else { InnerBacking::Small };
@@ -151,9 +152,9 @@ pub(crate) fn formats(output: &Output) -> Result<(Formats, &[u8])> {
 /// (`SWITCH_TO_KERNEL_CR3`, `SWITCH_TO_USER_CR3`). The number of CR3 writes is the same.
 const CR3_PER_INTERRUPT: f64 = 2.0;
 
-/// The windows' exits without the background. The background is what a sleeping guest (`idle`) has in the same
-/// time and, under KPTI, the cost of timer interrupts in user mode, which a guest that is slowed down by its
-/// exits gets more of.
+/// The windows' exits without the background. The background is what a sleeping guest (`idle`) has in the
+/// same time and, under KPTI, the cost of timer interrupts in user mode, which a guest that is slowed down by
+/// its exits gets more of.
 pub fn reasons(workload: &Workload, windows: &BTreeMap<u64, Window>, kpti: bool) -> BTreeMap<u64, Reasons> {
     let idle = workload.window("idle").and_then(|w| windows.get(&w));
     windows.iter().map(|(number, w)| (*number, less_background(w, idle, kpti))).collect()

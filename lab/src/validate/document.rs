@@ -25,7 +25,8 @@ const AREAS: &str = "each is the first touch of a kernel's page, one after the o
 const FRAMES: &str = "a violation is the first use of a frame; which frames the boot has used, and which the allocator's list of each vCPU \
     has, depends on the order of the vCPUs, which the captured guest and the counted do not share (not proven)";
 
-/// Causes of rows that are not close: program, reason, and KVM's function with an explanation. `*` matches any.
+/// Causes of rows that are not close: program, reason, and KVM's function with an explanation. `*` matches
+/// any.
 const CAUSES: &[(&str, &str, &str)] = &[
     (
         "thp-touch",

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Compares the model with the real KVM. The same guest runs the same programs: once captured, where the model
-//! predicts its exits, and several times as an inner guest under KVM, where its exits are counted. `predict`
-//! and `count` give exits per program, configuration and reason, `table` compares them, `drive` runs
-//! everything, and `document` writes the page.
+//! Compares the model with the real KVM. The same guest runs the same programs: once captured, where the
+//! model predicts its exits, and several times as an inner guest under KVM, where its exits are counted.
+//! `predict` and `count` give exits per program, configuration and reason, `table` compares them, `drive`
+//! runs everything, and `document` writes the page.
 
 pub mod count;
 pub mod document;
@@ -67,7 +67,8 @@ fn cannot(name: &str, tables: TableFormat) -> Option<&'static str> {
         _ => None,
     }
 }
-/// Begins the names of programs for hosts that page out, which only [`crate::reclaim`] runs unless they are named.
+/// Begins the names of programs for hosts that page out, which only [`crate::reclaim`] runs unless they are
+/// named.
 pub const RECLAIM: &str = "reclaim-";
 /// Begins the names of programs that only [`crate::superfluous`] runs.
 pub const SWAPS: &str = "swaps-";

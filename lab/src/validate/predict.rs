@@ -80,8 +80,8 @@ pub type Predicted = BTreeMap<u64, Window>;
 
 /// The exits of each window.
 pub fn reasons(predicted: &Predicted) -> BTreeMap<u64, Reasons> {
-    // Most IPIs follow from ticks of the scheduler and from who is idle, and so from time. Those that flush TLBs show as the flushes of
-    // the vCPUs that get them.
+    // Most IPIs follow from ticks of the scheduler and from who is idle, and so from time. Those that flush
+    // TLBs show as the flushes of the vCPUs that get them.
     let outer = |s: &Sample| OUTER.into_iter().zip([s.outer_fills, s.outer_stores, s.outer_flushes]);
     let of = |s: &Sample| {
         let exits = s.exits().filter(|(name, _)| *name != "ipi").chain(outer(s));
@@ -90,7 +90,8 @@ pub fn reasons(predicted: &Predicted) -> BTreeMap<u64, Reasons> {
     predicted.iter().map(|(n, w)| (*n, of(&w.sample))).collect()
 }
 
-/// The workload's guest, recorded from its boot on, and the profile of the laboratory's machine with the guest's KVM.
+/// The workload's guest, recorded from its boot on, and the profile of the laboratory's machine with the
+/// guest's KVM.
 pub(crate) fn guest_and_profile(lab: &Lab, workload: &Workload, kpti: bool) -> Result<(GuestSpec, Profile)> {
     let kernel = lab.inner();
     let spec = GuestSpec {
@@ -110,7 +111,8 @@ pub(crate) fn guest_and_profile(lab: &Lab, workload: &Workload, kpti: bool) -> R
     Ok((spec, profile))
 }
 
-/// Captures the guest. `take` gets its events in pieces that end with a marker, with the marker's code, or that have none.
+/// Captures the guest. `take` gets its events in pieces that end with a marker, with the marker's code, or
+/// that have none.
 pub(crate) fn capture(
     spec: &GuestSpec,
     mut take: impl FnMut(&[u64], Option<u64>) -> Result<()>,

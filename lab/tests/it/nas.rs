@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! The NAS kernels of `lab/nas` on this machine. Without an MPI compiler the tests say loudly that nothing was tested.
+//! The NAS kernels of `lab/nas` on this machine. Without an MPI compiler the tests say loudly that nothing
+//! was tested.
 
 use std::io::Write;
 use std::path::Path;

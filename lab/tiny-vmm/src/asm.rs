@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! Assembles the guests' machine code: the few 64-bit instructions that they need, and their pages.
 //!
-//! Guests have no loops and no stack. Every address is an immediate, so a guest's accesses and their order are
-//! as written. Code pages are [`STRIDE`] apart in the address space and are joined by jumps. The entry of each
-//! page is therefore alone in its aligned block of 8, where KVM's prefetch (`FNAME(pte_prefetch)`) finds
+//! Guests have no loops and no stack. Every address is an immediate, so a guest's accesses and their order
+//! are as written. Code pages are [`STRIDE`] apart in the address space and are joined by jumps. The entry of
+//! each page is therefore alone in its aligned block of 8, where KVM's prefetch (`FNAME(pte_prefetch)`) finds
 //! nothing.
 
 /// Distance of two code pages (and of two exposed tables): one block of 8 entries.

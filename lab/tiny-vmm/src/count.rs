@@ -135,8 +135,8 @@ fn mark(what: u32) {
     }
 }
 
-/// Runs `guest` on memory of kind `backing`, and reports the fact of each phase. With `once` it stops at the first
-/// fact that does not agree, because later phases depend on it.
+/// Runs `guest` on memory of kind `backing`, and reports the fact of each phase. With `once` it stops at the
+/// first fact that does not agree, because later phases depend on it.
 pub fn count(
     guest: &Guest,
     backing: HostPages,

@@ -1,14 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! Builds a hand-made guest: its tables, its code and the code's events.
 //!
-//! Each operation appends machine code to the current vCPU's code and the matching events to the stream for the
-//! model, so the two cannot differ. A phase is a part of the code that ends with a marker (an OUT), at which the
-//! VMM reads the counts.
+//! Each operation appends machine code to the current vCPU's code and the matching events to the stream for
+//! the model, so the two cannot differ. A phase is a part of the code that ends with a marker (an OUT), at
+//! which the VMM reads the counts.
 //!
 //! Every guest has one root. Its upper half, which all roots share, has the code and (if a test stores to
-//! tables) aliases of tables. Every entry there is alone in its aligned block of 8, has its A and D bits set, and
-//! maps memory that the VMM has written. The model does not know the last fact; it would matter only for a page
-//! that is first read and later written, which no guest does there.
+//! tables) aliases of tables. Every entry there is alone in its aligned block of 8, has its A and D bits set,
+//! and maps memory that the VMM has written. The model does not know the last fact; it would matter only for
+//! a page that is first read and later written, which no guest does there.
 
 use crate::asm::{Asm, Code, FAULT_HANDLER, JMP_RBX, PORT_MARKER, PORT_VALUE, Reg, STOSQ_JMP_RBX, STRIDE};
 use crate::tables::{DATA, LARGE, Tables, index};
@@ -225,9 +225,9 @@ impl Guest {
         self.phases.push(Phase { name, vcpu: self.current, words: at..0, values: Vec::new(), closed: None });
     }
 
-    /// Sets the exits for paging (faults, CR3, CR4, INVLPG) that the phase must have under Linux 6.1 by reasoning:
-    /// nested on 4 KB and 2 MB, shadow on 4 KB and 2 MB. (Private 2 MB pages of hugetlbfs have one more if a page
-    /// is read before it is written.)
+    /// Sets the exits for paging (faults, CR3, CR4, INVLPG) that the phase must have under Linux 6.1 by
+    /// reasoning: nested on 4 KB and 2 MB, shadow on 4 KB and 2 MB. (Private 2 MB pages of hugetlbfs have one
+    /// more if a page is read before it is written.)
     pub fn closed(&mut self, exits: [u64; 4]) {
         self.phases.last_mut().expect("within a phase").closed = Some(exits);
     }

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Reads the host kernel's physical memory through /proc/kcore, an ELF core. Its segments have the place of the
-//! kernel's direct map of each range of memory in the file.
+//! Reads the host kernel's physical memory through /proc/kcore, an ELF core. Its segments have the place of
+//! the kernel's direct map of each range of memory in the file.
 
 use crate::vm::Unavailable;
 use anyhow::{Context, Result, ensure};

@@ -2,8 +2,8 @@
 //! Known differences between KVM and the model, each with the KVM function that causes it. Every other
 //! difference is a failure.
 
-/// The cause of a difference in a phase of a guest. Differences that follow from a guest's first one are listed
-/// too.
+/// The cause of a difference in a phase of a guest. Differences that follow from a guest's first one are
+/// listed too.
 pub fn cause(guest: &str, phase: &str) -> Option<&'static str> {
     // Same linear address as the store before it, another instruction.
     let other_place = "retry_instruction compares the instruction's address too, which events do not carry";

@@ -2,9 +2,9 @@
 //! A small virtual machine monitor for tests that control every vCPU. It runs hand-made guests under the
 //! laboratory's KVM and compares KVM's exits with the model's.
 //!
-//! A guest needs no separate prediction: `guest::Guest` writes machine code and the code's events for the model
-//! in the same call. The crate boots no Linux and emulates no devices. [`main`] is the program; [`vendor`] has
-//! the differences between processor vendors.
+//! A guest needs no separate prediction: `guest::Guest` writes machine code and the code's events for the
+//! model in the same call. The crate boots no Linux and emulates no devices. [`main`] is the program;
+//! [`vendor`] has the differences between processor vendors.
 //!
 //! | verb | does | line of output |
 //! |---|---|---|
@@ -16,19 +16,19 @@
 //! | `fuzz` | random calls, guest code and switches, from several threads | `fuzz::Fact`, `fuzz::Finding` |
 //! | `predict [GUEST]...` | prints the model's counts alone; needs no KVM | `Prediction` |
 //!
-//! Standard output has one line of JSON per fact (`"fact"` names its kind). Errors are text on standard error.
-//! Exit status: 0 all facts agree, 3 some do not, 1 an error, 77 the machine lacks KVM, its trace, a kind of
-//! memory or a privilege. The KVM module's parameter chooses nested or shadow paging; `--backing` chooses the
-//! host's pages behind guest memory.
+//! Standard output has one line of JSON per fact (`"fact"` names its kind). Errors are text on standard
+//! error. Exit status: 0 all facts agree, 3 some do not, 1 an error, 77 the machine lacks KVM, its trace, a
+//! kind of memory or a privilege. The KVM module's parameter chooses nested or shadow paging; `--backing`
+//! chooses the host's pages behind guest memory.
 //!
 //! `nodes` needs two nodes with CPUs, and `kernel.numa_balancing` 0, because a page that moves is another's.
 //!
 //! `walks` changes words of the host's memory, which works only in the laboratory (`poke.rs`).
 //!
 //! The program needs root, debugfs at /sys/kernel/debug and tracefs at /sys/kernel/tracing; for 2 MB pages
-//! /proc/sys/vm/nr_hugepages of at least 48; and for `walks` and `nodes` /proc/kcore and kprobes. For shadow paging QEMU 9.1
-//! and later need a KVM that keeps CR0 reads intercepted; otherwise a guest's MOV from CR3 reads the shadow
-//! root. The guest `cr3-read` detects that.
+//! /proc/sys/vm/nr_hugepages of at least 48; and for `walks` and `nodes` /proc/kcore and kprobes. For shadow
+//! paging QEMU 9.1 and later need a KVM that keeps CR0 reads intercepted; otherwise a guest's MOV from CR3
+//! reads the shadow root. The guest `cr3-read` detects that.
 //!
 //! ```
 //! use bifold_tiny_vmm::vendor::{AMD, ExitCause, RawExit};
@@ -105,8 +105,8 @@ enum Verb {
         #[arg(long, value_name = "KEY=VALUE")]
         set: Vec<String>,
     },
-    /// Compare the entries that one access reads, by their A and D bits, with the walker's. The program prints
-    /// `{"poke":[[PA,VALUE],...]}` to have words of physical memory written, and waits for `poked`.
+    /// Compare the entries that one access reads, by their A and D bits, with the walker's. The program
+    /// prints `{"poke":[[PA,VALUE],...]}` to have words of physical memory written, and waits for `poked`.
     Walks {
         /// What backs guest memory.
         #[arg(long, value_delimiter = ',', default_value = "4k,2m")]
@@ -153,7 +153,8 @@ enum Verb {
         /// Guests (all, if none is named).
         #[arg(value_parser = guests::names())]
         guests: Vec<String>,
-        /// Configurations, as `bifold compare` takes them (those with exits that it shows by itself, if none is named).
+        /// Configurations, as `bifold compare` takes them (those with exits that it shows by itself, if none
+        /// is named).
         #[arg(long, value_delimiter = ',', value_parser = config)]
         configs: Vec<Config>,
         /// Profile values for the model, as `bifold compare` takes them.

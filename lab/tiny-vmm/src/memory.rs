@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Guest memory on host pages of several kinds. The kinds differ in the result of a read of a cold page: the zero
-//! page (anonymous memory, of 4 KB or 2 MB), a new page that is mapped read-only (private hugetlbfs,
-//! `hugetlb_no_page`), or a new page that is mapped writable (shared memory). KVM maps the page of a read fault
-//! writable only if the host does (`hva_to_pfn_slow`).
+//! Guest memory on host pages of several kinds. The kinds differ in the result of a read of a cold page: the
+//! zero page (anonymous memory, of 4 KB or 2 MB), a new page that is mapped read-only (private hugetlbfs,
+//! `hugetlb_no_page`), or a new page that is mapped writable (shared memory). KVM maps the page of a read
+//! fault writable only if the host does (`hva_to_pfn_slow`).
 
 use crate::numa::bind;
 use anyhow::{Context, Result, ensure};
@@ -99,7 +99,8 @@ impl Memory {
         let memory = Memory { map, map_len, at, len };
         let advice = match backing {
             HostPages::Transparent => Some(Advice::LinuxHugepage),
-            // The advice has no effect on hugetlbfs, and 6.1 logs a warning when it splits the mapping (`hugetlb_split`).
+            // The advice has no effect on hugetlbfs, and 6.1 logs a warning when it splits the mapping
+            // (`hugetlb_split`).
             _ if large => None,
             _ => Some(Advice::LinuxNoHugepage),
         };

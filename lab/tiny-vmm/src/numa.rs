@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! The host's nodes: their CPUs and physical memory, and where this process gets memory. No library of ours has
-//! set_mempolicy(2) and mbind(2).
+//! The host's nodes: their CPUs and physical memory, and where this process gets memory. No library of ours
+//! has set_mempolicy(2) and mbind(2).
 
 use crate::vm::Unavailable;
 use anyhow::{Context, Result, ensure};

@@ -8,10 +8,10 @@
 //! {"poke":[[PA,VALUE],...]}
 //! ```
 //!
-//! with physical addresses of 8-byte words and their new values (little-endian in memory) as decimal numbers. It
-//! then waits for the line `poked` on standard input, which means that all words are written. Other lines are
-//! ignored; the end of standard input is an error. The words are entries of page tables whose A and D bits have
-//! to be cleared. The emulated CPU caches no entry over the next VMRUN.
+//! with physical addresses of 8-byte words and their new values (little-endian in memory) as decimal numbers.
+//! It then waits for the line `poked` on standard input, which means that all words are written. Other lines
+//! are ignored; the end of standard input is an error. The words are entries of page tables whose A and D
+//! bits have to be cleared. The emulated CPU caches no entry over the next VMRUN.
 
 use anyhow::{Result, bail};
 use std::io::{BufRead, Write};

@@ -2,8 +2,8 @@
 //! Predicts a guest's exits with the model, event by event.
 //!
 //! The whole model (TLBs, filter, groups) runs over the guest's events with one configuration. TLB entries do
-//! not survive exits, because the emulated CPU flushes at every VMRUN. The timeline is cut after each event, so
-//! the model's samples give the exits of each event and thus the kind of access of each fault.
+//! not survive exits, because the emulated CPU flushes at every VMRUN. The timeline is cut after each event,
+//! so the model's samples give the exits of each event and thus the kind of access of each fault.
 
 use crate::guest::Guest;
 use crate::refs::Access;
@@ -35,8 +35,8 @@ pub struct Counts {
     pub unsync: u64,
     /// Stores to tables that KVM emulated (`kvm_mmu_pte_write`).
     pub emulated: u64,
-    /// Faults on present entries (bit 0 of the error code). The model has a lower bound: exits for clean pages
-    /// and synced tables.
+    /// Faults on present entries (bit 0 of the error code). The model has a lower bound: exits for clean
+    /// pages and synced tables.
     pub present: u64,
     pub cr3_write: u64,
     pub cr3_read: u64,
@@ -183,7 +183,8 @@ pub fn predict(guest: &Guest, config: Config, settings: &[String]) -> Result<Vec
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Walked {
     pub access: Access,
-    /// References to guest tables (under shadow paging, to shadow tables) and to host tables. `None`: a TLB hit.
+    /// References to guest tables (under shadow paging, to shadow tables) and to host tables. `None`: a TLB
+    /// hit.
     pub refs: Option<(u64, u64)>,
 }
 

@@ -62,8 +62,8 @@ impl std::error::Error for NotMapped {}
 
 impl Entries {
     /// Walks the host's tables for `pa`, which is a guest-physical address under nested
-    /// paging and a virtual one under shadow paging, and returns the host-physical address. `row` is the guest's
-    /// level.
+    /// paging and a virtual one under shadow paging, and returns the host-physical address. `row` is the
+    /// guest's level.
     fn host_walk(
         &mut self,
         format: &Format,

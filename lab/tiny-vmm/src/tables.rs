@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Builds a guest's four-level page tables, which the VMM writes into guest memory and describes to the model.
+//! Builds a guest's four-level page tables, which the VMM writes into guest memory and describes to the
+//! model.
 
 use bifold_mmu::write::PageTables;
 pub use bifold_mmu::write::bits::{ACCESSED, DIRTY, FRAME, LARGE, PRESENT, WRITE};
@@ -62,7 +63,8 @@ impl Tables {
         self.tables.find(root, va, level)
     }
 
-    /// Writes the entry for `va` at `level` and makes missing tables above it. Returns the table with the entry.
+    /// Writes the entry for `va` at `level` and makes missing tables above it. Returns the table with the
+    /// entry.
     pub fn map(&mut self, root: u64, va: u64, level: u8, entry: u64) -> u64 {
         let next = &mut self.next;
         self.tables.map(root, va, level, entry, TABLE, || {

@@ -3,8 +3,8 @@
 //!
 //! A separate trace instance holds the events since the last [`Trace::clear`]. The guest is stopped whenever
 //! the trace is cleared or read, so no event is missed or counted twice. [`Vendor`] decodes the reason and
-//! information of `kvm:kvm_exit`. `kvmmmu` events are counted by name. KVM's statistics come from debugfs, where
-//! each VM has a directory.
+//! information of `kvm:kvm_exit`. `kvmmmu` events are counted by name. KVM's statistics come from debugfs,
+//! where each VM has a directory.
 
 use crate::vendor::{ExitCause, PagingExit, RawExit, Vendor};
 use crate::vm::{Unavailable, vendor};

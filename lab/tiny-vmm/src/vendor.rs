@@ -31,8 +31,9 @@ pub struct Vendor {
     pub virtualization: &'static str,
     /// The hardware profile whose TLBs and walks are closest to the emulated CPU's.
     pub profile: &'static str,
-    /// Flags of /proc/cpuinfo in which a guest here may differ from the captured guest: those that Linux derives from
-    /// MSRs and not from CPUID, and instructions that this vendor's processors lack. None is about paging.
+    /// Flags of /proc/cpuinfo in which a guest here may differ from the captured guest: those that Linux
+    /// derives from MSRs and not from CPUID, and instructions that this vendor's processors lack. None is
+    /// about paging.
     pub other_flags: &'static [&'static str],
     /// `exit_reason` of HLT.
     pub halt: u64,
@@ -40,10 +41,11 @@ pub struct Vendor {
     pub shutdown: u64,
     /// `exit_reason` of CPUID.
     pub cpuid_exit: u64,
-    /// `exit_reason`s of a hypervisor that flushes what the processor has of its guest's addresses: INVLPGA; INVEPT, INVVPID.
+    /// `exit_reason`s of a hypervisor that flushes what the processor has of its guest's addresses: INVLPGA;
+    /// INVEPT, INVVPID.
     pub nested_flushes: &'static [u64],
-    /// `exit_reason`s of a hypervisor that enters its guest: VMRUN, VMLOAD, VMSAVE, STGI, CLGI and accesses to MSRs; VMLAUNCH and
-    /// VMRESUME.
+    /// `exit_reason`s of a hypervisor that enters its guest: VMRUN, VMLOAD, VMSAVE, STGI, CLGI and accesses
+    /// to MSRs; VMLAUNCH and VMRESUME.
     pub nested_entries: &'static [u64],
     /// Reads one exit that concerns paging out of the event `kvm:kvm_exit`; other exits are `None`.
     pub decode: fn(&RawExit) -> Option<PagingExit>,
@@ -54,8 +56,8 @@ pub struct Vendor {
     /// The kernel function that loads the root of nested or shadow tables, and its argument with the
     /// root as kprobes name it (Documentation/trace/kprobetrace.rst).
     pub load_root: (&'static str, &'static str),
-    /// The register bit without which a vCPU cannot be a hypervisor. KVM refuses a switch to shadow paging while it
-    /// is set.
+    /// The register bit without which a vCPU cannot be a hypervisor. KVM refuses a switch to shadow paging
+    /// while it is set.
     pub hypervisor: HypervisorBit,
     /// Whether a VM can be switched while a vCPU is in real mode or in system management mode.
     pub switches_without_paging: bool,

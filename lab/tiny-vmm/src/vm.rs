@@ -2,8 +2,8 @@
 //! A VM with memory and vCPUs in 64-bit mode. Each vCPU is a thread that runs on request.
 //!
 //! There is no interrupt controller and no device, so HLT and port I/O return to the VMM. A guest's registers
-//! are set as a kernel sets them (paging, write protection, no-execute, global pages), so that KVM's MMU role is
-//! that of a running kernel.
+//! are set as a kernel sets them (paging, write protection, no-execute, global pages), so that KVM's MMU role
+//! is that of a running kernel.
 
 use crate::asm::{PORT_MARKER, PORT_VALUE};
 use crate::guest::{CR4, Guest};
@@ -229,12 +229,14 @@ pub fn host_kernel() -> Result<String> {
     Ok(text.trim().to_owned())
 }
 
-/// Whether this host's kernel is one of kernel/debug-kernel, which checks each of its accesses to memory and takes its time.
+/// Whether this host's kernel is one of kernel/debug-kernel, which checks each of its accesses to memory and
+/// takes its time.
 pub fn has_checks() -> Result<bool> {
     Ok(host_kernel()?.contains("bifold"))
 }
 
-/// Whether this host's kernel is one of kernel/debug-kernel --races, in which KCSAN pauses at random for others to come in between.
+/// Whether this host's kernel is one of kernel/debug-kernel --races, in which KCSAN pauses at random for
+/// others to come in between.
 pub fn pauses_at_random() -> Result<bool> {
     Ok(host_kernel()?.contains("bifold-races"))
 }

@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! Finds the exact entries that a walk reads by the A bits that it sets.
 //!
-//! A guest first touches everything that it will access. For each access, the test then clears the A and D bits
-//! of all guest tables (in our memory) and of all nested or shadow tables (in the host kernel's memory,
-//! [`crate::poke`]). The guest makes the access with empty TLBs, because every VMRUN of the emulated CPU flushes
-//! them. The bits that are set afterwards are compared with [`Entries`]: [`bifold_mmu::walk`] over the same
-//! tables, which makes as many references as the model counts for the access.
+//! A guest first touches everything that it will access. For each access, the test then clears the A and D
+//! bits of all guest tables (in our memory) and of all nested or shadow tables (in the host kernel's memory,
+//! [`crate::poke`]). The guest makes the access with empty TLBs, because every VMRUN of the emulated CPU
+//! flushes them. The bits that are set afterwards are compared with [`Entries`]: [`bifold_mmu::walk`] over
+//! the same tables, which makes as many references as the model counts for the access.
 //!
 //! The instruction is fetched too, so both sides include its walk. Under shadow paging the hardware reads no
 //! guest table, and no guest table may have a bit set.

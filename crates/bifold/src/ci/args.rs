@@ -15,9 +15,10 @@ Examples:
 
 /// Compare several programs with their baselines, as a job of continuous integration
 ///
-/// FILE lists programs in TOML, each with its command and options of `compare`; docs/guide/ci.md has an example. Each
-/// program runs as `bifold compare --baseline` does, in the folder of FILE and in a small fixed environment. The baselines
-/// lie in a folder beside FILE. The exit status is 4 if a count of a program grew, and 1 if a program could not be compared.
+/// FILE lists programs in TOML, each with its command and options of `compare`; docs/guide/ci.md has an
+/// example. Each program runs as `bifold compare --baseline` does, in the folder of FILE and in a small fixed
+/// environment. The baselines lie in a folder beside FILE. The exit status is 4 if a count of a program grew,
+/// and 1 if a program could not be compared.
 #[derive(Debug, Args)]
 #[command(after_help = EXAMPLES, after_long_help = status::below(EXAMPLES))]
 pub struct CiArgs {

@@ -32,8 +32,8 @@ impl Ran {
         }
     }
 
-    /// The count of a place, or else of the whole run, that moved most in percent: count with its place, configuration and
-    /// percent.
+    /// The count of a place, or else of the whole run, that moved most in percent: count with its place,
+    /// configuration and percent.
     fn most(&self) -> Option<(String, String, String)> {
         let judged = self.judged()?;
         let moved = if judged.is_worse() { &judged.grew } else { &judged.fell };

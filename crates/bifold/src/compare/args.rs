@@ -82,8 +82,9 @@ pub struct RecordArgs {
 
     /// Write the pages of loads and fetches in place of their addresses, which takes less space
     ///
-    /// `bifold compare --caches off FILE` gives the same figures as from the whole recording, under every profile. Data caches
-    /// need lines, so such a recording is refused without --caches off. `bifold compact` does the same to a recording.
+    /// `bifold compare --caches off FILE` gives the same figures as from the whole recording, under every
+    /// profile. Data caches need lines, so such a recording is refused without --caches off. `bifold compact`
+    /// does the same to a recording.
     #[arg(long, help_heading = "Output")]
     pub compact: bool,
 
@@ -165,12 +166,13 @@ pub struct OutputArgs {
 
     /// Also show which processes, functions and mappings cause the cost
     ///
-    /// Each TLB miss, walk, exit and wait for data is charged to a process, binary, function and mapping. LIST has at most one of
-    /// `cause` (the default), which charges the work of the guest's kernel to the user function that entered the kernel,
-    /// and `code`, which charges the work to the kernel's own function. With `stacks` in LIST, --folded and the report's flame
-    /// graph also have the functions that called each other. LIST can also name the configuration in which the
-    /// table ranks places, such as `code,shadow-4k` (default: the cheaper mode with the smallest host pages, which the
-    /// verdict keeps). The table lists the ten most expensive places; the report has both tables and a flame graph. Function
+    /// Each TLB miss, walk, exit and wait for data is charged to a process, binary, function and mapping.
+    /// LIST has at most one of `cause` (the default), which charges the work of the guest's kernel to the
+    /// user function that entered the kernel, and `code`, which charges the work to the kernel's own
+    /// function. With `stacks` in LIST, --folded and the report's flame graph also have the functions that
+    /// called each other. LIST can also name the configuration in which the table ranks places, such as
+    /// `code,shadow-4k` (default: the cheaper mode with the smallest host pages, which the verdict keeps).
+    /// The table lists the ten most expensive places; the report has both tables and a flame graph. Function
     /// names come from this machine's files. A recording needs `record --where`.
     #[arg(long = "where", id = "where", value_name = "LIST", num_args = 0..=1, require_equals = true,
           value_delimiter = ',', default_missing_value = "")]
@@ -183,21 +185,21 @@ pub struct OutputArgs {
 
     /// With --where: also write a profile for pprof, speedscope and other tools that read `profile.proto`
     ///
-    /// Stacks are of process and functions, with the mapping as a label, in the configuration in which --where ranks; with --where=stacks, of all
-    /// callers. Each has every count of --folded-count.
+    /// Stacks are of process and functions, with the mapping as a label, in the configuration in which
+    /// --where ranks; with --where=stacks, of all callers. Each has every count of --folded-count.
     #[arg(long, value_name = "FILE.pb.gz", requires = "where")]
     pub pprof: Option<PathBuf>,
 
-    /// The count in the stacks of --folded, and the first of --pprof: extra-cycles (the default), tlb-misses, walk-cycles, data-waits
-    /// or exits
+    /// The count in the stacks of --folded, and the first of --pprof: extra-cycles (the default), tlb-misses,
+    /// walk-cycles, data-waits or exits
     #[arg(long, value_enum, requires = "where", hide_possible_values = true, value_name = "COUNT")]
     pub folded_count: Option<CountArg>,
 
     /// Also show how much memory the guest needs: refaults at each size, and the working set over time
     ///
-    /// The parts that `bifold reclaim show` has, with its defaults. Not for sampled runs and several regions, and native
-    /// has to be among --configs. `record` also records what the guest's kernel uses its memory for, and what the host's files move
-    /// there, for `bifold reclaim`.
+    /// The parts that `bifold reclaim show` has, with its defaults. Not for sampled runs and several regions,
+    /// and native has to be among --configs. `record` also records what the guest's kernel uses its memory
+    /// for, and what the host's files move there, for `bifold reclaim`.
     #[arg(long)]
     pub memory_use: bool,
 
@@ -207,8 +209,8 @@ pub struct OutputArgs {
 
     /// Also write the intervals as a trace for Perfetto (ui.perfetto.dev) and chrome://tracing
     ///
-    /// Each configuration has tracks of its overhead in percent of the ideal run, split into walks, exits and waits for data, and
-    /// of TLB misses and exits per millisecond, over the seconds of the ideal run.
+    /// Each configuration has tracks of its overhead in percent of the ideal run, split into walks, exits and
+    /// waits for data, and of TLB misses and exits per millisecond, over the seconds of the ideal run.
     #[arg(long, value_name = "FILE.json")]
     pub trace: Option<PathBuf>,
 

@@ -20,16 +20,17 @@ pub struct BaselineArgs {
     /// Compare the counts with those of an earlier run, and exit with status 4 if one grew
     ///
     /// FILE is of --save-baseline or of --format json, of the same program under the same guest options and
-    /// version of Bifold. The run has the profile of FILE, on any machine; another one that is named is refused.
-    /// TLB misses, walks, their references and cycles, exits, the guest's page faults and extra cycles are
-    /// compared in each configuration, with --where also those of each place. A run repeats to the bit, so what
-    /// grew has a cause: the program, its libraries, its environment or the guest's kernel.
+    /// version of Bifold. The run has the profile of FILE, on any machine; another one that is named is
+    /// refused. TLB misses, walks, their references and cycles, exits, the guest's page faults and extra
+    /// cycles are compared in each configuration, with --where also those of each place. A run repeats to the
+    /// bit, so what grew has a cause: the program, its libraries, its environment or the guest's kernel.
     #[arg(long, value_name = "FILE")]
     pub baseline: Option<PathBuf>,
 
     /// By how many percent a count may grow [default: 2%]
     ///
-    /// Changes by less than 100 events or 100,000 cycles never count, nor do places of less than 0.1 % of the run's count.
+    /// Changes by less than 100 events or 100,000 cycles never count, nor do places of less than 0.1 % of the
+    /// run's count.
     #[arg(long, value_name = "PERCENT", value_parser = percent, requires = "baseline")]
     pub worse_than: Option<f64>,
 

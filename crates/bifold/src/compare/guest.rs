@@ -46,8 +46,8 @@ pub struct GuestArgs {
 
     /// Format of the guest's page tables: 4-level (the default), 5-level, pae or 32-bit
     ///
-    /// With `5-level` the guest's CPU has LA57. `pae` and `32-bit` boot Debian's 32-bit kernels, and CMD must be a 32-bit
-    /// program, built with `gcc -m32 -static`; such a guest boots in every run.
+    /// With `5-level` the guest's CPU has LA57. `pae` and `32-bit` boot Debian's 32-bit kernels, and CMD must
+    /// be a 32-bit program, built with `gcc -m32 -static`; such a guest boots in every run.
     #[arg(long, value_name = "FORMAT", value_parser = words::tables(), hide_possible_values = true)]
     pub guest_tables: Option<TableFormat>,
 
@@ -59,10 +59,12 @@ pub struct GuestArgs {
     #[arg(long, value_enum, value_name = "always|madvise|never", hide_possible_values = true)]
     pub thp: Option<ThpArg>,
 
-    /// Memory that the guest reserves as 2 MB pages for hugetlbfs, in MiB, or with a suffix: 256M, 1G [default: 0]
+    /// Memory that the guest reserves as 2 MB pages for hugetlbfs, in MiB, or with a suffix: 256M, 1G
+    /// [default: 0]
     ///
-    /// For programs that map huge pages themselves, and for glibc's malloc with `GLIBC_TUNABLES=glibc.malloc.hugetlb=2`. The
-    /// reserved memory is part of --memory, and nothing else can use it.
+    /// For programs that map huge pages themselves, and for glibc's malloc with
+    /// `GLIBC_TUNABLES=glibc.malloc.hugetlb=2`. The reserved memory is part of --memory, and nothing else can
+    /// use it.
     #[arg(long, value_name = "SIZE", value_parser = hugetlb)]
     pub hugetlb: Option<u64>,
 
@@ -92,8 +94,8 @@ pub struct GuestArgs {
     /// Boot the guest for this run, and do not keep the boot
     ///
     /// By default, the state of a guest that has booted is kept (`bifold cache list`), and runs with the same
-    /// kernel, QEMU and options of the guest begin there. Both ways give the same figures to the bit. Guests with
-    /// --fast, --vcpus or --root initramfs boot in every run.
+    /// kernel, QEMU and options of the guest begin there. Both ways give the same figures to the bit. Guests
+    /// with --fast, --vcpus or --root initramfs boot in every run.
     #[arg(long)]
     pub fresh_boot: bool,
 
@@ -196,7 +198,8 @@ impl GuestArgs {
         // The command's standard input is read last, by `EventSource::prepare`, after all other checks.
         Ok(GuestSpec {
             cwd: std::env::current_dir().context("cannot find the current directory")?,
-            // The environment lies on the program's stack, and the run is the same however the profile is named.
+            // The environment lies on the program's stack, and the run is the same however the profile is
+            // named.
             env: std::env::vars_os().filter(|(name, _)| name != PROFILE_VARIABLE).collect(),
             timing: if self.fast { Timing::Fast } else { Timing::Exact },
             vcpus,

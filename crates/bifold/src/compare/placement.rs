@@ -16,9 +16,9 @@ pub struct PlacementArgs {
     /// node's memory is bound to a host node of its own. `smp`: the host backs a page on the node of the vCPU
     /// that touches it first. `interleaved`: pages and tables in turn over the nodes. `crossed`: each guest
     /// node's memory is bound to the wrong host node. `one-node`: all memory and tables on the first node.
-    /// `remote-guest-tables`, `remote-host-tables`, `remote-tables`: data is local, these page tables are not.
-    /// vCPUs are pinned; the hypervisor's tables lie with the vCPU that faulted. Cycles need data caches and
-    /// `memory.remote_cycles` of the profile.
+    /// `remote-guest-tables`, `remote-host-tables`, `remote-tables`: data is local, these page tables are
+    /// not. vCPUs are pinned; the hypervisor's tables lie with the vCPU that faulted. Cycles need data caches
+    /// and `memory.remote_cycles` of the profile.
     #[arg(long, value_name = "LIST", value_delimiter = ',')]
     pub placement: Vec<String>,
 

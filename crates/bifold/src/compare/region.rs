@@ -11,26 +11,26 @@ use clap::Args;
 pub struct RegionArgs {
     /// Skip the first N instructions, or seconds with the suffix s: 500M, 2G, 1.5s
     ///
-    /// N counts from the start of the command, or from --from-function, or from the marker where --from-marker has
-    /// `--regions 1`. Instructions are
-    /// those of the whole guest, kernel included; suffixes k, M and G are decimal. Seconds are those of the
-    /// ideal run, as in the table. What was skipped is not counted, and its memory, tables and caches are there.
+    /// N counts from the start of the command, or from --from-function, or from the marker where
+    /// --from-marker has `--regions 1`. Instructions are those of the whole guest, kernel included; suffixes
+    /// k, M and G are decimal. Seconds are those of the ideal run, as in the table. What was skipped is not
+    /// counted, and its memory, tables and caches are there.
     #[arg(long, value_name = "N", value_parser = parse_span)]
     pub skip: Option<Span>,
 
     /// Record N instructions or seconds (written as for --skip), then kill the command
     ///
-    /// Bifold's exit status is then 0. With --from-marker, a region ends after N at the latest, and the command goes
-    /// on, unless --regions ends it.
+    /// Bifold's exit status is then 0. With --from-marker, a region ends after N at the latest, and the
+    /// command goes on, unless --regions ends it.
     #[arg(long = "for", value_name = "N", value_parser = parse_span)]
     pub length: Option<Span>,
 
     /// Count only what is between the program's own markers
     ///
-    /// The program calls bifold_begin() and bifold_end() of include/bifold.h, or of the Rust crate bifold-marker.
-    /// Each such pair is a region. Everything before and between regions is recorded as well, so that a region
-    /// begins in a warm VM; only the regions count. The figures are of all regions together, and a second table has
-    /// a row for each. The command runs to its end.
+    /// The program calls bifold_begin() and bifold_end() of include/bifold.h, or of the Rust crate
+    /// bifold-marker. Each such pair is a region. Everything before and between regions is recorded as well,
+    /// so that a region begins in a warm VM; only the regions count. The figures are of all regions together,
+    /// and a second table has a row for each. The command runs to its end.
     #[arg(long, conflicts_with = "from_function")]
     pub from_marker: bool,
 
@@ -50,21 +50,22 @@ pub struct RegionArgs {
 
     /// Record memory accesses in windows only, and estimate the rest with a 95 % interval
     ///
-    /// Without WINDOW:PERIOD everything is recorded in the first 100M instructions. Then a window of 500k comes
-    /// in every period of 10M; after each 32 windows the period doubles, up to 320M, and windows grow to 4M. With
-    /// it, as in 1M:100M, both stay. In each PERIOD of instructions, accesses are recorded in one window of
-    /// WINDOW instructions at a random place; before it, four times as many instructions refill TLBs and caches.
-    /// Page faults, page-table stores, control registers and instructions are always recorded. A
-    /// sampled run has no timeline and no policies. The events of a recording or a generator are thinned in the
-    /// same way, which shows how accurate sampling is.
+    /// Without WINDOW:PERIOD everything is recorded in the first 100M instructions. Then a window of 500k
+    /// comes in every period of 10M; after each 32 windows the period doubles, up to 320M, and windows grow
+    /// to 4M. With it, as in 1M:100M, both stay. In each PERIOD of instructions, accesses are recorded in one
+    /// window of WINDOW instructions at a random place; before it, four times as many instructions refill
+    /// TLBs and caches. Page faults, page-table stores, control registers and instructions are always
+    /// recorded. A sampled run has no timeline and no policies. The events of a recording or a generator are
+    /// thinned in the same way, which shows how accurate sampling is.
     #[arg(long, value_name = "WINDOW:PERIOD", num_args = 0..=1, require_equals = true,
           default_missing_value = SAMPLE, value_parser = parse_windows)]
     pub sample: Option<Windows>,
 
     /// With --sample, end the command when every overhead is known to P percent of itself: 5%
     ///
-    /// That is half the width of its 95 % interval, and at least 30 windows are waited for. The table then says that
-    /// the command was ended, and Bifold's exit status is 0. The figures are those of the part that ran.
+    /// That is half the width of its 95 % interval, and at least 30 windows are waited for. The table then
+    /// says that the command was ended, and Bifold's exit status is 0. The figures are those of the part that
+    /// ran.
     #[arg(long, value_name = "P%", requires = "sample", value_parser = parse_percent)]
     pub until: Option<f64>,
 }

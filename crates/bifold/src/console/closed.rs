@@ -1,9 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! Whether stdout was closed when the program started (`>&-` of a shell).
 //!
-//! Rust's runtime opens /dev/null in place of a closed stdout before `main`, so data would vanish without an error. A
-//! user's `> /dev/null` looks the same by then. So the only time to look is before the runtime: the loader calls the
-//! functions of the section `.init_array` first (System V ABI, "Initialization and Termination Functions").
+//! Rust's runtime opens /dev/null in place of a closed stdout before `main`, so data would vanish without an
+//! error. A user's `> /dev/null` looks the same by then. So the only time to look is before the runtime: the
+//! loader calls the functions of the section `.init_array` first (System V ABI, "Initialization and
+//! Termination Functions").
 
 use std::sync::atomic::{AtomicBool, Ordering};
 
@@ -14,8 +15,8 @@ pub fn stdout_was_closed() -> bool {
     CLOSED.load(Ordering::Relaxed)
 }
 
-/// Looks at stdout. Runs before Rust's runtime: it makes one system call and writes one atomic, and needs nothing of the
-/// runtime.
+/// Looks at stdout. Runs before Rust's runtime: it makes one system call and writes one atomic, and needs
+/// nothing of the runtime.
 extern "C" fn look() {
     #[allow(unsafe_code)]
     // SAFETY: F_GETFD takes no argument and no memory, and fails on a closed descriptor.

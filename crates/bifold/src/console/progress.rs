@@ -71,7 +71,8 @@ fn counted(what: &str, done: usize, all: usize, seconds: f64) -> String {
 /// Seconds before a rate says something about the rest.
 const FIRST: f64 = 2.0;
 
-/// `, 12 s left` for a work of which a part from 0 to 1 took some seconds; nothing where that is too early to say.
+/// `, 12 s left` for a work of which a part from 0 to 1 took some seconds; nothing where that is too early to
+/// say.
 pub fn left(seconds: f64, done: f64) -> String {
     match done > 0.0 && seconds >= FIRST {
         true => format!(", {} left", duration(seconds * (1.0 - done) / done)),

@@ -16,8 +16,9 @@ Examples:
 
 /// Ask or command the daemon that is running on this host
 ///
-/// A VM is named by its process id, by KVM's identifier PID-FD, or by its name if no other VM has the name. What `hold`, `release`
-/// and `undo` set lasts until the daemon ends; the configuration has what is to last. Needs root, as the daemon does.
+/// A VM is named by its process id, by KVM's identifier PID-FD, or by its name if no other VM has the name.
+/// What `hold`, `release` and `undo` set lasts until the daemon ends; the configuration has what is to last.
+/// Needs root, as the daemon does.
 #[derive(Debug, Args)]
 #[command(after_help = EXAMPLES, after_long_help = status::below(EXAMPLES))]
 pub struct CtlArgs {
@@ -57,7 +58,8 @@ pub enum Ask {
         /// The VM: process id, PID-FD, or name
         vm: String,
     },
-    /// Give a VM, or all VMs, back to the modes in which the daemon found them, with all their memory, and hold them so
+    /// Give a VM, or all VMs, back to the modes in which the daemon found them, with all their memory, and
+    /// hold them so
     Undo {
         /// The VM: process id, PID-FD, or name [default: all]
         vm: Option<String>,

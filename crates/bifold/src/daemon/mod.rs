@@ -73,14 +73,16 @@ fn configuration(args: &DaemonArgs) -> anyhow::Result<Config> {
     }
 }
 
-/// Whether this user can have the daemon's folder: the folder, or the nearest one above that exists, takes new files.
+/// Whether this user can have the daemon's folder: the folder, or the nearest one above that exists, takes
+/// new files.
 pub fn may_make(folder: &Path) -> io::Result<()> {
     let there = folder.ancestors().find(|at| at.exists()).unwrap_or(Path::new("/"));
     Ok(access(there, Access::WRITE_OK | Access::EXEC_OK)?)
 }
 
-/// Makes the daemon's folder, in which others may look for names that they know: by the journals of root's orders, a guest's user sees that
-/// one has the guest. Who may not make the folder cannot run the daemon here: exit status 77.
+/// Makes the daemon's folder, in which others may look for names that they know: by the journals of root's
+/// orders, a guest's user sees that one has the guest. Who may not make the folder cannot run the daemon
+/// here: exit status 77.
 fn make(folder: &Path) -> anyhow::Result<()> {
     let made = may_make(folder).and_then(|()| DirBuilder::new().recursive(true).mode(0o711).create(folder));
     made.map_err(|source| DaemonError::Io { path: folder.into(), source })

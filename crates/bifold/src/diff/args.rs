@@ -16,11 +16,11 @@ Examples:
 
 /// Show what differs between two recordings or results
 ///
-/// A and B are each a recording (`bifold record`) or a result (`bifold compare --format json`). Recordings are
-/// modelled with the options given here; without --profile, a recording beside a result has the result's
+/// A and B are each a recording (`bifold record`) or a result (`bifold compare --format json`). Recordings
+/// are modelled with the options given here; without --profile, a recording beside a result has the result's
 /// profile. The table shows, per configuration, the figures of both, their differences, and the exits that
-/// changed most. It lists what differs between the runs themselves, and warns if they are not comparable. If A
-/// and B are results of `--runs N`, it says which differences are larger than the spread of the runs.
+/// changed most. It lists what differs between the runs themselves, and warns if they are not comparable. If
+/// A and B are results of `--runs N`, it says which differences are larger than the spread of the runs.
 #[derive(Debug, Args)]
 #[command(after_help = EXAMPLES, after_long_help = status::below(EXAMPLES))]
 pub struct DiffArgs {

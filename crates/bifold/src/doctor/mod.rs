@@ -40,8 +40,9 @@ Examples:
 /// in full, and 77 otherwise. Without VERB, the exit status is that of `bifold doctor compare`.
 ///
 /// Verbs that change KSM's settings restore them, even if they are killed. If the verb and its guardian were
-/// both killed, a journal is left: doctor reports it, and --restore restores the settings from it. Of orders about guests' memory, doctor
-/// names the guests whose memory is not back: `bifold reclaim restore` gives it back.
+/// both killed, a journal is left: doctor reports it, and --restore restores the settings from it. Of orders
+/// about guests' memory, doctor names the guests whose memory is not back: `bifold reclaim restore` gives it
+/// back.
 #[derive(Debug, Args)]
 #[command(after_help = EXAMPLES, after_long_help = status::below(EXAMPLES))]
 pub struct DoctorArgs {

@@ -19,9 +19,9 @@ Examples:
 
 /// Write results and timelines as a table: Parquet, Arrow or CSV
 ///
-/// Reads results of `compare --format json`, baselines, and timelines of `compare --timeline`. All files go into one table, with the
-/// file of each row in the column `file`. Parquet and Arrow have the unit and the meaning of each column in its metadata.
-/// docs/reference/tables.md lists the columns.
+/// Reads results of `compare --format json`, baselines, and timelines of `compare --timeline`. All files go
+/// into one table, with the file of each row in the column `file`. Parquet and Arrow have the unit and the
+/// meaning of each column in its metadata. docs/reference/tables.md lists the columns.
 #[derive(Debug, Args)]
 #[command(after_help = EXAMPLES)]
 pub struct ExportArgs {

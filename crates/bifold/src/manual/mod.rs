@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! `bifold man` and `bifold completions`: man pages and completion scripts, made from the parser and from lists of
-//! keys.
+//! `bifold man` and `bifold completions`: man pages and completion scripts, made from the parser and from
+//! lists of keys.
 
 #[cfg(feature = "host")]
 mod configuration;
@@ -17,7 +17,8 @@ use std::path::Path;
 /// The name of the page about the daemon's configuration.
 const CONFIGURATION: &str = "bifold.toml";
 
-/// Writes `bifold.1`, one page per verb and per verb of a verb, and the pages about TOML files into a directory.
+/// Writes `bifold.1`, one page per verb and per verb of a verb, and the pages about TOML files into a
+/// directory.
 pub fn man(cli: Command, dir: &Path) -> anyhow::Result<()> {
     std::fs::create_dir_all(dir).with_context(|| format!("cannot make {}", dir.display()))?;
     let mut cli = without_help(cli);

@@ -18,8 +18,8 @@ Examples:
 ///
 /// Without VM, lists the VMs of this host's KVM: name, process, vCPUs, paging mode (`nested -> shadow` during
 /// a switch), the number of switches each way, and why KVM would refuse to switch a VM now. With VM, shows
-/// what KVM counts of the VM's switches. With VM and a mode, switches the VM, and prints how long the switch took
-/// and what it dropped. The VM keeps running, except for a short pause of its vCPUs.
+/// what KVM counts of the VM's switches. With VM and a mode, switches the VM, and prints how long the switch
+/// took and what it dropped. The VM keeps running, except for a short pause of its vCPUs.
 ///
 /// Needs root, KVM and debugfs. Switching needs the KVM modules that `make kernel` builds; an
 /// unmodified KVM has one mode for all VMs, and this verb shows it.

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! `bifold noise`: what interrupts programs, and what that costs parallel ones. Each verb is a file; [`values`] has the
-//! syntax of their arguments.
+//! `bifold noise`: what interrupts programs, and what that costs parallel ones. Each verb is a file;
+//! [`values`] has the syntax of their arguments.
 
 mod record;
 mod simulate;
@@ -17,8 +17,8 @@ Examples:
 
 /// Record what interrupts CPUs, and simulate what that costs up to a million ranks
 ///
-/// A parallel program waits for its slowest rank, so a rare interruption of one CPU can delay a thousand others. `record`
-/// finds the interruptions of this machine, host or guest; `simulate` finds what they cost.
+/// A parallel program waits for its slowest rank, so a rare interruption of one CPU can delay a thousand
+/// others. `record` finds the interruptions of this machine, host or guest; `simulate` finds what they cost.
 #[derive(Debug, Args)]
 #[command(subcommand_required = true, arg_required_else_help = true, disable_help_subcommand = true,
           after_help = EXAMPLES, after_long_help = status::below(EXAMPLES))]

@@ -25,13 +25,13 @@ Examples:
 
 /// Record what interrupts the CPUs of this machine, host or guest
 ///
-/// A loop on each CPU reads the clock again and again. Two readings that lie further apart than the threshold had an
-/// interruption between them. The kernel's trace (tracefs, as root) says what ran meanwhile: an interrupt, a softirq, a
-/// thread, the exit of a vCPU. Without the trace, interruptions are recorded without sources. In a guest, what the trace
-/// does not know (`untraced`) may be the host.
+/// A loop on each CPU reads the clock again and again. Two readings that lie further apart than the threshold
+/// had an interruption between them. The kernel's trace (tracefs, as root) says what ran meanwhile: an
+/// interrupt, a softirq, a thread, the exit of a vCPU. Without the trace, interruptions are recorded without
+/// sources. In a guest, what the trace does not know (`untraced`) may be the host.
 ///
-/// The loops use the CPUs whole for the time, at normal priority. Ctrl-C ends the recording early, with all files
-/// whole.
+/// The loops use the CPUs whole for the time, at normal priority. Ctrl-C ends the recording early, with all
+/// files whole.
 #[derive(Debug, Args)]
 #[command(after_help = EXAMPLES, after_long_help = status::below(EXAMPLES))]
 pub struct RecordArgs {
@@ -53,8 +53,8 @@ pub struct RecordArgs {
 
     /// Write a noise file of each CPU into DIR: cpu0.noise and so on
     ///
-    /// Each line is the start of an interruption and its length in nanoseconds, and its source. LogGOPSim reads
-    /// these files, and so does `bifold noise simulate`. DIR is created if it is missing.
+    /// Each line is the start of an interruption and its length in nanoseconds, and its source. LogGOPSim
+    /// reads these files, and so does `bifold noise simulate`. DIR is created if it is missing.
     #[arg(short, long, value_name = "DIR")]
     pub output: Option<PathBuf>,
 

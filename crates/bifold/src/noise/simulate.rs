@@ -29,17 +29,19 @@ Examples:
 
 /// Simulate what noise costs a parallel program of up to 1,048,576 ranks
 ///
-/// In each step, every rank computes for the grain, and then all take part in a collective operation, whose messages cost
-/// what the LogGP model says. An interruption stops its rank; the others wait for it in the operation. The slowdown is
-/// the time of a step divided by that without noise; the efficiency is the grain divided by the time of a step.
+/// In each step, every rank computes for the grain, and then all take part in a collective operation, whose
+/// messages cost what the LogGP model says. An interruption stops its rank; the others wait for it in the
+/// operation. The slowdown is the time of a step divided by that without noise; the efficiency is the grain
+/// divided by the time of a step.
 ///
-/// NOISE-FILEs are those of `bifold noise record`, Netgauge's selfish benchmark or LogGOPSim: the start and the length
-/// of an interruption in nanoseconds on each line. Rank r has file r modulo their number, from a random moment on, over
-/// and over. Without files and other noise, the table has the noiseless times.
+/// NOISE-FILEs are those of `bifold noise record`, Netgauge's selfish benchmark or LogGOPSim: the start and
+/// the length of an interruption in nanoseconds on each line. Rank r has file r modulo their number, from a
+/// random moment on, over and over. Without files and other noise, the table has the noiseless times.
 ///
-/// Without --steps, a case runs until its ranks together have gone 10 times through the recordings, or through 100
-/// periods of generated noise; co-scheduled ranks count as one, and go through the recording once. A case has at least
-/// 100 steps, and beyond these at most 67,108,864 (2^26) of all ranks together. Notes name the cases that saw less.
+/// Without --steps, a case runs until its ranks together have gone 10 times through the recordings, or
+/// through 100 periods of generated noise; co-scheduled ranks count as one, and go through the recording
+/// once. A case has at least 100 steps, and beyond these at most 67,108,864 (2^26) of all ranks together.
+/// Notes name the cases that saw less.
 ///
 /// Times take the units ns, us, ms and s; a number alone counts nanoseconds.
 #[derive(Debug, Args)]
@@ -51,23 +53,25 @@ pub struct SimulateArgs {
 
     /// Generated noise, with a row of its own; can be repeated
     ///
-    /// `periodic:PERIOD:LENGTH`: every PERIOD (a time, or a rate such as 10Hz or 10kHz) an interruption of LENGTH.
-    /// `poisson:PERIOD:LENGTH`: the same at random intervals, PERIOD on average. `bernoulli:CHANCE:LENGTH`: in each
-    /// step, each rank computes LENGTH longer with this chance. `exponential:MEAN`: in each step, each rank computes
-    /// longer by an exponential time. `none`: the noiseless times.
+    /// `periodic:PERIOD:LENGTH`: every PERIOD (a time, or a rate such as 10Hz or 10kHz) an interruption of
+    /// LENGTH. `poisson:PERIOD:LENGTH`: the same at random intervals, PERIOD on average.
+    /// `bernoulli:CHANCE:LENGTH`: in each step, each rank computes LENGTH longer with this chance.
+    /// `exponential:MEAN`: in each step, each rank computes longer by an exponential time. `none`: the
+    /// noiseless times.
     #[arg(long, value_name = "SPEC", value_parser = |t: &str| values::noise(t).map(|n| (t.to_string(), n)))]
     pub noise: Vec<(String, Noise)>,
 
     /// Interrupts of a device, so many a second on each rank, with exits and without
     ///
-    /// At random intervals. Gives two rows: each interrupt costs --with-exits in one and --without-exits in the
-    /// other.
+    /// At random intervals. Gives two rows: each interrupt costs --with-exits in one and --without-exits in
+    /// the other.
     #[arg(long, value_name = "HZ", value_parser = values::rate)]
     pub interrupts: Option<f64>,
 
     /// Cost of a device interrupt where the guest exits to its hypervisor
     ///
-    /// The default is what the authors of ELI published for 40,000 to 60,000 interrupts a second: 40 % of the time.
+    /// The default is what the authors of ELI published for 40,000 to 60,000 interrupts a second: 40 % of the
+    /// time.
     #[arg(long, value_name = "TIME", value_parser = values::time, default_value = "8us", requires = "interrupts")]
     pub with_exits: f64,
 
@@ -85,12 +89,13 @@ pub struct SimulateArgs {
     #[arg(long, value_name = "LIST", value_delimiter = ',', value_parser = values::time, default_value = "100us,1ms,10ms")]
     pub grain: Vec<f64>,
 
-    /// Operations at the end of a step: dissemination, recursive-doubling, reduce, broadcast, tree, ring, linear, ideal
+    /// Operations at the end of a step: dissemination, recursive-doubling, reduce, broadcast, tree, ring,
+    /// linear, ideal
     ///
-    /// dissemination: barrier of log2(N) rounds. recursive-doubling: allreduce; if N is no power of two, ranks beyond
-    /// the last one hand their part to a neighbour, as in MPICH. reduce, broadcast: binomial tree. tree: reduce and then
-    /// broadcast. ring: each rank passes on to the next. linear: all send to rank 0, which sends to all. ideal: all wait
-    /// for the last one at no cost.
+    /// dissemination: barrier of log2(N) rounds. recursive-doubling: allreduce; if N is no power of two,
+    /// ranks beyond the last one hand their part to a neighbour, as in MPICH. reduce, broadcast: binomial
+    /// tree. tree: reduce and then broadcast. ring: each rank passes on to the next. linear: all send to rank
+    /// 0, which sends to all. ideal: all wait for the last one at no cost.
     #[arg(long, value_name = "LIST", value_delimiter = ',', value_parser = values::collective, default_value = "dissemination")]
     pub collective: Vec<Collective>,
 
@@ -122,7 +127,8 @@ pub struct SimulateArgs {
 
     /// Also simulate without each recorded source: which one to remove first
     ///
-    /// A source is `not sampled` if fewer than five of its interruptions were simulated, and the files have more.
+    /// A source is `not sampled` if fewer than five of its interruptions were simulated, and the files have
+    /// more.
     #[arg(long, requires = "files")]
     pub sources: bool,
 
@@ -132,8 +138,8 @@ pub struct SimulateArgs {
 
     /// End after so many seconds, with the steps simulated by then
     ///
-    /// Each case simulates at least one step. Figures then depend on this machine's speed, and a note names cases that
-    /// saw too little of the noise.
+    /// Each case simulates at least one step. Figures then depend on this machine's speed, and a note names
+    /// cases that saw too little of the noise.
     #[arg(long, value_name = "SECONDS", value_parser = clap::value_parser!(u64).range(1..=1_000_000))]
     pub limit: Option<u64>,
 

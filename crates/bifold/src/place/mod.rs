@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! `bifold place`: where a guest's CPUs and memory belong on this host.
 //!
-//! Each verb is a file or folder. [`bifold_host::topology`] reads the host, [`bifold_place`] plans, checks and applies.
+//! Each verb is a file or folder. [`bifold_host::topology`] reads the host, [`bifold_place`] plans, checks
+//! and applies.
 
 mod apply;
 mod check;
@@ -14,7 +15,8 @@ mod words;
 use crate::status::{self, Status};
 use clap::{Args, Subcommand};
 
-/// Place guests: see a host's nodes, CPUs, caches, huge pages and devices, plan where guests belong, check guests that run
+/// Place guests: see a host's nodes, CPUs, caches, huge pages and devices, plan where guests belong, check
+/// guests that run
 #[derive(Debug, Args)]
 #[command(subcommand_required = true, arg_required_else_help = true, disable_help_subcommand = true,
           after_long_help = status::IN_WORDS)]

@@ -18,8 +18,8 @@ pub fn size(bytes: u64) -> String {
     }
 }
 
-/// Parts after a label, separated by commas; further lines are indented to the first part. A part is split only if it is
-/// longer than a line.
+/// Parts after a label, separated by commas; further lines are indented to the first part. A part is split
+/// only if it is longer than a line.
 pub fn folded(indent: usize, label: &str, parts: &[String]) -> String {
     let start = indent + LABEL;
     let mut out = format!("{:indent$}{label:<LABEL$}", "");
@@ -59,8 +59,9 @@ fn broken(text: &str, width: usize) -> Vec<String> {
     pieces
 }
 
-/// The cores of these CPUs, as lists of first, second, ... threads: `0-7 16-23` if CPU n and CPU n + 16 share a core. Cores
-/// that do not fit lists in ascending order stand alone: `0,5 1,4`. No text for cores of one thread.
+/// The cores of these CPUs, as lists of first, second, ... threads: `0-7 16-23` if CPU n and CPU n + 16 share
+/// a core. Cores that do not fit lists in ascending order stand alone: `0,5 1,4`. No text for cores of one
+/// thread.
 pub fn siblings(topology: &Topology, cpus: &NumberSet) -> Vec<String> {
     let known = cpus.iter().filter_map(|n| topology.cpus.get(&n));
     let cores: BTreeSet<&NumberSet> = known.map(|c| &c.threads).filter(|t| t.len() > 1).collect();
@@ -101,8 +102,8 @@ pub fn counted(n: usize, one: &str, many: &str) -> String {
     format!("{n} {}", if n == 1 { one } else { many })
 }
 
-/// What a device is, by the class code's base and subclass (PCI Code and ID Assignment). `None` for bridges, controllers
-/// of the board and the like, which no guest asks for.
+/// What a device is, by the class code's base and subclass (PCI Code and ID Assignment). `None` for bridges,
+/// controllers of the board and the like, which no guest asks for.
 pub fn kind(device: &Device) -> Option<&'static str> {
     match (device.class >> 16, device.class >> 8 & 0xff) {
         (0x01, 0x08) => Some("NVMe"),

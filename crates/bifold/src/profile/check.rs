@@ -16,9 +16,10 @@ Examples:
 
 /// Check a profile, and show where its values come from
 ///
-/// Reads the profile as every verb does: unknown keys, impossible values and values that contradict each other are
-/// refused with their keys, and the exit status is 1. Otherwise prints for each table whether its values are
-/// measured, taken from a source, or starting values that were not measured for this machine (`prior`).
+/// Reads the profile as every verb does: unknown keys, impossible values and values that contradict each
+/// other are refused with their keys, and the exit status is 1. Otherwise prints for each table whether its
+/// values are measured, taken from a source, or starting values that were not measured for this machine
+/// (`prior`).
 #[derive(Debug, Args)]
 #[command(after_help = EXAMPLES, after_long_help = status::below(EXAMPLES))]
 pub struct CheckArgs {

@@ -26,21 +26,21 @@ Examples:
 
 /// Measure this machine, and make a profile of it
 ///
-/// Measures caches, memory, TLBs, the overlap of misses and walks, and what faults, system calls and switches cost,
-/// on one CPU, without performance counters and without privileges. Takes a minute or two and about 2 GB of memory.
-/// Each value is a median of 15 rounds with the 95 % interval of the median; of a capacity, the interval goes from the
-/// largest set that fits to the smallest that does not. What cannot be measured is CPUID's word or the nearest built-in
-/// profile's value, and the profile marks it `prior`.
+/// Measures caches, memory, TLBs, the overlap of misses and walks, and what faults, system calls and switches
+/// cost, on one CPU, without performance counters and without privileges. Takes a minute or two and about 2
+/// GB of memory. Each value is a median of 15 rounds with the 95 % interval of the median; of a capacity, the
+/// interval goes from the largest set that fits to the smallest that does not. What cannot be measured is
+/// CPUID's word or the nearest built-in profile's value, and the profile marks it `prior`.
 ///
-/// Wide intervals, as on a busy machine, take up to 60 rounds, within --limit. A value whose interval spans zero, or whose
-/// interval's ends differ by more than a factor of two, is refused: the profile keeps the built-in profile's value and
-/// says so. When --limit or Ctrl-C ends the measurement, every part that is complete is written, and the output
-/// lists the values that are not.
+/// Wide intervals, as on a busy machine, take up to 60 rounds, within --limit. A value whose interval spans
+/// zero, or whose interval's ends differ by more than a factor of two, is refused: the profile keeps the
+/// built-in profile's value and says so. When --limit or Ctrl-C ends the measurement, every part that is
+/// complete is written, and the output lists the values that are not.
 ///
 /// In a virtual machine the walks are those of nested paging as it is there.
 ///
-/// The profile is kept in $XDG_CONFIG_HOME/bifold/measured (~/.config/bifold/measured), and later runs on this
-/// machine use it unless they name another. A measurement that Ctrl-C ended is not kept.
+/// The profile is kept in $XDG_CONFIG_HOME/bifold/measured (~/.config/bifold/measured), and later runs on
+/// this machine use it unless they name another. A measurement that Ctrl-C ended is not kept.
 #[derive(Debug, Args)]
 #[command(after_help = EXAMPLES, after_long_help = status::below(EXAMPLES))]
 pub struct MeasureArgs {

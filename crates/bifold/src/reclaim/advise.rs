@@ -18,9 +18,9 @@ Examples:
 
 /// Say what is wrong about guests' memory, with figures, and what to do
 ///
-/// Looks once at all guests: QEMU's balloon and the guest's statistics, the process's memory in the host and in its swap, its
-/// cgroup, the host's memory. `bifold reclaim watch --stats` turns statistics on for a while. Changes nothing. Without root,
-/// other users' guests are seen in part.
+/// Looks once at all guests: QEMU's balloon and the guest's statistics, the process's memory in the host and
+/// in its swap, its cgroup, the host's memory. `bifold reclaim watch --stats` turns statistics on for a
+/// while. Changes nothing. Without root, other users' guests are seen in part.
 #[derive(Debug, Args)]
 #[command(after_help = EXAMPLES, after_long_help = status::below(EXAMPLES))]
 pub struct AdviseArgs {

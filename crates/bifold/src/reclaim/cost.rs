@@ -28,19 +28,22 @@ Examples:
 
 /// Show what each way of taking a guest's memory gives and costs, in each paging mode
 ///
-/// Reporting: the guest names its free blocks of 2 MB and more at each look (every 100 million instructions at first), and
-/// the host drops them. What the guest allocates there later comes back by an exit.
+/// Reporting: the guest names its free blocks of 2 MB and more at each look (every 100 million instructions
+/// at first), and the host drops them. What the guest allocates there later comes back by an exit.
 ///
-/// Paging, with --sizes: the host holds no more of the guest than each of the sizes. Above that, the model's host looks at accessed bits and
-/// swaps out the pages that were not used for longest, a sixteenth of the size at a time. What the guest uses then comes back
-/// by an exit: a violation under nested paging, a hidden fault under shadow paging, whose entries of the page are gone. A host
-/// page of 2 MB splits when a part is taken, and comes back in pages of 4 KB, which cost more walk references.
+/// Paging, with --sizes: the host holds no more of the guest than each of the sizes. Above that, the model's
+/// host looks at accessed bits and swaps out the pages that were not used for longest, a sixteenth of the
+/// size at a time. What the guest uses then comes back by an exit: a violation under nested paging, a hidden
+/// fault under shadow paging, whose entries of the page are gone. A host page of 2 MB splits when a part is
+/// taken, and comes back in pages of 4 KB, which cost more walk references.
 ///
-/// Of the pages that are swapped, some need not be. A silent write: the guest's disk has the page too. A stale read, a
-/// false read: a device or the guest's processor overwrites all of it before any of it is read. Double paging: a device reads the page.
+/// Of the pages that are swapped, some need not be. A silent write: the guest's disk has the page too. A
+/// stale read, a false read: a device or the guest's processor overwrites all of it before any of it is read.
+/// Double paging: a device reads the page.
 ///
-/// All figures are beside a host that takes nothing. Below the table stands what a balloon, zero pages, sharing and compression would
-/// give, by what the guest's kernel used its memory for. `bifold reclaim show` has the refaults at every size.
+/// All figures are beside a host that takes nothing. Below the table stands what a balloon, zero pages,
+/// sharing and compression would give, by what the guest's kernel used its memory for. `bifold reclaim show`
+/// has the refaults at every size.
 #[derive(Debug, Args)]
 #[command(
     override_usage = "bifold reclaim cost [OPTIONS] -- CMD...\n       \
@@ -60,15 +63,15 @@ pub struct CostArgs {
 
     /// Microseconds that the guest waits for a refault
     ///
-    /// The default is a random read from an NVMe disk for data centres, by its data sheet (Intel P4500, 1 TB). The
-    /// exits' own cost comes on top.
+    /// The default is a random read from an NVMe disk for data centres, by its data sheet (Intel P4500, 1
+    /// TB). The exits' own cost comes on top.
     #[arg(long, value_name = "US", value_parser = words::microseconds, default_value = "85")]
     pub refault_us: f64,
 
     /// Microseconds that the guest waits for a page that was compressed in memory (zram, zswap)
     ///
-    /// The default is 8 us for a page under zstd (`zstd -b3 -B4KB` of a program on an EPYC, by hand, 2026-11) and the fault. Name
-    /// what your compressor takes.
+    /// The default is 8 us for a page under zstd (`zstd -b3 -B4KB` of a program on an EPYC, by hand, 2026-11)
+    /// and the fault. Name what your compressor takes.
     #[arg(long, value_name = "US", value_parser = words::microseconds, default_value = "10")]
     pub zram_us: f64,
 
@@ -82,7 +85,8 @@ pub struct CostArgs {
     pub output: Option<PathBuf>,
 }
 
-/// One way of taking memory in one configuration. Counts are beside a host that takes nothing, and can be negative.
+/// One way of taking memory in one configuration. Counts are beside a host that takes nothing, and can be
+/// negative.
 #[derive(Serialize)]
 struct Row {
     /// `reporting` or `paging`.

@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! `bifold reclaim`: what guests' memory is worth, and taking it back without harm.
 //!
-//! Each verb is a file. [`whole`] has the runs of `show` and `cost`, [`guests`] finds the guests that a user names.
+//! Each verb is a file. [`whole`] has the runs of `show` and `cost`, [`guests`] finds the guests that a user
+//! names.
 
 mod advise;
 mod cost;
@@ -21,8 +22,8 @@ use clap::{Args, Subcommand};
 
 /// See how much memory guests need, plan how to divide a host's memory, and take memory back in steps
 ///
-/// A host that has promised more memory than it has takes some back: the guest reports free pages, a balloon makes the
-/// guest choose pages, or the host pages out.
+/// A host that has promised more memory than it has takes some back: the guest reports free pages, a balloon
+/// makes the guest choose pages, or the host pages out.
 #[derive(Debug, Args)]
 #[command(subcommand_required = true, arg_required_else_help = true, disable_help_subcommand = true,
           after_long_help = status::IN_WORDS)]

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! `bifold reclaim plan`: policies that divide a host's memory, over timelines of guests ([`bifold_reclaim::plan`]).
+//! `bifold reclaim plan`: policies that divide a host's memory, over timelines of guests
+//! ([`bifold_reclaim::plan`]).
 
 use crate::console::{self, Delivery, create_for_data, distinct, named, note};
 use crate::status::Status;
@@ -32,8 +33,8 @@ Examples:
 /// references to pages are refaults: the host reads the page back, and the guest waits. Memory that a
 /// guest is given is empty at first.
 ///
-/// Policies see only what a host can see of a guest; the table says what. The oracle knows the future. A guest
-/// whose timeline has ended is idle and keeps what it has until a policy takes it.
+/// Policies see only what a host can see of a guest; the table says what. The oracle knows the future. A
+/// guest whose timeline has ended is idle and keeps what it has until a policy takes it.
 #[derive(Debug, Args)]
 #[command(after_help = EXAMPLES)]
 pub struct PlanArgs {
@@ -49,35 +50,36 @@ pub struct PlanArgs {
     #[arg(long, value_name = "SIZE", value_parser = |text: &str| words::size(text, 1), default_value = "1M")]
     pub floor: u64,
 
-    /// Compare only these, separated by commas: equal, paging, idle-tax, mom, proxmox, feedback, curves, fair-curves, oracle
+    /// Compare only these, separated by commas: equal, paging, idle-tax, mom, proxmox, feedback, curves,
+    /// fair-curves, oracle
     #[arg(long, value_name = "LIST", value_delimiter = ',', value_parser = policies(), hide_possible_values = true)]
     pub policies: Vec<PolicyName>,
 
     /// Microseconds that a guest waits for a refault
     ///
-    /// The default is a random read from an NVMe disk for data centres, by its data sheet (Intel P4500, 1 TB). The
-    /// host's own work for the fault comes on top.
+    /// The default is a random read from an NVMe disk for data centres, by its data sheet (Intel P4500, 1
+    /// TB). The host's own work for the fault comes on top.
     #[arg(long, value_name = "US", value_parser = words::microseconds, default_value = "85")]
     pub refault_us: f64,
 
     /// Seconds of a guest between decisions [default: a sixteenth of the longest interval]
     ///
-    /// Guests that lack memory wait most of the time: what takes 0.1 s in the ideal run takes seconds, and a policy decides more than once. With
-    /// more than 4,000 steps, the default is longer, up to the interval.
+    /// Guests that lack memory wait most of the time: what takes 0.1 s in the ideal run takes seconds, and a
+    /// policy decides more than once. With more than 4,000 steps, the default is longer, up to the interval.
     #[arg(short, long, value_name = "SECS", value_parser = words::interval)]
     pub interval: Option<f64>,
 
     /// Count each second of a guest as N seconds for policies
     ///
-    /// Published rules act every 6 to 30 s and in small steps, and a captured run lasts seconds. With 1, a rule has
-    /// its own time.
+    /// Published rules act every 6 to 30 s and in small steps, and a captured run lasts seconds. With 1, a
+    /// rule has its own time.
     #[arg(long, value_name = "N", value_parser = words::time_scale, default_value = "100")]
     pub time_scale: f64,
 
     /// Output format
     ///
-    /// `table` is for reading. `json` is one document (schema bifold.reclaim-plan/1) with each guest under each
-    /// policy.
+    /// `table` is for reading. `json` is one document (schema bifold.reclaim-plan/1) with each guest under
+    /// each policy.
     #[arg(long, value_parser = words::formats(words::TABLE_OR_JSON), default_value = "table", hide_possible_values = true,
           value_name = "table|json", help_heading = "Output")]
     pub format: Format,

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! `bifold reclaim restore`: gives back what orders took and left, and the guardian, which does the same for an order that
-//! was killed.
+//! `bifold reclaim restore`: gives back what orders took and left, and the guardian, which does the same for
+//! an order that was killed.
 
 use crate::console::print;
 use crate::status::{self, Status};
@@ -23,8 +23,8 @@ Examples:
 
 /// Give back the memory that orders took and left
 ///
-/// `bifold reclaim set --keep` leaves a guest's size as it is. This verb gives the memory of such guests back, and of those
-/// whose order and guardian were killed together. Without VM, of all of them.
+/// `bifold reclaim set --keep` leaves a guest's size as it is. This verb gives the memory of such guests
+/// back, and of those whose order and guardian were killed together. Without VM, of all of them.
 #[derive(Debug, Args)]
 #[command(after_help = EXAMPLES, after_long_help = status::below(EXAMPLES))]
 pub struct RestoreArgs {

@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! `bifold reclaim run`: runs an experiment with real guests under memory pressure, and writes tables, JSON, a report and Markdown.
+//! `bifold reclaim run`: runs an experiment with real guests under memory pressure, and writes tables, JSON,
+//! a report and Markdown.
 //!
-//! Output files are opened before the run, so that an unwritable path costs no time. The samples are shown however the run ends.
-//! If one file cannot be written, the others still are.
+//! Output files are opened before the run, so that an unwritable path costs no time. The samples are shown
+//! however the run ends. If one file cannot be written, the others still are.
 
 use super::GUARDIAN;
 use crate::console::{Delivery, Progress, create, create_for_data, distinct, named, note, stop_on_signals};
@@ -26,15 +27,19 @@ Examples:
 
 /// Run an experiment: real guests under memory pressure
 ///
-/// Starts the guests that the file describes (QEMU, emulated if not `--kvm`, each with a balloon), runs a load in each whose use of memory
-/// changes in phases, and takes memory back as the file's cases say: by free page reporting, by balloons that a policy orders, by KSM, by
-/// paging of the host. Samples the guests' memory in the host, their statistics and the progress of their loads. Cases run one after another, each with its own guests.
+/// Starts the guests that the file describes (QEMU, emulated if not `--kvm`, each with a balloon), runs a
+/// load in each whose use of memory changes in phases, and takes memory back as the file's cases say: by free
+/// page reporting, by balloons that a policy orders, by KSM, by paging of the host. Samples the guests'
+/// memory in the host, their statistics and the progress of their loads. Cases run one after another, each
+/// with its own guests.
 ///
-/// Orders about sizes are those of `bifold reclaim set`: in steps, above what the guest uses, given back at once when the guest may miss
-/// it. The file's host size is enforced in cases with paging, which need root, cgroup v2 and swap. In others it is counted: what guests have
-/// beyond it is shown, and nothing is paged out.
+/// Orders about sizes are those of `bifold reclaim set`: in steps, above what the guest uses, given back at
+/// once when the guest may miss it. The file's host size is enforced in cases with paging, which need root,
+/// cgroup v2 and swap. In others it is counted: what guests have beyond it is shown, and nothing is paged
+/// out.
 ///
-/// The guests end with the command, also if it is killed. A case with KSM needs root and restores KSM's settings at the end.
+/// The guests end with the command, also if it is killed. A case with KSM needs root and restores KSM's
+/// settings at the end.
 #[derive(Debug, Args)]
 #[command(after_help = EXAMPLES, after_long_help = status::below(EXAMPLES))]
 pub struct RunArgs {

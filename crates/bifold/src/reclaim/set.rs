@@ -29,23 +29,26 @@ Examples:
 
 /// Take memory of a guest, in steps, and give it back at the end
 ///
-/// Orders the guest to have SIZE. Each step waits until the guest has followed and has sent new statistics; the next step is
-/// made from these. The order does not go below the least size: what the guest uses and a tenth of that, at least 64 MiB;
-/// without deflate-on-oom=on and with virtio-mem, twice that margin. When it stops above SIZE, it holds what it has reached,
-/// and the exit status is 1.
+/// Orders the guest to have SIZE. Each step waits until the guest has followed and has sent new statistics;
+/// the next step is made from these. The order does not go below the least size: what the guest uses and a
+/// tenth of that, at least 64 MiB; without deflate-on-oom=on and with virtio-mem, twice that margin. When it
+/// stops above SIZE, it holds what it has reached, and the exit status is 1.
 ///
-/// Everything is given back at once when the guest may miss it: half of the margin is used up, the guest reads more pages from
-/// disks than before, kills a process, sends no statistics, stops, or begins to migrate; and when its process's memory grows
-/// instead of shrinking. The same if this command stands still for 15 s, as after Ctrl-Z. The exit status is 1 then.
+/// Everything is given back at once when the guest may miss it: half of the margin is used up, the guest
+/// reads more pages from disks than before, kills a process, sends no statistics, stops, or begins to
+/// migrate; and when its process's memory grows instead of shrinking. The same if this command stands still
+/// for 15 s, as after Ctrl-Z. The exit status is 1 then.
 ///
-/// The order holds until Ctrl-C or --for, then gives the memory back. With --keep the size stays when the command ends, and
-/// `bifold reclaim restore` gives the memory back later. If the command is killed, its guardian gives the memory back.
+/// The order holds until Ctrl-C or --for, then gives the memory back. With --keep the size stays when the
+/// command ends, and `bifold reclaim restore` gives the memory back later. If the command is killed, its
+/// guardian gives the memory back.
 ///
-/// --by cgroup has the kernel page the guest out, which holds nothing: the command ends when SIZE is reached, and pages come
-/// back when the guest uses them.
+/// --by cgroup has the kernel page the guest out, which holds nothing: the command ends when SIZE is reached,
+/// and pages come back when the guest uses them.
 ///
-/// Needs the monitor of QEMU (-qmp unix:PATH,server=on,wait=off, or libvirt's through virsh) and the rights of its user. While
-/// the order runs, QEMU asks the guest for statistics each second, unless it does at least every 3 seconds.
+/// Needs the monitor of QEMU (-qmp unix:PATH,server=on,wait=off, or libvirt's through virsh) and the rights
+/// of its user. While the order runs, QEMU asks the guest for statistics each second, unless it does at least
+/// every 3 seconds.
 #[derive(Debug, Args)]
 #[command(after_help = EXAMPLES, after_long_help = status::below(EXAMPLES))]
 pub struct SetArgs {
@@ -59,16 +62,16 @@ pub struct SetArgs {
 
     /// How the memory is taken
     ///
-    /// balloon: the guest chooses pages; SIZE is what is outside of the balloon. virtio-mem: the guest gives blocks back; SIZE is
-    /// all of its memory. cgroup: the host pages out by memory.reclaim (cgroup v2); SIZE is what the guest's cgroup has in the
-    /// host's memory.
+    /// balloon: the guest chooses pages; SIZE is what is outside of the balloon. virtio-mem: the guest gives
+    /// blocks back; SIZE is all of its memory. cgroup: the host pages out by memory.reclaim (cgroup v2); SIZE
+    /// is what the guest's cgroup has in the host's memory.
     #[arg(long, value_name = "balloon|virtio-mem|cgroup", default_value = "balloon", value_parser = way(), hide_possible_values = true)]
     by: Way,
 
     /// The least size, in place of the one that follows from what the guest uses
     ///
-    /// Even then 64 MiB stay available in the guest, 128 MiB without deflate-on-oom=on and with virtio-mem; at half of that it gets everything
-    /// back. --by cgroup leaves the guest all that is available in it.
+    /// Even then 64 MiB stay available in the guest, 128 MiB without deflate-on-oom=on and with virtio-mem;
+    /// at half of that it gets everything back. --by cgroup leaves the guest all that is available in it.
     #[arg(long, value_name = "SIZE", value_parser = size)]
     floor: Option<u64>,
 

@@ -21,13 +21,15 @@ Examples:
 
 /// Show how much memory a guest needs: misses at every size, and the working set over time
 ///
-/// Runs CMD in a Linux guest as `compare` does, or reads a recording, or takes events from a built-in generator. Each use of a
-/// page of the guest's memory counts: by data, by code, and by walks of the guest's page tables. A page that is used
-/// after it was taken away is a refault: the host has to bring it back, and the guest waits.
+/// Runs CMD in a Linux guest as `compare` does, or reads a recording, or takes events from a built-in
+/// generator. Each use of a page of the guest's memory counts: by data, by code, and by walks of the guest's
+/// page tables. A page that is used after it was taken away is a refault: the host has to bring it back, and
+/// the guest waits.
 ///
-/// The table has the refaults at each size of memory, if the host takes the page that was used least recently (LRU), and
-/// the fewest that any choice can have, which knows the future (Belady). First uses are no refaults: no amount of memory
-/// avoids them. Counts are exact, from 1 MB of memory on, and from 3 MB for the fewest.
+/// The table has the refaults at each size of memory, if the host takes the page that was used least recently
+/// (LRU), and the fewest that any choice can have, which knows the future (Belady). First uses are no
+/// refaults: no amount of memory avoids them. Counts are exact, from 1 MB of memory on, and from 3 MB for the
+/// fewest.
 #[derive(Debug, Args)]
 #[command(
     override_usage = "bifold reclaim show [OPTIONS] -- CMD...\n       \
@@ -47,8 +49,8 @@ pub struct ShowArgs {
 
     /// Microseconds that the guest waits for a refault
     ///
-    /// The default is a random read from an NVMe disk for data centres, by its data sheet (Intel P4500, 1 TB). The
-    /// host's own work for the fault comes on top.
+    /// The default is a random read from an NVMe disk for data centres, by its data sheet (Intel P4500, 1
+    /// TB). The host's own work for the fault comes on top.
     #[arg(long, value_name = "US", value_parser = words::microseconds, default_value = "85")]
     pub refault_us: f64,
 
@@ -58,8 +60,8 @@ pub struct ShowArgs {
 
     /// Output format
     ///
-    /// `table` is for reading. `json` is one document (schema bifold.memory-use/1) with the curve at four sizes for each
-    /// doubling and all intervals. `csv` has the misses at every size.
+    /// `table` is for reading. `json` is one document (schema bifold.memory-use/1) with the curve at four
+    /// sizes for each doubling and all intervals. `csv` has the misses at every size.
     #[arg(long, value_parser = words::formats(FORMATS), default_value = "table", hide_possible_values = true,
           value_name = "table|json|csv", help_heading = "Output")]
     pub format: Format,

@@ -27,11 +27,11 @@ Examples:
 
 /// Watch guests' memory: size, balloon, memory in host and swap, what is free in the guest, faults
 ///
-/// A row for each guest and interval: its memory at the start, what the balloon leaves of that, the process's memory in the
-/// host and in the host's swap; free and available memory in the guest, and the guest's faults that read from a disk, by
-/// the balloon's statistics; faults of the process that read from a disk, pages of its cgroup that came back (refaults), and the
-/// share of the interval in which tasks of its cgroup, or of the host with cgroup v1, waited for memory. What is not known is
-/// `-`, and null in `jsonl`.
+/// A row for each guest and interval: its memory at the start, what the balloon leaves of that, the process's
+/// memory in the host and in the host's swap; free and available memory in the guest, and the guest's faults
+/// that read from a disk, by the balloon's statistics; faults of the process that read from a disk, pages of
+/// its cgroup that came back (refaults), and the share of the interval in which tasks of its cgroup, or of
+/// the host with cgroup v1, waited for memory. What is not known is `-`, and null in `jsonl`.
 ///
 /// Changes nothing, unless --stats is given. Without root, other users' guests are seen in part.
 #[derive(Debug, Args)]
@@ -51,8 +51,8 @@ pub struct WatchArgs {
 
     /// Have QEMU ask the guests for statistics, until the end
     ///
-    /// Sets the balloon's guest-stats-polling-interval where it is 0, and sets it back at the end, also if the command is
-    /// killed. No order (`bifold reclaim set`) can have these guests meanwhile.
+    /// Sets the balloon's guest-stats-polling-interval where it is 0, and sets it back at the end, also if
+    /// the command is killed. No order (`bifold reclaim set`) can have these guests meanwhile.
     #[arg(long)]
     stats: bool,
 

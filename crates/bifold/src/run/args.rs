@@ -69,13 +69,13 @@ pub struct ModelArgs {
     /// Configurations to model [default: the first five]
     ///
     /// LIST is separated by commas: native, nested-4k, nested-2m, shadow-4k, shadow-2m. `nested` and `shadow`
-    /// stand for both sizes. The size is that of the host's pages. Only if named: nested-1g and shadow-1g; agile-4k and
-    /// agile-2m, whose walks begin in shadow tables and go on in nested mode where the guest writes its tables;
-    /// direct, in which the guest's tables hold the machine's addresses and are changed by hypercalls;
-    /// offset, in which the guest's memory is a contiguous region of the host's, found by base and limit; and
-    /// guests within guests, whose hypervisor runs in a virtual machine under nested paging: shadow-on-nested,
-    /// nested-on-nested and pvm, each with -4k or -2m, or with -4k-2m or -2m-4k where the pages below the guest's hypervisor
-    /// have another size than the guest's.
+    /// stand for both sizes. The size is that of the host's pages. Only if named: nested-1g and shadow-1g;
+    /// agile-4k and agile-2m, whose walks begin in shadow tables and go on in nested mode where the guest
+    /// writes its tables; direct, in which the guest's tables hold the machine's addresses and are changed by
+    /// hypercalls; offset, in which the guest's memory is a contiguous region of the host's, found by base
+    /// and limit; and guests within guests, whose hypervisor runs in a virtual machine under nested paging:
+    /// shadow-on-nested, nested-on-nested and pvm, each with -4k or -2m, or with -4k-2m or -2m-4k where the
+    /// pages below the guest's hypervisor have another size than the guest's.
     #[arg(long, value_name = "LIST", value_delimiter = ',')]
     pub configs: Vec<String>,
 
@@ -106,8 +106,8 @@ pub struct ModelArgs {
     /// How long the host has run: aged (the default) or fresh
     ///
     /// An aged host's free memory lies in pieces, so 4 KB frames come singly and in blocks of up to 64 KB; a
-    /// fresh host's come in blocks of 2 MB. That decides which pages share a set of a data cache. Without data caches,
-    /// the option changes nothing. docs/results/host-frames.md has what hosts were measured.
+    /// fresh host's come in blocks of 2 MB. That decides which pages share a set of a data cache. Without
+    /// data caches, the option changes nothing. docs/results/host-frames.md has what hosts were measured.
     #[arg(
         long,
         value_enum,
@@ -120,19 +120,20 @@ pub struct ModelArgs {
 
     /// Levels of nested tables: 4 (the default) or 5
     ///
-    /// Under AMD-V, KVM gives nested tables the levels of the host's own tables. Under VT-x, they have 5 only where the guest's
-    /// physical addresses have more than 48 bits.
+    /// Under AMD-V, KVM gives nested tables the levels of the host's own tables. Under VT-x, they have 5 only
+    /// where the guest's physical addresses have more than 48 bits.
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u8).range(4..=5))]
     pub nested_levels: Option<u8>,
 
     /// State of the VM when the program begins: long-lived (the default), started, restored or restored-uffd
     ///
-    /// `long-lived`: the host has backed all of the guest's memory, and the nested tables map that memory. Shadow tables still grow
-    /// with the guest's. `started`: the host has backed nothing, so the first touch of each host page costs an exit and the
-    /// host's work, as in the first minutes of a VM, in serverless and in CI guests. `restored`: the VM resumed from a
-    /// snapshot's file, from which memory comes at its first touch; only with 4 KB host pages. `restored-uffd`: a
-    /// process of the host copies each page of the snapshot (userfaultfd). The profile needs the costs of such faults
-    /// (exit.file_frame; exit.uffd_frame and exit.uffd_huge). docs/guide/vm-states.md says what each state counts.
+    /// `long-lived`: the host has backed all of the guest's memory, and the nested tables map that memory.
+    /// Shadow tables still grow with the guest's. `started`: the host has backed nothing, so the first touch
+    /// of each host page costs an exit and the host's work, as in the first minutes of a VM, in serverless
+    /// and in CI guests. `restored`: the VM resumed from a snapshot's file, from which memory comes at its
+    /// first touch; only with 4 KB host pages. `restored-uffd`: a process of the host copies each page of the
+    /// snapshot (userfaultfd). The profile needs the costs of such faults (exit.file_frame; exit.uffd_frame
+    /// and exit.uffd_huge). docs/guide/vm-states.md says what each state counts.
     #[arg(long, value_parser = words::vm_state, default_value = VmState::default().name(), hide_default_value = true,
           value_name = "STATE")]
     pub vm: VmState,
@@ -256,7 +257,8 @@ impl ModelArgs {
         Err(UsageError::value(argument, problem.trim_end()).failing().into())
     }
 
-    /// The configurations of `--configs`, for host pages that the VM's state has, and costs that the profile has.
+    /// The configurations of `--configs`, for host pages that the VM's state has, and costs that the profile
+    /// has.
     ///
     /// # Errors
     /// A usage error that names both sides.

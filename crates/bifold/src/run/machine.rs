@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! The profile of a run for which the user names none: the one measured on this machine, else the built-in one
-//! of this processor's family and model, else that of its vendor's newest server. KVM's rules are those of this
-//! host's kernel.
+//! The profile of a run for which the user names none: the one measured on this machine, else the built-in
+//! one of this processor's family and model, else that of its vendor's newest server. KVM's rules are those
+//! of this host's kernel.
 
 use anyhow::{Context as _, bail};
 use bifold_model::{Chosen, ChosenBy, CpuId, KvmBy, KvmVersion, Profile, ProfileError, Unmeasured};

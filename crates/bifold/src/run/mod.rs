@@ -382,8 +382,8 @@ pub fn carry_out(plan: &mut Plan, part: &str, stop: &AtomicBool) -> anyhow::Resu
     })
 }
 
-/// Whether the guest did not start the command, so that all events are the guest's own, or the command did not come to its
-/// region.
+/// Whether the guest did not start the command, so that all events are the guest's own, or the command did
+/// not come to its region.
 fn not_started(e: &anyhow::Error) -> bool {
     use GuestError::{NotStarted, RegionMissed, WorkingDirectory};
     matches!(e.downcast_ref(), Some(NotStarted(_) | WorkingDirectory(_) | RegionMissed { .. }))

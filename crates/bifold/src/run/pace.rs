@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! What the progress line says of a run under way: its phase, how far it is, its rate, and the time left where the length is
-//! known.
+//! What the progress line says of a run under way: its phase, how far it is, its rate, and the time left
+//! where the length is known.
 
 use crate::console::{duration, left};
 use bifold_report::grouped;
@@ -27,8 +27,8 @@ pub struct Pace {
     pub instructions: u64,
     /// What is done of it, from 0 to 1; none if its length is unknown.
     pub done: Option<f64>,
-    /// For a sampled run with intervals: the configuration whose overhead is known worst, and its interval's half-width in
-    /// percent of the overhead.
+    /// For a sampled run with intervals: the configuration whose overhead is known worst, and its interval's
+    /// half-width in percent of the overhead.
     pub accuracy: Option<(String, f64)>,
 }
 

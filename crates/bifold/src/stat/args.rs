@@ -17,16 +17,18 @@ Examples:
 /// Count what this host's VMs do: time, exits, TLB misses, page sizes, mode, interval by interval
 ///
 /// Prints a table (or rows) at the end of each interval: for each VM the share of time that its vCPUs ran and
-/// waited, KVM's statistics, and, with a PMU, cycles in guest and hypervisor, TLB misses and page-walk cycles of the
-/// vCPUs' threads. What this host cannot tell is `-` in the table, empty in `csv`, missing in `jsonl`, null in
-/// `parquet` and `arrow`: never 0. VMs that start or end meanwhile are followed.
+/// waited, KVM's statistics, and, with a PMU, cycles in guest and hypervisor, TLB misses and page-walk cycles
+/// of the vCPUs' threads. What this host cannot tell is `-` in the table, empty in `csv`, missing in `jsonl`,
+/// null in `parquet` and `arrow`: never 0. VMs that start or end meanwhile are followed.
 ///
-/// Below the table stands, for each VM, the change that would help the VM most: nested in place of shadow paging, huge
-/// pages in host or guest, or CPUs that fewer threads want; with the share of its CPU time that this would give back. If KVM
-/// would refuse to switch the VM's mode now, the line has the reason, and another line the next best change.
+/// Below the table stands, for each VM, the change that would help the VM most: nested in place of shadow
+/// paging, huge pages in host or guest, or CPUs that fewer threads want; with the share of its CPU time that
+/// this would give back. If KVM would refuse to switch the VM's mode now, the line has the reason, and
+/// another line the next best change.
 ///
 /// With CMD, runs the command on this host and counts until the command ends: in one interval, or in
-/// intervals of -i. Bifold ends with the command's status. Without CMD, counts until Ctrl-C or for -n intervals.
+/// intervals of -i. Bifold ends with the command's status. Without CMD, counts until Ctrl-C or for -n
+/// intervals.
 ///
 /// Changes nothing. Root sees all; another user sees the VMs of that user, without most of KVM's statistics.
 #[derive(Debug, Args)]
@@ -58,8 +60,8 @@ pub struct StatArgs {
 
     /// Count exits by the hardware's reason too, in rows; needs root
     ///
-    /// The kernel counts them in tables of its tracing. While Bifold runs, each exit of each VM of the host costs a look-up
-    /// in a table, and a page fault several.
+    /// The kernel counts them in tables of its tracing. While Bifold runs, each exit of each VM of the host
+    /// costs a look-up in a table, and a page fault several.
     #[arg(long)]
     pub exits: bool,
 
@@ -69,9 +71,9 @@ pub struct StatArgs {
 
     /// Output format; `jsonl` is what `policy replay` reads
     ///
-    /// All but `table` have a row for each VM and interval, and a column for each figure. Their names and units:
-    /// docs/reference/stat.md. Lines of `csv` and `jsonl` are complete after each interval; `parquet` and `arrow` are
-    /// complete at the end, and need -o.
+    /// All but `table` have a row for each VM and interval, and a column for each figure. Their names and
+    /// units: docs/reference/stat.md. Lines of `csv` and `jsonl` are complete after each interval; `parquet`
+    /// and `arrow` are complete at the end, and need -o.
     #[arg(
         long,
         value_enum,

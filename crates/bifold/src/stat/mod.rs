@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! `bifold stat`: what each VM of this host did, interval by interval.
 //!
-//! [`bifold_live`] reads the VMs; [`out`] writes rows to stdout or a file; [`table`] is the table for terminals.
+//! [`bifold_live`] reads the VMs; [`out`] writes rows to stdout or a file; [`table`] is the table for
+//! terminals.
 
 mod args;
 mod out;

@@ -21,11 +21,12 @@ Examples:
 
 /// Run programs under every combination of settings, on one machine or many
 ///
-/// A description in TOML lists programs and axes; docs/guide/sweep.md has an example. `new` makes a folder with a task for
-/// each combination. A task is a `bifold compare`, and its result a file in the folder. Workers on several machines share the
-/// folder and need nothing else, or a scheduler gives them tasks by number. A worker that is killed loses its task's run
-/// alone: the task is run again, and none counts twice. A description of guests' images makes tasks of `share fingerprint`
-/// and `share count`, whose results `share merge` adds.
+/// A description in TOML lists programs and axes; docs/guide/sweep.md has an example. `new` makes a folder
+/// with a task for each combination. A task is a `bifold compare`, and its result a file in the folder.
+/// Workers on several machines share the folder and need nothing else, or a scheduler gives them tasks by
+/// number. A worker that is killed loses its task's run alone: the task is run again, and none counts twice.
+/// A description of guests' images makes tasks of `share fingerprint` and `share count`, whose results
+/// `share merge` adds.
 #[derive(Debug, Args)]
 #[command(subcommand_required = true, arg_required_else_help = true, disable_help_subcommand = true,
           after_help = EXAMPLES, after_long_help = status::below(EXAMPLES))]
@@ -47,8 +48,8 @@ pub enum SweepVerb {
 
 /// Make a sweep's folder from its description
 ///
-/// Prints the number of tasks. With a folder that has the same plan already, nothing changes; with another plan, the command
-/// is refused.
+/// Prints the number of tasks. With a folder that has the same plan already, nothing changes; with another
+/// plan, the command is refused.
 #[derive(Debug, Args)]
 pub struct NewArgs {
     /// The description
@@ -78,8 +79,8 @@ pub struct TasksArgs {
 
 /// Run tasks that have no result
 ///
-/// Without --task, all tasks that no other worker runs. The exit status is 1 if a task failed; `sweep status` says why, and
-/// the next `sweep run` tries it again.
+/// Without --task, all tasks that no other worker runs. The exit status is 1 if a task failed; `sweep status`
+/// says why, and the next `sweep run` tries it again.
 #[derive(Debug, Args)]
 pub struct RunArgs {
     /// The sweep's folder
@@ -118,9 +119,10 @@ pub struct StatusArgs {
 
 /// Put all results into one table: Parquet, Arrow or CSV
 ///
-/// The rows are those of `bifold export`, with the columns `task`, `name` (the program's name in the description) and the
-/// axes before them, in the order of tasks. The same tasks give the same bytes, wherever and in whatever order they ran. The
-/// table `tasks` has a row for each task, with the seconds it took and the machine.
+/// The rows are those of `bifold export`, with the columns `task`, `name` (the program's name in the
+/// description) and the axes before them, in the order of tasks. The same tasks give the same bytes, wherever
+/// and in whatever order they ran. The table `tasks` has a row for each task, with the seconds it took and
+/// the machine.
 #[derive(Debug, Args)]
 pub struct MergeArgs {
     /// The sweep's folder

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! `bifold sweep`: programs under every combination of settings. The folder and its rules are in `bifold_sweep`.
+//! `bifold sweep`: programs under every combination of settings. The folder and its rules are in
+//! `bifold_sweep`.
 
 mod args;
 mod merge;

@@ -61,8 +61,8 @@ pub fn run(args: &RunArgs) -> anyhow::Result<Status> {
         note(!args.quiet && !own.is_empty(), &text);
     }
     let stop = stop_on_signals()?;
-    // A scheduler that asks for a task wants its result, so the task runs even if another worker is at it: that one may have
-    // lost its machine. Who asks for all tasks gets on with others.
+    // A scheduler that asks for a task wants its result, so the task runs even if another worker is at it:
+    // that one may have lost its machine. Who asks for all tasks gets on with others.
     let failed = Mutex::default();
     let worker = Worker { folder: &folder, asked: &args.task, stop: &stop, quiet: args.quiet, failed };
     let (next, counts) = (AtomicUsize::new(0), Counts::default());
@@ -131,7 +131,8 @@ impl Counts {
 
 struct Worker<'a> {
     folder: &'a Folder,
-    /// The tasks that it was asked for by number; none if all, of which those of other workers are left to them.
+    /// The tasks that it was asked for by number; none if all, of which those of other workers are left to
+    /// them.
     asked: &'a [usize],
     stop: &'a AtomicBool,
     quiet: bool,
@@ -140,7 +141,8 @@ struct Worker<'a> {
 }
 
 impl Worker<'_> {
-    /// Runs a task. An error is one of the folder, such as a full disk, after which no other task can be kept either.
+    /// Runs a task. An error is one of the folder, such as a full disk, after which no other task can be kept
+    /// either.
     fn one(&self, task: &Task) -> anyhow::Result<Did> {
         let number = task.number;
         if self.folder.is_done(number) {
@@ -183,8 +185,8 @@ impl Worker<'_> {
         Ok(Did::Failed)
     }
 
-    /// Sees to it that what a task reads is there. A worker runs what it may run and no other worker runs, and waits for the
-    /// rest, which ends when the other worker is done, fails or dies.
+    /// Sees to it that what a task reads is there. A worker runs what it may run and no other worker runs,
+    /// and waits for the rest, which ends when the other worker is done, fails or dies.
     fn sources(&self, task: &Task) -> anyhow::Result<Did> {
         for source in self.folder.plan().sources(task) {
             while !self.folder.is_done(source.number) {

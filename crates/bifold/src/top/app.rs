@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! The state of the screen: the VMs with their last intervals, and what the user selected.
 //!
-//! [`App::update`] takes what a tick saw; `keys.rs` has what keys change. The selected VM is always one that the list
-//! shows; nothing is selected only if the list is empty.
+//! [`App::update`] takes what a tick saw; `keys.rs` has what keys change. The selected VM is always one that
+//! the list shows; nothing is selected only if the list is empty.
 
 use super::column::COLUMNS;
 use crate::vms;
@@ -172,7 +172,8 @@ impl App {
         all.into_iter().map(|(id, _)| *id).collect()
     }
 
-    /// The most come first, or names in the order of the alphabet. What is unknown is last in either direction.
+    /// The most come first, or names in the order of the alphabet. What is unknown is last in either
+    /// direction.
     fn order(&self, a: &Vm, b: &Vm) -> Ordering {
         let number = COLUMNS[self.sort].number;
         let turned = |order: Ordering| if self.reversed { order.reverse() } else { order };

@@ -12,12 +12,12 @@ Examples:
 
 /// Show what this host's VMs do now: time, exits, page walks, page sizes, mode, on a screen with keys
 ///
-/// The first page has a line for each VM. Enter opens the page of one VM: its vCPUs, KVM's statistics, its memory,
-/// and the last 120 intervals. What this host cannot tell is `-`, never 0. VMs that start or end meanwhile are
-/// followed. `bifold stat` has the same figures for files and scripts.
+/// The first page has a line for each VM. Enter opens the page of one VM: its vCPUs, KVM's statistics, its
+/// memory, and the last 120 intervals. What this host cannot tell is `-`, never 0. VMs that start or end
+/// meanwhile are followed. `bifold stat` has the same figures for files and scripts.
 ///
-/// Keys: arrows, j, k: select; Enter: open; Esc, q: back, end; /: filter by name; < > s: sort by another column; r:
-/// reverse; + -: change the interval; space: pause; ? or h: help.
+/// Keys: arrows, j, k: select; Enter: open; Esc, q: back, end; /: filter by name; < > s: sort by another
+/// column; r: reverse; + -: change the interval; space: pause; ? or h: help.
 ///
 /// Changes nothing. Root sees all; another user sees the VMs of that user, without most of KVM's statistics.
 #[derive(Debug, Args)]

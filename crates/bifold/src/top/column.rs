@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! The columns of the list, and numbers as short text. Figures bring headings, meaning and number along; all other
-//! columns have theirs here.
+//! The columns of the list, and numbers as short text. Figures bring headings, meaning and number along; all
+//! other columns have theirs here.
 
 use super::app::Vm;
 use bifold_host::Mode;

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! `bifold top`: what this host's VMs do now, on a screen that is redrawn after each interval.
 //!
-//! [`bifold_live`] reads the VMs. [`app`] has the state, [`keys`] changes the state by keys, [`view`] draws the state;
-//! none of them touches the terminal, which is this file's.
+//! [`bifold_live`] reads the VMs. [`app`] has the state, [`keys`] changes the state by keys, [`view`] draws
+//! the state; none of them touches the terminal, which is this file's.
 
 mod app;
 mod args;
@@ -156,8 +156,8 @@ impl Run {
     }
 }
 
-/// Waits for input, but no longer than `time`. Returns whether the terminal is still there: crossterm reads a terminal
-/// that hung up without end (`try_read` in its `event/source/unix/mio.rs`).
+/// Waits for input, but no longer than `time`. Returns whether the terminal is still there: crossterm reads a
+/// terminal that hung up without end (`try_read` in its `event/source/unix/mio.rs`).
 fn wait_for_input(time: Duration) -> io::Result<bool> {
     let stdin = io::stdin();
     let mut files = [PollFd::new(&stdin, PollFlags::IN)];

@@ -19,10 +19,11 @@ Examples:
 
 /// Rank what settings of guest and host would gain for a command
 ///
-/// Runs CMD in guests with different settings, predicts its time in each paging mode and host page size, and ranks the changes by
-/// what they gain against now, alone and together. Says how to make each change and what it costs. The guest's settings are those
-/// of huge pages (THP; glibc's malloc with THP and with hugetlbfs), page-table isolation, and axes of your own (--axis). A run is left
-/// out if the runs before show that it cannot gain 1 % of the time. The VM is in the state of --vm.
+/// Runs CMD in guests with different settings, predicts its time in each paging mode and host page size, and
+/// ranks the changes by what they gain against now, alone and together. Says how to make each change and what
+/// it costs. The guest's settings are those of huge pages (THP; glibc's malloc with THP and with hugetlbfs),
+/// page-table isolation, and axes of your own (--axis). A run is left out if the runs before show that it
+/// cannot gain 1 % of the time. The VM is in the state of --vm.
 #[derive(Debug, Args)]
 #[command(override_usage = "bifold tune [OPTIONS] -- CMD...", after_help = EXAMPLES, after_long_help = status::below(EXAMPLES))]
 pub struct TuneArgs {
@@ -34,22 +35,24 @@ pub struct TuneArgs {
     #[arg(long, value_name = "CONFIG", default_value = "nested-4k")]
     pub now: String,
 
-    /// Where the memory of a guest with nodes lies now: `guest-numa`, `smp`, `interleaved` or `one-node`, as in --placement of `compare`
+    /// Where the memory of a guest with nodes lies now: `guest-numa`, `smp`, `interleaved` or `one-node`, as
+    /// in --placement of `compare`
     #[arg(long, value_name = "PLACEMENT", default_value = "smp", value_parser = placement)]
     pub now_placed: Placement,
 
     /// Settings to try [default: all]
     ///
-    /// LIST is separated by commas: `thp`, `malloc`, `kpti`, `placement`. The first run compares all paging modes
-    /// and host page sizes, and further runs those that may still win; placements on the host's nodes in every
-    /// run of a guest that has nodes (--guest-nodes).
+    /// LIST is separated by commas: `thp`, `malloc`, `kpti`, `placement`. The first run compares all paging
+    /// modes and host page sizes, and further runs those that may still win; placements on the host's nodes
+    /// in every run of a guest that has nodes (--guest-nodes).
     #[arg(long, value_enum, value_name = "LIST", value_delimiter = ',', hide_possible_values = true)]
     pub r#try: Vec<Knob>,
 
     /// Also try the values of an axis of your own (repeatable)
     ///
-    /// Each value takes the place of `{NAME}` in the command, or is the environment variable NAME where the command has no `{NAME}`. The
-    /// first value is that of now: `--axis huge_pages=off,on -- postgres -c huge_pages={huge_pages}`, or two programs as
+    /// Each value takes the place of `{NAME}` in the command, or is the environment variable NAME where the
+    /// command has no `{NAME}`. The first value is that of now:
+    /// `--axis huge_pages=off,on -- postgres -c huge_pages={huge_pages}`, or two programs as
     /// `--axis server=./old,./new -- {server} --bench`.
     #[arg(long, value_name = "NAME=VALUE,VALUE", value_parser = axis)]
     pub axis: Vec<Axis>,

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! `bifold tune`: a command under several settings of the guest, and what each setting of guest and host would gain.
+//! `bifold tune`: a command under several settings of the guest, and what each setting of guest and host
+//! would gain.
 
 mod args;
 mod settings;
@@ -27,7 +28,8 @@ use std::time::Instant;
 
 /// Paging modes and host page sizes that are compared in every run.
 const CONFIGS: [&str; 6] = ["nested-4k", "nested-2m", "nested-1g", "shadow-4k", "shadow-2m", "shadow-1g"];
-/// A configuration stays after the first run if it takes at most so much longer than the cheapest, in percent.
+/// A configuration stays after the first run if it takes at most so much longer than the cheapest, in
+/// percent.
 const KEPT: f64 = 2.0;
 /// Variable in which glibc's tunables stand.
 const TUNABLES: &str = "GLIBC_TUNABLES";
@@ -239,7 +241,8 @@ impl Job<'_> {
         Some(100.0 * (1.0 - then.cycles / now.cycles))
     }
 
-    /// Whether a configuration is modelled after the first run: that of now, and those not far from the cheapest.
+    /// Whether a configuration is modelled after the first run: that of now, and those not far from the
+    /// cheapest.
     fn stays(&self, config: &str) -> bool {
         let Some(first) = self.state.tried.first() else { return true };
         let cheapest = first.costs.iter().map(|c| c.cycles).fold(f64::INFINITY, f64::min);
@@ -247,8 +250,8 @@ impl Job<'_> {
         config == self.args.now || first.costs.iter().any(|c| near(&c))
     }
 
-    /// Makes the run of a setting, unless it was made. Returns what the run says about huge pages; nothing if a signal ended the
-    /// run.
+    /// Makes the run of a setting, unless it was made. Returns what the run says about huge pages; nothing if
+    /// a signal ended the run.
     fn once(&mut self, setting: &Setting, configs: &[Config]) -> anyhow::Result<Option<Base>> {
         if let Some(base) = self.state.known(setting) {
             return Ok(Some(base));

@@ -1,12 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! Which settings of the guest are tried, and in which order.
 //!
-//! Each run takes as long as a `compare`. So a setting is left out if the runs before show that it cannot gain.
+//! Each run takes as long as a `compare`. So a setting is left out if the runs before show that it cannot
+//! gain.
 
 use super::args::{Axis, Knob};
 use bifold_report::{Setting, Tried, WORTH_PERCENT};
 
-/// Cycles that a page fault of the guest's takes at least: the fault itself and the clearing of 4 KB. Huge pages save most faults.
+/// Cycles that a page fault of the guest's takes at least: the fault itself and the clearing of 4 KB. Huge
+/// pages save most faults.
 const FAULT_CYCLES: f64 = 1500.0;
 
 /// What the first run says about huge pages.
@@ -26,7 +28,8 @@ impl Base {
     }
 }
 
-/// Every combination that differs, the first as it is now. malloc asks for transparent huge pages only where they are `madvise`.
+/// Every combination that differs, the first as it is now. malloc asks for transparent huge pages only where
+/// they are `madvise`.
 pub fn all(base: &Setting, knobs: &[Knob], axes: &[Axis]) -> Vec<Setting> {
     let has = |knob| knobs.is_empty() || knobs.contains(&knob);
     let mut thps = vec![base.thp.as_str()];
@@ -71,8 +74,8 @@ pub struct Order<'a> {
 }
 
 impl Order<'_> {
-    /// The next setting to try; none when there is no further one. `gain` is that of a run that was made, in its best configuration
-    /// against the best of now.
+    /// The next setting to try; none when there is no further one. `gain` is that of a run that was made, in
+    /// its best configuration against the best of now.
     pub fn next(&self, tried: &[Tried], gain: impl Fn(&Setting) -> Option<f64>) -> Option<Setting> {
         self.wanted(&gain).into_iter().find_map(|(setting, against)| {
             let done = tried.iter().any(|t| t.setting == setting);
@@ -105,7 +108,8 @@ impl Order<'_> {
             if has(Knob::Thp) && base.thp != "always" {
                 out.push((always.clone(), None));
             }
-            // THP always reaches all that malloc's tunables reach. Without a run of it the tunables are tried.
+            // THP always reaches all that malloc's tunables reach. Without a run of it the tunables are
+            // tried.
             let heap = of_always.is_none_or(|g| g >= WORTH_PERCENT) || base.thp == "always";
             let against = |name: &str| {
                 (!heap).then(|| {

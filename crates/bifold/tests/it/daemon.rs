@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! `bifold daemon` and `bifold ctl` as systemd and an operator use them. Without a rule the daemon switches nothing, whatever VMs
-//! this machine runs.
+//! `bifold daemon` and `bifold ctl` as systemd and an operator use them. Without a rule the daemon switches
+//! nothing, whatever VMs this machine runs.
 
 use crate::command::{bifold_in, command};
 use crate::reclaim_qemu::orphans;

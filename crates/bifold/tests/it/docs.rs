@@ -98,8 +98,8 @@ fn the_readme_quotes_what_the_comparison_with_kvm_counted() {
     }
 }
 
-/// A page whose figures README quotes is made again when the model counts differently. The pages of exits take
-/// hours: one without a stamp is from before stamps.
+/// A page whose figures README quotes is made again when the model counts differently. The pages of exits
+/// take hours: one without a stamp is from before stamps.
 #[test]
 fn what_the_readme_quotes_is_of_todays_model() {
     let stamp = format!("Counts of the model: {}.", bifold_model::COUNTS_DIGEST);

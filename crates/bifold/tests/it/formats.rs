@@ -68,8 +68,8 @@ fn counts(program: &Path, tables: &str, options: &str) -> Option<(Vec<Counts>, u
     Some((configs, v["checks"]["failed"].as_u64().unwrap()))
 }
 
-/// A walk reads `levels` entries, one less for a large page, and under nested paging `nested` entries for each of these
-/// and for the page. Walks that end at an entry that is not present read fewer.
+/// A walk reads `levels` entries, one less for a large page, and under nested paging `nested` entries for
+/// each of these and for the page. Walks that end at an entry that is not present read fewer.
 fn each_walk_reads_its_levels(tables: &str, levels: u64, shadow_levels: u64, options: &str, nested: u64) {
     if no_guest_here() {
         return;

@@ -65,7 +65,8 @@ golden! {
     pointer_chase_table_on_another_profile: "compare --generate pointer-chase:20000 --profile phenom2-x3-720 --seed 7";
 }
 
-/// `docs/design/model.md#miss-counts-of-geometry-g`: DynamoRIO's simulator and two independent loops agree on these to the last miss.
+/// `docs/design/model.md#miss-counts-of-geometry-g`: DynamoRIO's simulator and two independent loops agree on
+/// these to the last miss.
 #[test]
 fn geometry_g_misses_as_often_as_other_simulators_say() {
     for (generator, l1, l2) in

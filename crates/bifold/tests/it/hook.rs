@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! libvirt's hook: what it writes from a domain's metadata is a configuration, and nothing in a domain's XML costs the domain
-//! its start or other domains their rules.
+//! libvirt's hook: what it writes from a domain's metadata is a configuration, and nothing in a domain's XML
+//! costs the domain its start or other domains their rules.
 
 use bifold_daemon::Config;
 use bifold_daemon::config::Decides;
@@ -39,7 +39,8 @@ impl LibvirtHost {
         // The hook does not read the XML at an end.
         let _ = child.stdin.take().unwrap().write_all(xml.as_bytes());
         let out = child.wait_with_output().unwrap();
-        // libvirt would not start the domain otherwise, and would take stdout for another XML when a domain arrives.
+        // libvirt would not start the domain otherwise, and would take stdout for another XML when a domain
+        // arrives.
         assert_eq!((out.status.code(), out.stdout.len()), (Some(0), 0), "{guest} {operation}");
         String::from_utf8(out.stderr).unwrap()
     }

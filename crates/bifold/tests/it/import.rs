@@ -52,7 +52,8 @@ impl Tlbs {
     }
 }
 
-/// Misses of the program's pages in geometry-d. The kernel's stores are to pages of 2 MB, which have an array of their own.
+/// Misses of the program's pages in geometry-d. The kernel's stores are to pages of 2 MB, which have an array
+/// of their own.
 fn misses(dir: &Path, recording: &str) -> [u64; 2] {
     let args =
         format!("compare -q --caches off --profile geometry-d --configs native --format json {recording}");

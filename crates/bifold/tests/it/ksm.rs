@@ -140,7 +140,8 @@ fn settings_come_back_when_their_process_is_killed() {
         let before = tree.settings();
         let mut victim = tree.changed();
         assert_ne!(tree.settings(), before);
-        // Not compared with this process's session, which has no number in a PID namespace it began outside of.
+        // Not compared with this process's session, which has no number in a PID namespace it began outside
+        // of.
         assert_eq!(getsid(Some(victim.guardian)).unwrap(), victim.guardian, "a session of its own");
         kill_process(Pid::from_child(&victim.child), signal).unwrap();
         assert!(tree.restored(&before), "{signal:?}: {}", tree.settings());

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Links of the documentation: every relative link and anchor in a Markdown file leads somewhere, every page of
-//! `docs/` is in the book's table of contents, and every page that source code cites exists.
+//! Links of the documentation: every relative link and anchor in a Markdown file leads somewhere, every page
+//! of `docs/` is in the book's table of contents, and every page that source code cites exists.
 
 use pulldown_cmark::{Event, Options, Parser, Tag, TagEnd};
 use std::collections::{BTreeMap, BTreeSet};

@@ -34,8 +34,8 @@ int main(void)
 }
 "#;
 
-/// A program that works in three regions, the second longer than the others, with work and markers without effect
-/// between them. It ends within the third.
+/// A program that works in three regions, the second longer than the others, with work and markers without
+/// effect between them. It ends within the third.
 const REGIONS: &str = r#"
 #include "bifold.h"
 static volatile char memory[1 << 20];

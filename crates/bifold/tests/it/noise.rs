@@ -13,7 +13,8 @@ fn simulated(dir: &Path, args: &str) -> serde_json::Value {
     serde_json::from_str(&text).unwrap()
 }
 
-/// Time counts instructions there, so that only the guest's own kernel interrupts it: Debian's ticks 250 times a second.
+/// Time counts instructions there, so that only the guest's own kernel interrupts it: Debian's ticks 250
+/// times a second.
 #[test]
 fn the_ticks_of_a_guest_are_recorded_and_attributed() {
     if no_guest_here() {
@@ -39,7 +40,8 @@ fn the_ticks_of_a_guest_are_recorded_and_attributed() {
         .map(|l| l.split('\t').next().unwrap().parse().unwrap())
         .collect();
     assert!((98..=101).contains(&ticks.len()), "{}", done.stderr);
-    // The command's parent has a real-time class, whose bandwidth the kernel refreshes by one timer interrupt between two ticks.
+    // The command's parent has a real-time class, whose bandwidth the kernel refreshes by one timer interrupt
+    // between two ticks.
     let odd = ticks.windows(2).filter(|pair| (pair[1] - pair[0] - 4e6).abs() >= 5e4).count();
     assert!(odd <= 2, "{ticks:?}");
     let found = simulated(dir.path(), "guest.noise --sources --ranks 64 --grain 1ms");

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! `place check`, `apply` and `undo` as a user meets them. No setting of this machine changes: plans have no steps, and
-//! journals are in folders of their own. `crates/place` tests what is read and done.
+//! `place check`, `apply` and `undo` as a user meets them. No setting of this machine changes: plans have no
+//! steps, and journals are in folders of their own. `crates/place` tests what is read and done.
 
 use crate::command::{Ran, bifold};
 use std::fs;

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! `bifold place plan` on a copied tree: a machine of two nodes, each with two L3 of two cores of two threads.
+//! `bifold place plan` on a copied tree: a machine of two nodes, each with two L3 of two cores of two
+//! threads.
 
 use crate::command::{Ran, command, ran};
 use std::fs;

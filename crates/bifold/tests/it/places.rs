@@ -137,7 +137,8 @@ fn every_cost_of_a_guest_is_attributed_and_a_recording_of_it_says_the_same() {
         assert!(exits([process, "kernel", "*", "*"]) > 100, "{process}");
         assert!(exits([process, "*", "?", "*"]) < 100, "{process}");
     }
-    // By cause, the kernel's clearing of the pages is the function's. The page is in the host before its store.
+    // By cause, the kernel's clearing of the pages is the function's. The page is in the host before its
+    // store.
     let caused = |names: [&str; 4], config: usize| -> u64 {
         let rows = v["where"]["cause_rows"].as_array().unwrap().iter();
         let keys = ["process", "binary", "function", "mapping"];
@@ -148,7 +149,8 @@ fn every_cost_of_a_guest_is_attributed_and_a_recording_of_it_says_the_same() {
     let cleared = caused(["toucher", "toucher", "touch_all", "anonymous"], nested);
     assert!((3800..4700).contains(&cleared), "{cleared}");
     assert!(caused(["*", "*", "clear_page_rep", "*"], nested) < 100);
-    // The command's own exec is the guest's start. That of the child is the program's: the kernel fills its first stack.
+    // The command's own exec is the guest's start. That of the child is the program's: the kernel fills its
+    // first stack.
     assert_eq!(caused(["toucher", "kernel", "(exec)", "*"], nested), 0);
     assert!(caused(["child", "kernel", "(exec)", "*"], nested) > 0);
     let misses: u64 = v["where"]["rows"]

@@ -5,7 +5,8 @@ use crate::command::{bifold_in, command, ran};
 use crate::guest::no_guest_here;
 use serde_json::Value;
 
-/// Two processes that use 128 MiB each, and between them some 300 million instructions, so that there are looks.
+/// Two processes that use 128 MiB each, and between them some 300 million instructions, so that there are
+/// looks.
 const TWICE: &str = "dd if=/dev/zero of=/dev/null bs=128M count=1; i=0; \
     while [ $i -lt 30000 ]; do i=$((i+1)); done; dd if=/dev/zero of=/dev/null bs=128M count=1";
 

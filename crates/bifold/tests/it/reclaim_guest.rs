@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Orders about the size of a real guest: an emulated Linux with a balloon, where there are QEMU and such a kernel.
+//! Orders about the size of a real guest: an emulated Linux with a balloon, where there are QEMU and such a
+//! kernel.
 //!
 //! No time is asserted: the guest is slow on a busy machine.
 

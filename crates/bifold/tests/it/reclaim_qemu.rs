@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Processes that answer as QEMU does: this test program, run again under QEMU's name. Each has 512 MiB, uses 100, and follows
-//! orders at once.
+//! Processes that answer as QEMU does: this test program, run again under QEMU's name. Each has 512 MiB, uses
+//! 100, and follows orders at once.
 
 use bifold_host::Host;
 use bifold_host::guest_memory::{Machine, Monitor, MonitorPlace};
@@ -137,8 +137,9 @@ pub fn signal(child: &Child, signal: Signal) {
     kill_process(Pid::from_child(child), signal).unwrap();
 }
 
-/// A lock between daemons and tests that leave an order without its guardian: the journals of all orders of root lie in one folder, and
-/// every daemon gives back what any of them has left. Daemons share the lock. It is held until the file is closed.
+/// A lock between daemons and tests that leave an order without its guardian: the journals of all orders of
+/// root lie in one folder, and every daemon gives back what any of them has left. Daemons share the lock. It
+/// is held until the file is closed.
 pub fn orphans(operation: FlockOperation) -> File {
     let file = File::options()
         .write(true)
@@ -154,7 +155,8 @@ pub fn orphans(operation: FlockOperation) -> File {
     file
 }
 
-/// Stops a process, and waits until each of its threads stands still: one that is not scheduled answers on for a moment.
+/// Stops a process, and waits until each of its threads stands still: one that is not scheduled answers on
+/// for a moment.
 pub fn stop(child: &Child) {
     signal(child, Signal::STOP);
     let stands = |task: std::fs::DirEntry| {

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! `bifold reclaim run`: what is wrong about an experiment's file, and one small guest, where there are QEMU and such a kernel.
+//! `bifold reclaim run`: what is wrong about an experiment's file, and one small guest, where there are QEMU
+//! and such a kernel.
 //!
 //! No time is asserted: a run ends so many seconds after its guest is ready, however long that takes.
 

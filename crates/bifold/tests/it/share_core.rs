@@ -82,8 +82,8 @@ fn a_dump_of_qemus_holds_what_its_memory_holds() {
     let Some(mut machine) = Machine::start(&memory, &firmware) else {
         return eprintln!("skipped: no emulator");
     };
-    // A quarter zero, a quarter each content four times, the rest each its own. In the first MB, part of which the
-    // firmware hides, all are zero.
+    // A quarter zero, a quarter each content four times, the rest each its own. In the first MB, part of
+    // which the firmware hides, all are zero.
     let mut page = [0; PAGE];
     let pages = (MIB << 20) / PAGE as u64;
     for n in FIRST..pages {

@@ -95,7 +95,8 @@ fn every_combination_has_its_rows_and_a_report_compares_values() {
         report.contains("cpi: fast -> slow") && report.contains("profile: epyc-zen5-guest -> i5-7600"),
         "{report}"
     );
-    // A slower core takes more time, though its overhead is a smaller percentage; nothing says that less is cheaper.
+    // A slower core takes more time, though its overhead is a smaller percentage; nothing says that less is
+    // cheaper.
     let slower = report.split("cpi: fast -> slow").nth(1).unwrap().split("\n\n").next().unwrap();
     let rows: Vec<&str> =
         slower.lines().filter(|l| l.contains("nested-4k") || l.contains("shadow-4k")).collect();

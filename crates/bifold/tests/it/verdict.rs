@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Verdict and advice over programs: every output says the same first, and the verdict changes where `holds` says.
+//! Verdict and advice over programs: every output says the same first, and the verdict changes where `holds`
+//! says.
 
 use crate::command::{bifold_in, ran};
 use serde_json::Value;
@@ -67,12 +68,14 @@ fn every_output_advises_the_same_change_first() {
             (advice, &Value::Array(vec![])),
             "{program}"
         );
-        // With the page sizes that `tune` models, the first advice is this, or of pages that were not modelled here.
+        // With the page sizes that `tune` models, the first advice is this, or of pages that were not
+        // modelled here.
         let sizes = "nested-4k,nested-2m,nested-1g,shadow-4k,shadow-2m,shadow-1g";
         let wide = json(dir, &format!("compare -q p.bifold --format json --configs {sizes}"));
         let wide = first(&wide["advice"][0]);
         assert!(wide == said || wide.ends_with("1g"), "{program}: {said}, {wide}");
-        // No advice is of a mode that the verdict calls costlier, and policies prefer the mode that the verdict prefers.
+        // No advice is of a mode that the verdict calls costlier, and policies prefer the mode that the
+        // verdict prefers.
         let page =
             v["conclusion"]["pages"].as_array().unwrap().iter().find(|p| p["host_page"] == "4K").unwrap();
         let winner = page["winner"].as_str().unwrap();
@@ -94,7 +97,8 @@ fn every_output_advises_the_same_change_first() {
     assert!((2..9).contains(&changes), "{changes} of the programs have a change: all or none show nothing");
 }
 
-/// Every nearest cost that a result names, rerun with the cost set to the named value, and to one step before.
+/// Every nearest cost that a result names, rerun with the cost set to the named value, and to one step
+/// before.
 #[test]
 fn the_verdict_changes_at_the_cost_that_holds_names_and_not_one_step_before() {
     let dir = tempfile::tempdir().unwrap();

@@ -63,7 +63,8 @@ pub fn config(file: file::File, folder: &Path) -> Result<Config, Wrong> {
     }
 }
 
-/// Whether a pattern surely fits all names that another fits. A name that is no pattern is fitted like any name.
+/// Whether a pattern surely fits all names that another fits. A name that is no pattern is fitted like any
+/// name.
 fn covers(earlier: &str, later: &str) -> bool {
     earlier == later
         || (!later.contains(['*', '?']) && wildmatch::WildMatch::new(earlier).matches(later))

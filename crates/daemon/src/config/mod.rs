@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! The daemon's configuration: which VMs have which policy, whether the daemon may switch them, and how often.
+//! The daemon's configuration: which VMs have which policy, whether the daemon may switch them, and how
+//! often.
 //!
 //! ```
 //! use bifold_daemon::Config;
@@ -70,7 +71,8 @@ pub struct Rule {
     pub act: bool,
     /// How often a VM may be switched.
     pub limits: Limits,
-    /// The socket of the VM's reporter; `{name}` stands for the VM's name. Without it, the VMM's command line tells.
+    /// The socket of the VM's reporter; `{name}` stands for the VM's name. Without it, the VMM's command line
+    /// tells.
     pub reporter: Option<String>,
     /// What the daemon does about the VMs' memory.
     pub memory: Option<VmMemory>,
@@ -204,8 +206,8 @@ fn parts(path: &Path) -> Result<Vec<PathBuf>, ConfigError> {
 }
 
 impl Config {
-    /// Reads a file, and the rules in its folder of parts: `PATH.d/*.toml`, in the order of their names. The parts' rules
-    /// come before those of the file. Paths in the file are relative to its folder.
+    /// Reads a file, and the rules in its folder of parts: `PATH.d/*.toml`, in the order of their names. The
+    /// parts' rules come before those of the file. Paths in the file are relative to its folder.
     ///
     /// # Errors
     /// If a file cannot be read, or something in it is wrong: all that is wrong beyond the syntax is listed.
@@ -229,7 +231,8 @@ impl Config {
         checked(parsed(text, path)?, path)
     }
 
-    /// The rule for a VM; `None` if no rule fits, or the VM is never to be touched. A guest without KVM has no identifier.
+    /// The rule for a VM; `None` if no rule fits, or the VM is never to be touched. A guest without KVM has
+    /// no identifier.
     pub fn rule(&self, id: impl Into<Option<VmId>>, name: Option<&str>) -> Option<&Rule> {
         self.rule_of(id.into().as_slice(), name)
     }
@@ -244,7 +247,8 @@ impl Config {
         self.rules.iter().find(|rule| fits(&rule.vms))
     }
 
-    /// The socket of the VM's reporter, if the VM's rule names one. A name that would lead to another folder names none.
+    /// The socket of the VM's reporter, if the VM's rule names one. A name that would lead to another folder
+    /// names none.
     pub fn reporter(&self, id: VmId, name: Option<&str>) -> Option<PathBuf> {
         let path = self.rule(id, name)?.reporter.as_ref()?;
         let name = name.filter(|n| !n.contains(['/', '\0']) && !matches!(*n, "." | ".."));

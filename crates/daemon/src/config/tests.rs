@@ -142,7 +142,8 @@ fn the_example_is_a_configuration() {
     assert_eq!((config.rules[0].limits.min_stay_s, config.never.len()), (30.0, 1));
 }
 
-/// The file that `make install` installs: as it is, the daemon observes; with every key's `#` removed, the file is still one.
+/// The file that `make install` installs: as it is, the daemon observes; with every key's `#` removed, the
+/// file is still one.
 #[test]
 fn the_installed_file_changes_nothing_and_has_every_key() {
     let text = include_str!("../../install/bifold.toml");

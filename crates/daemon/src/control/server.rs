@@ -23,7 +23,8 @@ pub struct Control {
 }
 
 impl Control {
-    /// Listens in the daemon's folder. The caller holds the folder's lock, so a socket without an answer is an old one.
+    /// Listens in the daemon's folder. The caller holds the folder's lock, so a socket without an answer is
+    /// an old one.
     ///
     /// # Errors
     /// If another program answers at the socket, or the socket cannot be made.

@@ -110,7 +110,8 @@ impl Engine {
         }
     }
 
-    /// Gives a VM back to its own mode. `None` if the VM is not away; the error says that it could not be given back.
+    /// Gives a VM back to its own mode. `None` if the VM is not away; the error says that it could not be
+    /// given back.
     pub(super) fn give_back(&mut self, id: VmId, why: &str) -> Result<Option<String>, String> {
         let Some(home) = self.homes.get(id) else { return Ok(None) };
         match self.request(id, home.mode, home.started) {

@@ -10,8 +10,8 @@ use std::collections::BTreeSet;
 use std::time::Duration;
 
 impl Engine {
-    /// Holds a VM in its mode and its memory as it is, for some seconds from `now` (the time since the start) or until
-    /// [`Engine::release`].
+    /// Holds a VM in its mode and its memory as it is, for some seconds from `now` (the time since the start)
+    /// or until [`Engine::release`].
     ///
     /// # Errors
     /// If the word means no VM or several, or the seconds are no time.
@@ -115,8 +115,8 @@ impl Engine {
         line
     }
 
-    /// What a word means, for modes and for memory: both only of one process. Identifiers come before names in both, see
-    /// [`bifold_host::named`].
+    /// What a word means, for modes and for memory: both only of one process. Identifiers come before names
+    /// in both, see [`bifold_host::named`].
     fn meant(&self, word: &str) -> Result<Meant, DaemonError> {
         let rank = |(id, vm): (&VmId, &Vm)| {
             Some((word_rank(word, Some(*id), vm.pid, vm.name.as_deref())?, (*id, vm.pid)))

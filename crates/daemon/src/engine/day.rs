@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! A day of a host whose VMs come, end, pause and are switched by others, whose files and guests lie, and whose daemon is killed
-//! now and then.
+//! A day of a host whose VMs come, end, pause and are switched by others, whose files and guests lie, and
+//! whose daemon is killed now and then.
 
 use super::*;
 use crate::fake_host::FakeHost;
@@ -279,8 +279,8 @@ impl Day {
     }
 }
 
-/// Counts a program whose page-table work is costly in shadow paging, and whose pointer chases are costly in nested paging, by
-/// the progress that its guest reports.
+/// Counts a program whose page-table work is costly in shadow paging, and whose pointer chases are costly in
+/// nested paging, by the progress that its guest reports.
 fn count(interval: &Interval) -> HardwareCounts {
     // Nor would a model tell what an interval with a switch had.
     if interval.mode.is_none() {

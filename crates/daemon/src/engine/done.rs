@@ -27,8 +27,8 @@ pub enum Done {
 }
 
 impl Done {
-    /// Whether the log has this outcome already if it has the one before. Every switch is new; of the reasons not to
-    /// switch, only obstacles count as different.
+    /// Whether the log has this outcome already if it has the one before. Every switch is new; of the reasons
+    /// not to switch, only obstacles count as different.
     pub fn is_like(&self, before: &Done) -> bool {
         match (self, before) {
             (Done::Switched(_), _) => false,

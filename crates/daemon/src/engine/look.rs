@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Looks whether KVM would refuse a switch that a policy wants. KVM looks at each vCPU for that, so that looks at an obstacle
-//! that stays become rare.
+//! Looks whether KVM would refuse a switch that a policy wants. KVM looks at each vCPU for that, so that
+//! looks at an obstacle that stays become rare.
 
 use bifold_host::Mode;
 use bifold_host::{Obstacle, Paging};
@@ -25,8 +25,8 @@ pub struct Look {
 }
 
 impl Look {
-    /// A look at the time `up`, behind another one. The pause doubles while the reason stays, whichever vCPU has it. After an
-    /// obstacle that lasts, there is no further look.
+    /// A look at the time `up`, behind another one. The pause doubles while the reason stays, whichever vCPU
+    /// has it. After an obstacle that lasts, there is no further look.
     pub fn at(paging: &Paging, to: Mode, up: Duration, before: Option<&Look>) -> Look {
         let obstacle =
             paging.obstacle().filter(|(mode, _)| *mode == to).map(|(_, obstacle)| obstacle.clone());
@@ -51,7 +51,8 @@ mod tests {
     use super::*;
     use bifold_host::{Forecast, PagingStats, State};
 
-    /// Looks from one second to the next, and at what the VM's file says then; returns the seconds of the looks.
+    /// Looks from one second to the next, and at what the VM's file says then; returns the seconds of the
+    /// looks.
     fn looks(seconds: u64, line: impl Fn(u64) -> &'static str) -> Vec<u64> {
         let (mut last, mut at): (Option<Look>, _) = (None, Vec::new());
         for second in 0..seconds {

@@ -3,10 +3,12 @@
 //!
 //! What the engine guarantees, at every moment:
 //!
-//! - a VM that no rule with `act` fits, a VM of `never`, and a held VM are not switched, except back to their own modes;
+//! - a VM that no rule with `act` fits, a VM of `never`, and a held VM are not switched, except back to their
+//!   own modes;
 //! - a VM's own mode is in the journal before the daemon first switches the VM;
 //! - a VM whose rule is gone is given back, and tried again after [`AGAIN`] if KVM refuses;
-//! - for a policy, KVM is not asked for a switch that it would refuse ([`look`]). Giving a VM back is always tried.
+//! - for a policy, KVM is not asked for a switch that it would refuse ([`look`]). Giving a VM back is always
+//!   tried.
 
 mod act;
 mod ask;
@@ -68,7 +70,8 @@ pub enum Source {
 }
 
 impl Engine {
-    /// An engine over a watched host. VMs that an earlier daemon left in another mode than their own are found in `homes`.
+    /// An engine over a watched host. VMs that an earlier daemon left in another mode than their own are
+    /// found in `homes`.
     ///
     /// # Errors
     /// If the recording cannot be opened.
@@ -125,8 +128,8 @@ impl Engine {
         Ok(())
     }
 
-    /// Reads all VMs, decides, and switches. `clock` tells the time since the start and never jumps; `time` is the time since 1970
-    /// in seconds, and may jump.
+    /// Reads all VMs, decides, and switches. `clock` tells the time since the start and never jumps; `time`
+    /// is the time since 1970 in seconds, and may jump.
     pub fn tick(&mut self, clock: &dyn Fn() -> Duration, time: f64) {
         let start = clock();
         (self.time, self.up) = (time, start);

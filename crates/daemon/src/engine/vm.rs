@@ -122,8 +122,8 @@ impl Vm {
         self.rule = None;
     }
 
-    /// Takes the rule that the configuration has for the VM. Returns what that means, in words, unless all is as before.
-    /// `away`: the VM's mode is the daemon's doing.
+    /// Takes the rule that the configuration has for the VM. Returns what that means, in words, unless all is
+    /// as before. `away`: the VM's mode is the daemon's doing.
     pub fn take_rule(&mut self, watched: &Watched, config: &Config, away: bool) -> Option<String> {
         self.name = watched.name.clone();
         let name = self.name.as_deref();
@@ -149,8 +149,8 @@ impl Vm {
         })
     }
 
-    /// Whether to look if KVM would refuse a switch to this mode: before each request, and at an obstacle and for a VM that is
-    /// only observed now and then.
+    /// Whether to look if KVM would refuse a switch to this mode: before each request, and at an obstacle and
+    /// for a VM that is only observed now and then.
     pub fn wants_look(&self, to: Mode, up: Duration) -> bool {
         let held = self.hold.is_some_and(|h| h.until.is_none_or(|until| until > up));
         let may = self.cannot.is_none() && !held && self.again <= up;

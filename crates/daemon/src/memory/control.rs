@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! What the daemon and the thread of a guest have in common: the size that is wanted, what was seen, and what has become of orders.
+//! What the daemon and the thread of a guest have in common: the size that is wanted, what was seen, and what
+//! has become of orders.
 
 use bifold_host::guest_memory::GuestStatistics;
 use bifold_host::printable;
@@ -104,7 +105,8 @@ impl Control {
         self.shared.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Whether orders are allowed, and the time between two looks. If none is allowed, everything is given back.
+    /// Whether orders are allowed, and the time between two looks. If none is allowed, everything is given
+    /// back.
     pub fn set(&self, acts: bool, every: Duration) {
         let mut shared = self.shared();
         (shared.acts, shared.every) = (acts, every);
@@ -134,8 +136,9 @@ impl Control {
         (shared.wishes, shared.want)
     }
 
-    /// As [`want`](Control::want), if there was no other wish since, and no order has ended of which the news were not heard yet: what
-    /// follows from that has to be known first. Returns whether the size is wanted now.
+    /// As [`want`](Control::want), if there was no other wish since, and no order has ended of which the news
+    /// were not heard yet: what follows from that has to be known first. Returns whether the size is wanted
+    /// now.
     pub fn want_if(&self, wishes: u64, bytes: Option<u64>) -> bool {
         let mut shared = self.shared();
         if shared.wishes != wishes || shared.news.iter().any(|news| news.kind.ends()) {
@@ -151,8 +154,8 @@ impl Control {
         shared.want.map(|want| shared.least.map_or(want, |least| least.max(want)))
     }
 
-    /// Lets the next order begin from the size that the guest has, if it still lacks after a minute what an order before is to have given
-    /// back.
+    /// Lets the next order begin from the size that the guest has, if it still lacks after a minute what an
+    /// order before is to have given back.
     pub fn forget(&self) {
         self.shared().forget = true;
     }
@@ -208,7 +211,8 @@ impl Control {
         self.say(kind, text);
     }
 
-    /// Notes what has become of an order. After one that has ended or was refused, no size is wanted any more.
+    /// Notes what has become of an order. After one that has ended or was refused, no size is wanted any
+    /// more.
     pub(super) fn say(&self, kind: Kind, text: impl Into<String>) {
         let mut shared = self.shared();
         if kind.ends() {

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! What the daemon remembers of a guest's memory: its rule, what its policy wants, and how often memory was taken.
+//! What the daemon remembers of a guest's memory: its rule, what its policy wants, and how often memory was
+//! taken.
 
 use super::control::{Control, Kind, Sight, Under};
 use super::hand::mib;
@@ -24,7 +25,8 @@ const OLD: Duration = Duration::from_secs(60);
 /// The smallest part of its memory that is taken of a guest, and the largest such amount.
 const STEP_PART: u64 = 128;
 const STEP_MOST: u64 = 16 * MIB;
-/// The pause after an order that was refused or has ended early, which doubles as long as that goes on, and its longest.
+/// The pause after an order that was refused or has ended early, which doubles as long as that goes on, and
+/// its longest.
 const PAUSE: Duration = Duration::from_secs(30);
 const LONGEST: Duration = Duration::from_secs(1800);
 /// Number of events that are kept for `explain`.
@@ -183,8 +185,8 @@ impl Guest {
         self.forget();
     }
 
-    /// Leaves the guest the size that it has: an order that has taken less than it was to take stops there, and one that has taken
-    /// nothing ends.
+    /// Leaves the guest the size that it has: an order that has taken less than it was to take stops there,
+    /// and one that has taken nothing ends.
     pub fn hold(&mut self, hold: Hold) {
         // What a user had given back stays so until the release.
         self.hold = Some(if self.undone { Hold { until: None } } else { hold });
@@ -212,8 +214,8 @@ impl Guest {
         self.hold.is_some_and(|h| h.until.is_none_or(|until| until > up))
     }
 
-    /// What is known of the guest's free memory: by its balloon if its statistics are of the last seconds, else by its reporter, if
-    /// that is newer.
+    /// What is known of the guest's free memory: by its balloon if its statistics are of the last seconds,
+    /// else by its reporter, if that is newer.
     fn inside(&self, sight: &Sight, up: Duration, every: Duration) -> Option<Inside> {
         let age = sight.at.elapsed().saturating_add(Duration::from_secs(sight.age_s));
         let balloon = (sight.statistics.free.is_some() && age <= OLD).then_some((
@@ -237,8 +239,8 @@ impl Guest {
         self.reported = Some((up, view));
     }
 
-    /// The part of the time that the guest waited for memory between two reports; `None` without a report since the last decision, which
-    /// is not to take a silent reporter for a guest that does not wait.
+    /// The part of the time that the guest waited for memory between two reports; `None` without a report
+    /// since the last decision, which is not to take a silent reporter for a guest that does not wait.
     fn waited(&mut self) -> Option<f64> {
         let (at, now) = self.reported?;
         let before = self.decided.filter(|(before, _)| *before < at);
@@ -250,8 +252,8 @@ impl Guest {
         Some((us as f64 / 1e6 / (at - since).as_secs_f64()).min(1.0))
     }
 
-    /// What the policy is to see of the guest, and the reason that fits it, in words; a guest whose state is not known keeps its size.
-    /// `None` if the guest was never seen.
+    /// What the policy is to see of the guest, and the reason that fits it, in words; a guest whose state is
+    /// not known keeps its size. `None` if the guest was never seen.
     pub fn seen(
         &mut self,
         policy: PolicyName,
@@ -303,8 +305,8 @@ impl Guest {
         Some((seen, why))
     }
 
-    /// Carries a wish of the policy out, as far as the rule and its limits allow. Returns the log's line if it is news, and the
-    /// size, the wish and what was done for the recording.
+    /// Carries a wish of the policy out, as far as the rule and its limits allow. Returns the log's line if
+    /// it is news, and the size, the wish and what was done for the recording.
     pub fn decide(&mut self, wish: Wish, up: Duration) -> (Option<String>, u64, Done) {
         let Some(sight) = self.control.sight().0 else { return (None, 0, Done::Stayed) };
         let all = self.all(&sight);

@@ -1,9 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! The thread of a guest: looks at the guest, and carries orders about its size out, as `bifold reclaim set` does.
+//! The thread of a guest: looks at the guest, and carries orders about its size out, as `bifold reclaim set`
+//! does.
 //!
-//! All waits for the guest and its monitor are here, so that neither holds the daemon up. The daemon says which size is wanted, or that
-//! none is: then everything is given back. An order that was refused or has ended early leaves no wish behind: the daemon decides when
-//! the next one may begin. If the daemon is killed, the order's guardian gives the memory back.
+//! All waits for the guest and its monitor are here, so that neither holds the daemon up. The daemon says
+//! which size is wanted, or that none is: then everything is given back. An order that was refused or has
+//! ended early leaves no wish behind: the daemon decides when the next one may begin. If the daemon is
+//! killed, the order's guardian gives the memory back.
 
 use super::control::{Control, Kind, Sight, Under};
 use bifold_host::held::{Guardian, Journal};
@@ -50,7 +52,8 @@ pub struct Hand {
     looked: Option<Instant>,
     /// Whether it was noted that the order holds its size.
     held: bool,
-    /// What the guest has to have again before the next order: one that began before would take a part for all.
+    /// What the guest has to have again before the next order: one that began before would take a part for
+    /// all.
     awaited: Option<Awaited>,
 }
 

@@ -1,8 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Gives back what orders left that were killed together with their guardians: a daemon before this one, or `bifold reclaim set`.
+//! Gives back what orders left that were killed together with their guardians: a daemon before this one, or
+//! `bifold reclaim set`.
 //!
-//! Such an order has a journal, and no process holds its lock. What has not succeeded is tried again, until the daemon ends; journals
-//! that are left later are another daemon's, or `bifold reclaim restore`'s. Sizes that were kept stay.
+//! Such an order has a journal, and no process holds its lock. What has not succeeded is tried again, until
+//! the daemon ends; journals that are left later are another daemon's, or `bifold reclaim restore`'s. Sizes
+//! that were kept stay.
 
 use super::hand::{mib, words};
 use bifold_host::Host;

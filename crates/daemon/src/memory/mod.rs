@@ -3,12 +3,12 @@
 //!
 //! What holds at every moment:
 //!
-//! - a guest that no rule with the table `memory` fits is not looked at, and its monitor is left alone, except to give back what an order
-//!   left that was killed ([`left`]);
-//! - memory is taken only of guests whose rule says `act`, which no user holds, and as often as the limits allow; giving back is always
-//!   allowed;
-//! - sizes are ordered by [`bifold_live::order::Order`] alone: with its floor, its reasons to give everything back, its journal and its
-//!   guardian, which gives the memory back if the daemon is killed;
+//! - a guest that no rule with the table `memory` fits is not looked at, and its monitor is left alone,
+//!   except to give back what an order left that was killed ([`left`]);
+//! - memory is taken only of guests whose rule says `act`, which no user holds, and as often as the limits
+//!   allow; giving back is always allowed;
+//! - sizes are ordered by [`bifold_live::order::Order`] alone: with its floor, its reasons to give everything
+//!   back, its journal and its guardian, which gives the memory back if the daemon is killed;
 //! - what a guest's monitor does holds up the guest's own thread ([`hand`]) and nothing else.
 
 mod control;
@@ -37,8 +37,8 @@ use std::thread::{JoinHandle, sleep};
 use std::time::{Duration, Instant};
 
 const FRAME: u64 = 4096;
-/// How long the daemon's end waits for the memory of all guests. An order tries a silent monitor for a minute, and its guardian after
-/// that.
+/// How long the daemon's end waits for the memory of all guests. An order tries a silent monitor for a
+/// minute, and its guardian after that.
 const END: Duration = Duration::from_secs(90);
 
 /// A process, and when it started.
@@ -101,7 +101,8 @@ impl Memory {
         }
     }
 
-    /// Looks for guests, and lets the policy decide if it is time to. Returns what is to be logged and recorded.
+    /// Looks for guests, and lets the policy decide if it is time to. Returns what is to be logged and
+    /// recorded.
     pub fn tick(
         &mut self,
         host: &Host,
@@ -142,7 +143,8 @@ impl Memory {
         (said, lines)
     }
 
-    /// Begins to give back what orders left that were killed with their guardians, whatever the rules say now.
+    /// Begins to give back what orders left that were killed with their guardians, whatever the rules say
+    /// now.
     fn give_back_left(&mut self, host: &Host) {
         if let (None, Some(place)) = (&self.left, &self.place) {
             match Left::begin(place.folder.clone(), host.clone()) {
@@ -193,8 +195,8 @@ impl Memory {
         }
     }
 
-    /// The VMs of a guest's process. Debugfs may be closed, or not be readable for a moment: its open files tell then, and what was known
-    /// before.
+    /// The VMs of a guest's process. Debugfs may be closed, or not be readable for a moment: its open files
+    /// tell then, and what was known before.
     fn identify(&self, host: &Host, live: &mut LiveGuest) -> Vec<VmId> {
         let of = |fd| VmId { thread: live.pid, fd };
         let open: Vec<VmId> =
@@ -406,8 +408,8 @@ impl Memory {
         self.guests.values().chain(&self.ending).for_each(|guest| guest.control.end());
     }
 
-    /// Gives everything back, and waits for that. Returns what is to be logged, and the guests whose memory is not back: their orders'
-    /// guardians go on, and their journals stay until they succeed.
+    /// Gives everything back, and waits for that. Returns what is to be logged, and the guests whose memory
+    /// is not back: their orders' guardians go on, and their journals stay until they succeed.
     pub fn end(&mut self, time: f64) -> (Vec<Said>, Vec<String>) {
         self.begin_end();
         let (mut said, mut left) = (Vec::new(), Vec::new());

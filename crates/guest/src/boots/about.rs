@@ -5,8 +5,8 @@ use xxhash_rust::xxh3::xxh3_64;
 
 use super::registers::Registers;
 
-/// First line of the file. Another format gets another number, and a boot with another number is made again. Boots with number 1 may
-/// have a timer interrupt waiting (`capture/boot.rs`).
+/// First line of the file. Another format gets another number, and a boot with another number is made again.
+/// Boots with number 1 may have a timer interrupt waiting (`capture/boot.rs`).
 const FORMAT: &str = "bifold-boot 2";
 
 /// What `about` says.

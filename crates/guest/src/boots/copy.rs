@@ -12,8 +12,8 @@ use xxhash_rust::xxh3::Xxh3;
 /// Bytes copied at a time: they stay in a core's cache between the read, the checksum and the write.
 const PIECE: usize = 256 << 10;
 
-/// Copies what `from` holds to the same places of `to`, a new and empty file, which becomes as long. Returns the
-/// length and a checksum of places and contents.
+/// Copies what `from` holds to the same places of `to`, a new and empty file, which becomes as long. Returns
+/// the length and a checksum of places and contents.
 pub(crate) fn copy(from: &File, to: &File) -> io::Result<(u64, u64)> {
     let (mut sum, mut buffer, mut at) = (Xxh3::new(), vec![0; PIECE], 0);
     let length = from.metadata()?.len();

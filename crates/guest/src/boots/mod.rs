@@ -1,9 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! Kept boots: the state of guests that have booted and wait for their command, on disk.
 //!
-//! A guest of one vCPU over the host's root with exact timing boots without its command: kernel, modules and init are all that it has
-//! read. Its state then depends on the [`Key`] alone and is kept, so that the next run with the same key begins there. The
-//! command, its environment and its standard input come afterwards and are never kept.
+//! A guest of one vCPU over the host's root with exact timing boots without its command: kernel, modules and
+//! init are all that it has read. Its state then depends on the [`Key`] alone and is kept, so that the next
+//! run with the same key begins there. The command, its environment and its standard input come afterwards
+//! and are never kept.
 //!
 //! One folder per boot, named by its key's hash:
 //!
@@ -13,9 +14,9 @@
 //! | `memory` | the guest's memory, with holes where it was never touched |
 //! | `state` | the devices' and vCPUs' state, as QEMU's `migrate` writes it |
 //!
-//! A boot is written into a folder of another name and then renamed, so a folder is whole or absent. A run that is
-//! killed leaves at most a folder of that other name, which the next run that keeps a boot removes. What a power
-//! failure damages is found by the checksums.
+//! A boot is written into a folder of another name and then renamed, so a folder is whole or absent. A run
+//! that is killed leaves at most a folder of that other name, which the next run that keeps a boot removes.
+//! What a power failure damages is found by the checksums.
 
 mod about;
 mod copy;

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! Reads the registers that the plugin follows during a boot, out of what QEMU's monitor prints for
-//! `info registers -a`, whether an interrupt waits out of what it prints for `info lapic`, and sets the guest's clock in a saved state.
+//! `info registers -a`, whether an interrupt waits out of what it prints for `info lapic`, and sets the
+//! guest's clock in a saved state.
 
 /// A vCPU's registers at which its translations begin.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -30,15 +31,17 @@ pub(crate) fn parse(text: &str) -> Option<Stopped> {
     one.then_some(Stopped { registers, counter: after("R12=")? })
 }
 
-/// Whether an interrupt waits for the vCPU. `None` if the text is not what QEMU 9 and 10 print of an interrupt controller.
+/// Whether an interrupt waits for the vCPU. `None` if the text is not what QEMU 9 and 10 print of an
+/// interrupt controller.
 pub(crate) fn interrupted(text: &str) -> Option<bool> {
     let requests = text.lines().find_map(|line| line.strip_prefix("IRR"))?;
     Some(requests.trim() != "(none)")
 }
 
-/// Sets the guest's clock in a state of a machine whose clock counts instructions to `ns`: QEMU's `vmstate_icount_timers`,
-/// a subsection with its name, a version, and two numbers whose sum is the clock, the second one the instructions.
-/// `None` if the state has no such part, or two, or has executed more instructions.
+/// Sets the guest's clock in a state of a machine whose clock counts instructions to `ns`: QEMU's
+/// `vmstate_icount_timers`, a subsection with its name, a version, and two numbers whose sum is the clock,
+/// the second one the instructions. `None` if the state has no such part, or two, or has executed more
+/// instructions.
 pub(crate) fn set_clock(state: &mut [u8], ns: u64) -> Option<()> {
     const NAME: &[u8] = b"\x05\x0ctimer/icount\0\0\0\x01";
     let mut found = state.windows(NAME.len()).enumerate().filter(|(_, w)| *w == NAME);

@@ -71,7 +71,8 @@ impl Store {
     }
 
     fn read(&self, dir: &Path) -> Result<Booted, Unfit> {
-        // One folder, and all files opened before any is read: another run may replace or remove the folder meanwhile.
+        // One folder, and all files opened before any is read: another run may replace or remove the folder
+        // meanwhile.
         let folder = File::open(dir)?;
         if folder.metadata()?.uid() != rustix::process::geteuid().as_raw() {
             return Err(io::Error::other("another user owns it").into());
@@ -139,8 +140,8 @@ impl Store {
         File::create_new(new.join(ABOUT))?.write_all(about.text().as_bytes())
     }
 
-    /// Removes what killed runs left: folders that were being written or removed. The caller has the lock, so no run is
-    /// writing. A folder with a description in another form may be another version's boot.
+    /// Removes what killed runs left: folders that were being written or removed. The caller has the lock, so
+    /// no run is writing. A folder with a description in another form may be another version's boot.
     fn remove_leftovers(&self) {
         for dir in folders(&self.dir).filter(|d| new(d) || !d.join(ABOUT).exists()) {
             let _ = fs::remove_dir_all(dir);
@@ -186,8 +187,8 @@ impl Store {
         Ok(removed)
     }
 
-    /// The lock of those that change the folder; the system drops the lock of a run that ends. `None` if another
-    /// run holds the lock for longer than `patience`.
+    /// The lock of those that change the folder; the system drops the lock of a run that ends. `None` if
+    /// another run holds the lock for longer than `patience`.
     fn lock(&self, patience: Duration) -> Result<Option<File>, String> {
         let at = self.dir.join("lock");
         let describe = |e: &dyn std::fmt::Display| format!("{}: {e}", at.display());

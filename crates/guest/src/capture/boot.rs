@@ -1,11 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Boots a guest up to the instruction at which init stops the machine, and goes on from there in another machine.
+//! Boots a guest up to the instruction at which init stops the machine, and goes on from there in another
+//! machine.
 //!
-//! A run without a kept boot does both as well: the machine that boots is saved and ended, and the run goes on in a
-//! new one. All runs therefore begin from a loaded state, and a run from a kept boot equals one that has booted.
+//! A run without a kept boot does both as well: the machine that boots is saved and ended, and the run goes
+//! on in a new one. All runs therefore begin from a loaded state, and a run from a kept boot equals one that
+//! has booted.
 //!
-//! QEMU saves devices and vCPUs by its migration. The guest's memory is a shared file, which the migration leaves
-//! out (`x-ignore-shared`). QEMU does not migrate a mounted 9p file system; init stops before it mounts one.
+//! QEMU saves devices and vCPUs by its migration. The guest's memory is a shared file, which the migration
+//! leaves out (`x-ignore-shared`). QEMU does not migrate a mounted 9p file system; init stops before it
+//! mounts one.
 
 use std::fs::File;
 use std::io::{self, Read as _, Seek as _, Write as _};
@@ -30,16 +33,18 @@ use crate::memfd::memfd;
 use crate::qemu::{Qemu, firmware, path_of};
 use crate::spec::GuestSpec;
 
-/// Time limit of each of QEMU's answers, and of loading and saving. QEMU answers at once, but may wait for a CPU.
+/// Time limit of each of QEMU's answers, and of loading and saving. QEMU answers at once, but may wait for a
+/// CPU.
 const PATIENCE: Duration = Duration::from_secs(30);
 /// Time between two questions.
 const PAUSE: Duration = Duration::from_millis(5);
-/// What init executes between reading the counter and stopping, 1 ns each. QEMU stops a machine in two steps on two threads.
-/// Between them a machine whose clock counts instructions may look idle, and QEMU then moves the clock to the next timer
-/// (`icount_start_warp_timer`), depending on the host's load. The saved clock is therefore set to the stop.
+/// What init executes between reading the counter and stopping, 1 ns each. QEMU stops a machine in two steps
+/// on two threads. Between them a machine whose clock counts instructions may look idle, and QEMU then moves
+/// the clock to the next timer (`icount_start_warp_timer`), depending on the host's load. The saved clock is
+/// therefore set to the stop.
 const STOP_NS: u64 = 6;
-/// Boots of which each is given up because the stopped machine's timer has expired. It is rare: QEMU's vCPU thread must wake several
-/// times at certain moments while the machine stops and is saved.
+/// Boots of which each is given up because the stopped machine's timer has expired. It is rare: QEMU's vCPU
+/// thread must wake several times at certain moments while the machine stops and is saved.
 const TRIES: usize = 5;
 /// QEMU's word for a machine whose guest has written to the pvpanic device.
 const STOPPED: &str = "guest-panicked";
@@ -141,8 +146,9 @@ fn boot(parts: Parts, initrd: &File, stop: &AtomicBool) -> Result<Booted, GuestE
     Err(GuestError::Guest(format!("the guest's timer expired at its stop in {TRIES} boots of {TRIES}")))
 }
 
-/// `None` if an interrupt came to the stopped machine: QEMU moved the clock to the next timer, as it may, and then ran the timer
-/// too. The tick would come at the start of every run from this boot, some milliseconds early.
+/// `None` if an interrupt came to the stopped machine: QEMU moved the clock to the next timer, as it may, and
+/// then ran the timer too. The tick would come at the start of every run from this boot, some milliseconds
+/// early.
 fn boot_once(parts: Parts, initrd: &File, stop: &AtomicBool) -> Result<Option<Booted>, GuestError> {
     let Parts { spec, qemu, kernel } = parts;
     let ram = File::from(memfd("bifold-ram", spec.memory_mib << 20)?);

@@ -23,8 +23,8 @@ use crate::nodes;
 use crate::qemu::{self, BARE, MACHINE, Qemu, firmware, guest_cpu, path_of, quoted};
 use crate::spec::{GuestSpec, HostPage, LOW_MIB, Record, Root, Timing};
 
-/// Instructions between the first looks at a guest's memory. A look takes some 0.08 s in a guest of 2 GB of which 0.2 GB are in use (by hand,
-/// 2026-11, on a busy machine), as 30 million instructions do.
+/// Instructions between the first looks at a guest's memory. A look takes some 0.08 s in a guest of 2 GB of
+/// which 0.2 GB are in use (by hand, 2026-11, on a busy machine), as 30 million instructions do.
 const LOOK_INSNS: u64 = 100_000_000;
 
 /// The capture plugin and its arguments.
@@ -99,8 +99,8 @@ impl<'a> Stage<'a> {
         }
     }
 
-    /// The options in which the stages differ. Devices are equal in a boot and in what comes after: QEMU loads a state
-    /// into the machine that wrote it.
+    /// The options in which the stages differ. Devices are equal in a boot and in what comes after: QEMU
+    /// loads a state into the machine that wrote it.
     fn arguments(&self) -> Vec<(&'static str, String)> {
         let protocol = |qmp: BorrowedFd| {
             [
@@ -136,8 +136,8 @@ impl<'a> Stage<'a> {
     }
 }
 
-/// The next midnight (UTC), in seconds since 1970. All exact runs of a day begin at this date, so they repeat. No file of
-/// the host is newer than the guest's clock; make(1) would complain about such files.
+/// The next midnight (UTC), in seconds since 1970. All exact runs of a day begin at this date, so they
+/// repeat. No file of the host is newer than the guest's clock; make(1) would complain about such files.
 pub(super) fn next_midnight(now: SystemTime) -> u64 {
     const DAY: u64 = 86_400;
     (now.duration_since(UNIX_EPOCH).unwrap_or(Duration::ZERO).as_secs() / DAY + 1) * DAY
@@ -273,7 +273,8 @@ pub(super) fn arguments(engine: Engine, kernel: &Kernel, spec: &GuestSpec, fds: 
     let flags: Vec<&str> = [vendor.as_str(), "kvm=off"].into_iter().chain(levels).collect();
     opt("-cpu", guest_cpu(&flags));
     if !spec.tables.is_long() {
-        // Linux 6.1 with PAE reads no feature bits from virtio devices whose registers lie above 4 GB, where it would place them.
+        // Linux 6.1 with PAE reads no feature bits from virtio devices whose registers lie above 4 GB, where
+        // it would place them.
         opt("-global", "q35-pcihost.pci-hole64-size=0".into());
     }
     opt("-smp", spec.vcpus.to_string());

@@ -37,8 +37,8 @@ pub struct Written {
 /// How the guest came to the point at which it starts the command.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum BootKind {
-    /// It booted with its command. So do guests without the host's root, with fast timing or with several vCPUs, recorded
-    /// boots, guests under KVM, and commands with much standard input.
+    /// It booted with its command. So do guests without the host's root, with fast timing or with several
+    /// vCPUs, recorded boots, guests under KVM, and commands with much standard input.
     Whole,
     /// It booted for this run, was saved, and went on from the saved state.
     Saved,
@@ -72,7 +72,8 @@ pub struct CaptureReport {
     pub boot: BootKind,
     /// How time passed for the command.
     pub clock: Clock,
-    /// What the command wrote; `None` if the guest had to be killed, or without [`Root::Host`](crate::Root::Host).
+    /// What the command wrote; `None` if the guest had to be killed, or without
+    /// [`Root::Host`](crate::Root::Host).
     pub written: Option<Written>,
     /// The files that the command wrote, as a tar archive in memory, if [`GuestSpec::keep`] is set.
     pub kept: Option<std::fs::File>,

@@ -2,8 +2,8 @@
 //! Makes the plugin's arguments for a region of the command.
 //!
 //! The plugin finds the region (`qemu-plugin/region.c`). It recognises a function by its offset in its page
-//! and its first bytes of code, because the guest's loader may put the function at any page. This module reads
-//! both from the program's file.
+//! and its first bytes of code, because the guest's loader may put the function at any page. This module
+//! reads both from the program's file.
 
 use std::fmt::Write as _;
 use std::fs;

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Starts the guest of a capture: from a kept boot, from a boot for this run, or with its command from the start.
+//! Starts the guest of a capture: from a kept boot, from a boot for this run, or with its command from the
+//! start.
 
 use std::fs::{self, File};
 use std::io::{ErrorKind, Write as _};
@@ -58,14 +59,14 @@ impl Started {
     }
 }
 
-/// Standard input of which more goes into the initramfs, in bytes. A guest that goes on after a boot reads its input byte by byte
-/// from a port, some 9 MB a second (by hand, STDIN= of examples/count.rs).
+/// Standard input of which more goes into the initramfs, in bytes. A guest that goes on after a boot reads
+/// its input byte by byte from a port, some 9 MB a second (by hand, STDIN= of examples/count.rs).
 const MOST_STDIN: usize = 64 << 20;
 
-/// Whether the guest boots without its command. With fast timing, a boot measures the host's clock and depends on the host's load.
-/// Of several vCPUs, the others run on for some time when init has stopped the machine.
-/// In 32-bit mode init has no register for the counter (`guest/resume.h`).
-/// Under KVM, and where a boot is recorded, guests boot as they always do. A root of its own is read while booting.
+/// Whether the guest boots without its command. With fast timing, a boot measures the host's clock and
+/// depends on the host's load. Of several vCPUs, the others run on for some time when init has stopped the
+/// machine. In 32-bit mode init has no register for the counter (`guest/resume.h`). Under KVM, and where a
+/// boot is recorded, guests boot as they always do. A root of its own is read while booting.
 fn boots_apart(spec: &GuestSpec, kind: RunKind) -> bool {
     !matches!(kind, RunKind::Kvm(_))
         && spec.timing == Timing::Exact

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! What a page is used for, by its `struct page` (Linux `include/linux/mm_types.h` and `page-flags.h`, 6.1 to 6.12 without 6.11).
+//! What a page is used for, by its `struct page` (Linux `include/linux/mm_types.h` and `page-flags.h`, 6.1 to
+//! 6.12 without 6.11).
 
 use super::kernel::Layout;
 
@@ -27,7 +28,8 @@ const MOST_ORDER: u64 = 18;
 /// Bits of `page->mapping`: what the pointer points to (`PAGE_MAPPING_FLAGS`).
 const MAPPING_FLAGS: u64 = 3;
 const ANONYMOUS: u64 = 1;
-/// The least address of the kernel's half, with 4 levels or 5. Poison in a list that a page has left is less (`LIST_POISON1`).
+/// The least address of the kernel's half, with 4 levels or 5. Poison in a list that a page has left is less
+/// (`LIST_POISON1`).
 const KERNEL_HALF: u64 = 0xff00_0000_0000_0000;
 
 /// Values of `page_type`.

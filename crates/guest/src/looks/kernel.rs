@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Where a running Linux guest keeps its page descriptors, and how they are laid out: by its VMCOREINFO, the text that the kernel
-//! writes for tools that read crash dumps (`kernel/vmcore_info.c`, `Documentation/admin-guide/kdump/vmcoreinfo.rst`).
+//! Where a running Linux guest keeps its page descriptors, and how they are laid out: by its VMCOREINFO, the
+//! text that the kernel writes for tools that read crash dumps (`kernel/vmcore_info.c`,
+//! `Documentation/admin-guide/kdump/vmcoreinfo.rst`).
 
 use std::collections::BTreeMap;
 
@@ -63,7 +64,8 @@ struct Place {
 struct Numbers(BTreeMap<String, i128>);
 
 impl Numbers {
-    /// Lines `SYMBOL(x)=HEX`, and `SIZE`, `OFFSET`, `LENGTH`, `NUMBER` with decimal values; a value that is no number is left out.
+    /// Lines `SYMBOL(x)=HEX`, and `SIZE`, `OFFSET`, `LENGTH`, `NUMBER` with decimal values; a value that is
+    /// no number is left out.
     fn of(text: &str) -> Numbers {
         let number = |line: &str| {
             let (name, value) = line.split_once('=')?;
@@ -131,7 +133,8 @@ impl Kernel {
         let kernel = Kernel {
             root,
             levels,
-            // The array's address, although the kernel has a pointer to the array (VMCOREINFO_SYMBOL_ARRAY, SPARSEMEM_EXTREME).
+            // The array's address, although the kernel has a pointer to the array (VMCOREINFO_SYMBOL_ARRAY,
+            // SPARSEMEM_EXTREME).
             sections: n.get("SYMBOL(mem_section)")?,
             roots: n.get("LENGTH(mem_section)")?,
             section_bytes: n.get("SIZE(mem_section)")?,
@@ -169,8 +172,8 @@ impl Kernel {
         memory.word(self.translate(memory, gva)?.gpa)
     }
 
-    /// Calls `visit` with the descriptors of every frame of RAM: the first frame's number, where its descriptor is in the guest's
-    /// memory, and as many descriptors as there are without a gap.
+    /// Calls `visit` with the descriptors of every frame of RAM: the first frame's number, where its
+    /// descriptor is in the guest's memory, and as many descriptors as there are without a gap.
     pub(super) fn descriptors(&self, memory: Memory, mut visit: impl FnMut(u64, u64, &[u8])) {
         let per_root = (PAGE / self.section_bytes).max(1);
         let frames = 1 << (self.section_bits - 12);
@@ -207,7 +210,8 @@ impl Kernel {
     ) {
         let mut at = 0;
         while at < bytes {
-            // The kernel maps descriptors in pages of 2 MB or 4 KB; a page that is not there describes a hole.
+            // The kernel maps descriptors in pages of 2 MB or 4 KB; a page that is not there describes a
+            // hole.
             let here = begin.wrapping_add(at);
             let place = self.translate(memory, here);
             let page = place.map_or(PAGE, |place| place.page);

@@ -58,8 +58,8 @@ impl<'a> Memory<'a> {
         Some(u64::from_le_bytes(bytes))
     }
 
-    /// Calls `visit` with frame number and content of every page that was ever written, in order, up to where `visit` says that it has
-    /// seen enough.
+    /// Calls `visit` with frame number and content of every page that was ever written, in order, up to where
+    /// `visit` says that it has seen enough.
     pub(super) fn pages(self, mut visit: impl FnMut(u64, &[u8]) -> bool) -> io::Result<()> {
         const PIECE: u64 = 1 << 20;
         let (mut buffer, mut at) = (vec![0; PIECE as usize], 0);

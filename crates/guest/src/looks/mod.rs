@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Looks at the memory of a guest that stands still (`qemu-plugin/looks.c`): what its kernel uses each page for, which blocks are
-//! free, and what the pages hold. Nothing runs in the guest for this: the kernel's own page descriptors are read from outside.
+//! Looks at the memory of a guest that stands still (`qemu-plugin/looks.c`): what its kernel uses each page
+//! for, which blocks are free, and what the pages hold. Nothing runs in the guest for this: the kernel's own
+//! page descriptors are read from outside.
 
 mod classes;
 mod kernel;
@@ -56,8 +57,8 @@ impl Looker {
         Looker { memory, bytes, kernel: None }
     }
 
-    /// The events of a look: [`Event::Free`] for each stretch of free blocks, then [`Event::Look`]. The guest stands still. The error says
-    /// why nothing can be seen.
+    /// The events of a look: [`Event::Free`] for each stretch of free blocks, then [`Event::Look`]. The guest
+    /// stands still. The error says why nothing can be seen.
     pub(crate) fn look(&mut self, out: &mut Vec<u64>) -> Result<(), String> {
         let memory = Memory::of(&self.memory, self.bytes);
         let kernel = match self.kernel.take() {
@@ -113,7 +114,8 @@ fn uses(kernel: &Kernel, memory: Memory) -> Vec<Use> {
     // Frames that belong to another page, with that one's frame.
     let mut tails: Vec<(usize, u64)> = Vec::new();
     let mut blocks = Vec::new();
-    // Whether the frame before is free on a CPU's list, which has pages of up to 2 MB (`PCP_THP`) with links in their first frames alone.
+    // Whether the frame before is free on a CPU's list, which has pages of up to 2 MB (`PCP_THP`) with links
+    // in their first frames alone.
     let mut in_list = false;
     kernel.descriptors(memory, |first, begin, bytes| {
         for (i, page) in bytes.chunks_exact(layout.size as usize).enumerate() {

@@ -11,8 +11,8 @@ use bifold_trace::{CommandExit, Event, decode};
 use crate::replay::assert_sound;
 use crate::support::{compile, qemu_missing, run, spec};
 
-/// Programs, one instruction a line; `\n\n` begins another block, and `0` is the label of the first. `!` marks the
-/// loads that must be found dependent, `^` those before a chain that restarts.
+/// Programs, one instruction a line; `\n\n` begins another block, and `0` is the label of the first. `!`
+/// marks the loads that must be found dependent, `^` those before a chain that restarts.
 const PROGRAMS: &[&str] = &[
     // A chase, and the same with the pointer moved about and advanced.
     "! mov (%rax),%rax\n dec %rcx\n jnz 0b",
@@ -25,7 +25,8 @@ const PROGRAMS: &[&str] = &[
     " mov %rax,%rdx\n shl $13,%rdx\n xor %rdx,%rax\n mov %rax,%rdx\n and %r8,%rdx\n xor %rax,(%rdi,%rdx,8)\n jnz 0b",
     // Nor is the third of a[b[c[i]]], or a field of it: the next iteration needs none of them.
     " mov (%rsi,%rcx,4),%eax\n mov (%rdi,%rax,4),%eax\n mov (%r8,%rax,8),%r9\n mov (%r9),%r10\n inc %rcx\n jnz 0b",
-    // Of a bucket's chain the first entry, whose load is in the outer loop's block, and those of the inner loop.
+    // Of a bucket's chain the first entry, whose load is in the outer loop's block, and those of the inner
+    // loop.
     " mov (%rsi,%rcx,8),%rdx\n mov (%rdi,%rdx,8),%rax\n^ mov (%rax),%rbx\n\n5:! mov 8(%rax),%rax\n test %rax,%rax\n jnz 5b\n\n inc %rcx\n jnz 0b",
     // A state machine: the next state is loaded from a place that the state gives.
     " movzbl (%rsi),%eax\n shl $8,%rdx\n add %rdx,%rax\n! movzbl (%rdi,%rax),%edx\n inc %rsi\n jnz 0b",
@@ -37,10 +38,12 @@ const PROGRAMS: &[&str] = &[
     " mov (%rdi,%rcx,8),%rax\n ucomisd %xmm1,%xmm0\n cmova %rax,%rbx\n inc %rcx\n jnz 0b",
     // Not through the stack pointer, whose place in the flow is the flags'.
     " cmp (%rsp,%rcx,8),%rdx\n mov %rsp,%rax\n mov 8(%rax,%rcx,8),%rbx\n inc %rcx\n jnz 0b",
-    // A list that goes on where the last search ended does not restart; one behind a block without loads does.
+    // A list that goes on where the last search ended does not restart; one behind a block without loads
+    // does.
     " mov (%rsi,%rcx,8),%rdx\n\n5:! cmp (%rax),%rdx\n! mov 8(%rax),%rax\n jnz 5b\n\n inc %rcx\n jnz 0b",
     "^ mov (%rsi,%rcx,8),%rax\n test %rax,%rax\n jz 6f\n\n mov %rax,%rdx\n shr %rdx\n\n5:! mov 8(%rax),%rax\n test %rax,%rax\n jnz 5b\n\n6: inc %rcx\n jnz 0b",
-    // The same where each iteration computes the address from what the loop carries: a binary search for each key.
+    // The same where each iteration computes the address from what the loop carries: a binary search for each
+    // key.
     "^ mov (%rsi,%rcx,8),%rdx\n xor %ebx,%ebx\n\n5: lea (%rax,%rbx),%r9\n! cmp (%rdi,%r9,8),%rdx\n cmovae %r9,%rbx\n shr %rax\n jnz 5b\n\n inc %rcx\n jnz 0b",
     // Zeroing, constants and instructions without inputs end a chain; so does a slot of the stack.
     "! mov (%rax),%rdx\n! mov (%rdx),%rax\n xor %edx,%edx\n mov (%rdx),%r8\n mov (%r8),%r9\n jnz 0b",
@@ -265,7 +268,8 @@ fn chases_are_dependent_and_indexed_loads_are_not() {
         println!("{what}: {dependent} of {all}, {before_chain} before a chain");
         assert!(all >= loads, "{what}: {all} loads");
         assert!(percent.contains(&(100 * dependent / all)), "{what}: {dependent} of {all}");
-        // Each search in the tree and in the hash table begins a chain, behind a load of its root or first entry.
+        // Each search in the tree and in the hash table begins a chain, behind a load of its root or first
+        // entry.
         let searches = if region == 6 {
             2048
         } else if region == 10 {

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Guests with tables of every format, on real kernels: a second walker finds what the emulator used, and the stream has the
-//! format's tables alone.
+//! Guests with tables of every format, on real kernels: a second walker finds what the emulator used, and the
+//! stream has the format's tables alone.
 
 use bifold_guest::{GuestError, GuestSpec, Kind, Root, TableFormat, Timing, kernel};
 use bifold_trace::CommandExit;
@@ -31,8 +31,8 @@ int main(void) {
 }
 "#;
 
-/// A guest with these tables that runs the program; `None`, with a word of why, where this machine cannot have it.
-/// `test` is part of the program's name, because tests run at once.
+/// A guest with these tables that runs the program; `None`, with a word of why, where this machine cannot
+/// have it. `test` is part of the program's name, because tests run at once.
 fn guest(format: TableFormat, test: &str) -> Option<GuestSpec> {
     let name = format!("formats-{test}");
     let mut program = compile(&name, PROGRAM);

@@ -40,7 +40,8 @@ int main(int argc, char **argv)
 }
 "#;
 
-/// The looks, the frames of free blocks before each, and bytes that the host's files moved: into the guest and out.
+/// The looks, the frames of free blocks before each, and bytes that the host's files moved: into the guest
+/// and out.
 fn seen(words: &[u64]) -> (Vec<(Look, u64)>, [u64; 2]) {
     let (mut at, mut free, mut looks, mut moved) = (0, 0, Vec::new(), [0, 0]);
     while at < words.len() {

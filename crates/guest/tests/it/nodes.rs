@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Guests with several vCPUs and NUMA nodes: the guest's kernel has the nodes that the recording tells of, and
-//! the plugin finds the guest's memory in every one of them.
+//! Guests with several vCPUs and NUMA nodes: the guest's kernel has the nodes that the recording tells of,
+//! and the plugin finds the guest's memory in every one of them.
 
 use bifold_guest::guest_nodes;
 use bifold_trace::GuestNode;
@@ -8,7 +8,8 @@ use bifold_trace::GuestNode;
 use crate::replay::assert_sound;
 use crate::support::{compile, qemu_missing, run, spec};
 
-/// Touches 32 pages on each of 4 CPUs, and prints each page's CPU, the node that the kernel names, and its frame.
+/// Touches 32 pages on each of 4 CPUs, and prints each page's CPU, the node that the kernel names, and its
+/// frame.
 const TOUCH: &str = r#"
 #define _GNU_SOURCE
 #include <fcntl.h>

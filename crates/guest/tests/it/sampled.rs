@@ -150,8 +150,9 @@ fn a_sampled_run_counts_instructions_and_events_as_a_whole_run_does() {
             );
             named.push(pages(&words));
         }
-        // A gap names blocks that have no events in a whole run, and in some builds of the kernel a page has only such blocks. No gap
-        // names a place where nothing runs: a page of user code that has no events, or one outside of the kernel's code.
+        // A gap names blocks that have no events in a whole run, and in some builds of the kernel a page has
+        // only such blocks. No gap names a place where nothing runs: a page of user code that has no events,
+        // or one outside of the kernel's code.
         let whole = pages(&whole);
         let kernel = || whole.iter().filter(|page| **page >= KERNEL_CODE >> 12);
         // Blocks have names where costs are attributed.

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! The trace events that are counted, and the triggers that count them.
 //!
-//! Names of events and fields are those of Linux's `arch/x86/kvm/trace.h` and `mmu/mmutrace.h`, 6.1 and 6.12. The
-//! triggers' syntax is that of `parse_assignment` in `kernel/trace/trace_events_hist.c`.
+//! Names of events and fields are those of Linux's `arch/x86/kvm/trace.h` and `mmu/mmutrace.h`, 6.1 and 6.12.
+//! The triggers' syntax is that of `parse_assignment` in `kernel/trace/trace_events_hist.c`.
 
 /// A table of counts by thread, or by thread and one more number.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -37,13 +37,15 @@ impl Counter {
         }
     }
 
-    /// What is written to the event's file `trigger`. Without modifiers the kernel prints keys as decimal numbers.
+    /// What is written to the event's file `trigger`. Without modifiers the kernel prints keys as decimal
+    /// numbers.
     pub fn trigger(self) -> String {
         let size = self.size();
         let (key, filter) = match self {
             Counter::Exits => (",exit_reason", ""),
             Counter::PageFaults => (",error_code", ""),
-            // An exception that was being delivered when an exit came is injected once more (kvm_inject_exception).
+            // An exception that was being delivered when an exit came is injected once more
+            // (kvm_inject_exception).
             Counter::InjectedPageFaults => ("", " if exception == 14 && reinjected == 0"),
             Counter::UnsyncPages => ("", ""),
             // A failed emulation is traced a second time (handle_emulation_failure).
@@ -53,7 +55,8 @@ impl Counter {
     }
 
     /// Entries of the kernel's table: a power of 2, at most 2^17 (`TRACING_MAP_BITS_MAX`). An entry takes
-    /// about 200 bytes from the start on (`tracing_map_alloc_elts`). 400 vCPUs with 20 reasons each fill a quarter.
+    /// about 200 bytes from the start on (`tracing_map_alloc_elts`). 400 vCPUs with 20 reasons each fill a
+    /// quarter.
     pub fn size(self) -> usize {
         match self {
             Counter::Exits | Counter::PageFaults => 1 << 15,

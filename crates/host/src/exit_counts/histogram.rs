@@ -116,7 +116,8 @@ mod tests {
         text + &format!("\nTotals:\n    Hits: {hits}\n    Entries: {number}\n    Dropped: {dropped}\n")
     }
 
-    /// The documentation's example of a table by thread alone (histogram.rst), with our filter in the second line.
+    /// The documentation's example of a table by thread alone (histogram.rst), with our filter in the second
+    /// line.
     const BY_THREAD: &str = "# event histogram
 #
 # trigger info: hist:keys=common_pid:vals=hitcount:sort=hitcount:size=4096 if exception == 14 && reinjected == 0 [active]

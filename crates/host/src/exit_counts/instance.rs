@@ -29,9 +29,10 @@ impl Instance {
         self.tracing.path().join("events").join(counter.event()).join(name)
     }
 
-    /// Gives the kernel back the buffers for recorded events, 1.4 MB for each CPU (`trace_buf_size`): counting
-    /// records none. Only where buffers have several pages in a piece, since Linux 6.8: before 6.7, a change of one
-    /// instance's size kept the main buffer from ever growing to its full size (`ring_buffer_expanded`).
+    /// Gives the kernel back the buffers for recorded events, 1.4 MB for each CPU (`trace_buf_size`):
+    /// counting records none. Only where buffers have several pages in a piece, since Linux 6.8: before 6.7,
+    /// a change of one instance's size kept the main buffer from ever growing to its full size
+    /// (`ring_buffer_expanded`).
     pub fn shrink_buffer(&self) {
         if self.tracing.path().join("buffer_subbuf_size_kb").exists() {
             // Without success, memory is spent and the counts are the same.

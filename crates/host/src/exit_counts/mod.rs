@@ -2,8 +2,9 @@
 //! Counts KVM's exits by thread and reason, in the kernel.
 //!
 //! The kernel counts a trace event in a table when a histogram trigger is written to the event's file
-//! (`Documentation/trace/histogram.rst`). No event is recorded and no process wakes up: an event costs one look-up
-//! in a table. The triggers are in a tracing instance of their own, which leaves everybody else's tracing alone.
+//! (`Documentation/trace/histogram.rst`). No event is recorded and no process wakes up: an event costs one
+//! look-up in a table. The triggers are in a tracing instance of their own, which leaves everybody else's
+//! tracing alone.
 //!
 //! Threads have the ids that the host's first PID namespace gives them (`tracing_generic_entry_update`).
 
@@ -32,13 +33,15 @@ const MOST_BYTES: usize = 16 << 20;
 
 /// The running counts of all exits of all VMs of a host.
 ///
-/// The counts stop when this value is dropped. If the process is killed instead, the kernel counts on until the
-/// next [`start`](ExitCounters::start) of any process removes what was left behind.
+/// The counts stop when this value is dropped. If the process is killed instead, the kernel counts on until
+/// the next [`start`](ExitCounters::start) of any process removes what was left behind.
 ///
 /// A table has room for a limited number of threads, and keeps threads that have ended. A process that counts
-/// for days asks [`ExitTable::nearly_full`] after each reading, and then calls [`restart`](ExitCounters::restart).
+/// for days asks [`ExitTable::nearly_full`] after each reading, and then calls
+/// [`restart`](ExitCounters::restart).
 ///
-/// The kernel's tables take about 17 MB of its memory, reckoned from their sizes and an entry's, not measured.
+/// The kernel's tables take about 17 MB of its memory, reckoned from their sizes and an entry's, not
+/// measured.
 ///
 /// ```
 /// use bifold_host::{Host, exit_counts::ExitCounters};
@@ -74,8 +77,8 @@ impl ExitCounters {
     /// Starts to count. Removes what killed processes have left behind.
     ///
     /// # Errors
-    /// If tracefs is not mounted, the user is not root, the kernel is locked down or has no histograms, or KVM
-    /// is not loaded.
+    /// If tracefs is not mounted, the user is not root, the kernel is locked down or has no histograms, or
+    /// KVM is not loaded.
     pub fn start(host: &Host) -> Result<ExitCounters, ExitCountersError> {
         remove_leftovers(host);
         ExitCounters::within(host, Instance::create(host)?)
@@ -90,8 +93,9 @@ impl ExitCounters {
         Ok(ExitCounters { histograms, instance, host: host.clone() })
     }
 
-    /// The counts since the start. The kernel's tables are read one after the other, some milliseconds apart if
-    /// they are large, so a sum of one table may already have an event that another table does not have yet.
+    /// The counts since the start. The kernel's tables are read one after the other, some milliseconds apart
+    /// if they are large, so a sum of one table may already have an event that another table does not have
+    /// yet.
     ///
     /// # Errors
     /// If a table cannot be read: the module kvm was unloaded, or somebody removed or paused a trigger.
@@ -103,10 +107,10 @@ impl ExitCounters {
     /// Continues in new, empty tables.
     ///
     /// The kernel can clear a table, but loses the events between the last reading and the clearing, and is
-    /// safe only while no event comes (`tracing_map_clear`). Therefore a second instance starts, and each of its
-    /// tables is read just before the former one. No event is lost. An event between those two readings is in
-    /// both intervals: `last.since(previous)` and the later `reading.since(&first)`. Both intervals are exact for
-    /// a thread without exits in that moment.
+    /// safe only while no event comes (`tracing_map_clear`). Therefore a second instance starts, and each of
+    /// its tables is read just before the former one. No event is lost. An event between those two readings
+    /// is in both intervals: `last.since(previous)` and the later `reading.since(&first)`. Both intervals are
+    /// exact for a thread without exits in that moment.
     ///
     /// # Errors
     /// If the new tables cannot be made, or a table cannot be read. The former tables then count on.
@@ -135,8 +139,9 @@ impl ExitCounters {
         let path = self.instance.file(counter, "hist");
         let named = |e: io::Error| io::Error::new(e.kind(), format!("cannot read {}: {e}", path.display()));
         let mut seen = histogram(file).map_err(named)?;
-        // Events without an entry: the first event came while the table was printed, or the kernel had no memory
-        // to sort the table (hist_trigger_show prints 0 entries for both). The first event comes only once.
+        // Events without an entry: the first event came while the table was printed, or the kernel had no
+        // memory to sort the table (hist_trigger_show prints 0 entries for both). The first event comes only
+        // once.
         if seen.counts.is_empty() && seen.hits > 0 {
             seen = histogram(file).map_err(named)?;
             if seen.counts.is_empty() {

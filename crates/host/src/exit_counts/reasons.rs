@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! Names of exit reasons.
 //!
-//! Numbers are those of Intel's manual, volume 3, appendix C, and AMD's manual, volume 2, appendix C, as KVM lists
-//! them in Linux's `arch/x86/include/uapi/asm/vmx.h` and `svm.h`, 6.12. Names are KVM's in lower case.
+//! Numbers are those of Intel's manual, volume 3, appendix C, and AMD's manual, volume 2, appendix C, as KVM
+//! lists them in Linux's `arch/x86/include/uapi/asm/vmx.h` and `svm.h`, 6.12. Names are KVM's in lower case.
 
 use crate::Vendor;
 use std::borrow::Cow;
@@ -26,7 +26,8 @@ pub fn reasons(vendor: Vendor) -> &'static [(u32, &'static str)] {
 /// ```
 pub fn reason_name(vendor: Vendor, number: u64) -> Cow<'static, str> {
     let basic = match vendor {
-        // Above the basic reason are flags, such as that of a failed entry (vmx_get_exit_info passes them on).
+        // Above the basic reason are flags, such as that of a failed entry (vmx_get_exit_info passes them
+        // on).
         Vendor::Intel => number as u32 & 0xffff,
         // KVM holds the code in 32 bits, and newer ones in 64. Codes of failures are negative.
         Vendor::Amd => number as u32,

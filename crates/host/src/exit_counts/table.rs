@@ -20,7 +20,8 @@ pub enum Unknown {
         /// Events of any threads that were not counted.
         events: u64,
     },
-    /// A count is smaller than before: the tables are from different starts, or somebody cleared the kernel's.
+    /// A count is smaller than before: the tables are from different starts, or somebody cleared the
+    /// kernel's.
     #[error("its count has fallen")]
     Fallen,
 }
@@ -103,8 +104,8 @@ impl ExitTable {
         }
     }
 
-    /// Whether a table of the kernel is three quarters full, or has dropped events. Only a reading tells that,
-    /// an interval does not.
+    /// Whether a table of the kernel is three quarters full, or has dropped events. Only a reading tells
+    /// that, an interval does not.
     pub fn nearly_full(&self) -> bool {
         Counter::ALL.iter().any(|&counter| match self.of(counter) {
             Ok(counts) => counts.len() >= counter.size() / 4 * 3,

@@ -22,7 +22,8 @@ const NO_MIGRATION: [&str; 5] = ["none", "completed", "failed", "cancelled", ""]
 pub struct GuestStatistics {
     /// When the guest sent them, in seconds since 1970 by QEMU's clock; `None` if it has never sent any.
     pub updated_s: Option<u64>,
-    /// Memory that the guest's kernel manages, in bytes. Without deflate-on-oom, this is without the balloon's pages.
+    /// Memory that the guest's kernel manages, in bytes. Without deflate-on-oom, this is without the
+    /// balloon's pages.
     pub total: Option<u64>,
     /// Unused bytes.
     pub free: Option<u64>,
@@ -43,7 +44,8 @@ pub struct GuestStatistics {
 }
 
 impl GuestStatistics {
-    /// Parses the value of the property `guest-stats`. 2^64-1 stands for a figure that the guest does not send.
+    /// Parses the value of the property `guest-stats`. 2^64-1 stands for a figure that the guest does not
+    /// send.
     pub fn parse(value: &Value) -> GuestStatistics {
         let of = |name: &str| value.get("stats")?.get(name)?.as_u64().filter(|n| *n != u64::MAX);
         GuestStatistics {
@@ -134,8 +136,8 @@ pub struct Machine {
     pub migration: Option<String>,
     /// Bytes of memory at the machine's start.
     pub base: Option<u64>,
-    /// Bytes of DIMMs, which may be plugged while the guest runs, and of which a balloon takes pages too; `None` if QEMU does
-    /// not list its memory devices.
+    /// Bytes of DIMMs, which may be plugged while the guest runs, and of which a balloon takes pages too;
+    /// `None` if QEMU does not list its memory devices.
     pub dimms: Option<u64>,
     /// The balloon.
     pub balloon: Option<Balloon>,

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! A process's cgroup with the controller memory, of cgroup v2 (`admin-guide/cgroup-v2.rst`).
 //!
-//! A group without the controller is accounted in its nearest ancestor with the controller. The topmost group has no limits
-//! and no `memory.reclaim`.
+//! A group without the controller is accounted in its nearest ancestor with the controller. The topmost group
+//! has no limits and no `memory.reclaim`.
 
 use super::Stalls;
 use crate::memory::text;
@@ -76,13 +76,14 @@ pub struct MemoryGroup {
     pub stalls: Option<Stalls>,
     /// Whether the kernel has `memory.reclaim` (Linux 5.19).
     pub reclaims: bool,
-    /// Processes of the group and of all groups below it. [`Host::memory_group`] leaves out threads of the kernel.
+    /// Processes of the group and of all groups below it. [`Host::memory_group`] leaves out threads of the
+    /// kernel.
     pub processes: BTreeSet<u32>,
 }
 
 impl MemoryGroup {
-    /// Pages that came back soon after they were taken (`workingset_refault_anon`, `workingset_refault_file`, and their sum
-    /// before Linux 5.9).
+    /// Pages that came back soon after they were taken (`workingset_refault_anon`, `workingset_refault_file`,
+    /// and their sum before Linux 5.9).
     pub fn refaults(&self) -> Option<u64> {
         let parts = ["anon", "file"].map(|kind| self.stat.get(&format!("workingset_refault_{kind}")));
         match parts {
@@ -110,8 +111,8 @@ impl MemoryGroup {
         }
     }
 
-    /// Asks the kernel to take this many bytes from the group: cache is dropped, the rest goes to swap. Returns whether it took
-    /// all of them.
+    /// Asks the kernel to take this many bytes from the group: cache is dropped, the rest goes to swap.
+    /// Returns whether it took all of them.
     ///
     /// # Errors
     /// If the kernel refuses. A signal interrupts the call.
@@ -161,7 +162,8 @@ impl Host {
     }
 }
 
-/// Processes of a group and of all groups below it. A threaded group names none: its processes are its parent's.
+/// Processes of a group and of all groups below it. A threaded group names none: its processes are its
+/// parent's.
 fn processes(folder: &Path) -> BTreeSet<u32> {
     let (mut found, mut todo, mut seen) = (BTreeSet::new(), vec![folder.to_owned()], 0);
     while let Some(dir) = todo.pop().filter(|_| seen < MOST_GROUPS) {

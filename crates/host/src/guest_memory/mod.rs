@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Facts of a guest's memory on the host: what QEMU's monitor says of balloon and virtio-mem, what the kernel counts for
-//! the guest's process and its cgroup, and the host's swap.
+//! Facts of a guest's memory on the host: what QEMU's monitor says of balloon and virtio-mem, what the kernel
+//! counts for the guest's process and its cgroup, and the host's swap.
 //!
 //! A figure that a guest, a device or a kernel does not give is `None`. Nothing here changes a guest.
 

@@ -1,9 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! Finds and opens the monitor of a guest's QEMU.
 //!
-//! A QMP socket has one client at a time, and QEMU answers the next one only when that client has gone. So a connection
-//! is kept for a moment: the operator's own tools use the same socket. libvirt keeps the monitor of its guests to itself;
-//! `virsh qemu-monitor-command` leads to it, and libvirt then notes in its log that the guest is tainted.
+//! A QMP socket has one client at a time, and QEMU answers the next one only when that client has gone. So a
+//! connection is kept for a moment: the operator's own tools use the same socket. libvirt keeps the monitor
+//! of its guests to itself; `virsh qemu-monitor-command` leads to it, and libvirt then notes in its log that
+//! the guest is tainted.
 
 use crate::process::name_of;
 use crate::qmp::{self, Qmp};
@@ -40,8 +41,9 @@ pub enum MonitorPlace {
 }
 
 impl MonitorPlace {
-    /// The monitor on a command line of QEMU, in the form of `/proc/PID/cmdline`: `-qmp unix:PATH,server=on`, or `-mon` with
-    /// `-chardev socket,path=PATH,server=on`. `None` if the command line has no monitor that a program can connect to.
+    /// The monitor on a command line of QEMU, in the form of `/proc/PID/cmdline`: `-qmp unix:PATH,server=on`,
+    /// or `-mon` with `-chardev socket,path=PATH,server=on`. `None` if the command line has no monitor that a
+    /// program can connect to.
     pub fn of(cmdline: &[u8]) -> Option<MonitorPlace> {
         let words: Vec<_> = cmdline.split(|b| *b == 0).map(String::from_utf8_lossy).collect();
         let named = |name: &str| -> Vec<Vec<String>> {
@@ -95,8 +97,8 @@ impl MonitorPlace {
         self.open_until(host, pid, None)
     }
 
-    /// As [`open`](MonitorPlace::open), but all that is asked of the monitor together has a time limit: for a process that must
-    /// not be held up for longer.
+    /// As [`open`](MonitorPlace::open), but all that is asked of the monitor together has a time limit: for a
+    /// process that must not be held up for longer.
     ///
     /// # Errors
     /// As of [`open`](MonitorPlace::open).
@@ -159,7 +161,8 @@ impl Monitor {
     /// Sends a command and waits for its answer.
     ///
     /// # Errors
-    /// If QEMU refuses the command ([`qmp::Refusal`]), has ended, is silent for too long, or the monitor is open for too long.
+    /// If QEMU refuses the command ([`qmp::Refusal`]), has ended, is silent for too long, or the monitor is
+    /// open for too long.
     pub fn ask(&mut self, command: &str, arguments: Value) -> io::Result<Value> {
         if self.end.is_some_and(|end| Instant::now() > end) {
             return Err(io::Error::new(io::ErrorKind::TimedOut, "its answers take too long"));
@@ -192,8 +195,9 @@ fn connect(path: &Path, patience: Duration) -> io::Result<UnixStream> {
     Ok(socket.into())
 }
 
-/// Refuses a socket on which another process than the guest's listens: a command line is what its owner wrote, and could
-/// name the monitor of another guest. A process that listened before it became a daemon has ended.
+/// Refuses a socket on which another process than the guest's listens: a command line is what its owner
+/// wrote, and could name the monitor of another guest. A process that listened before it became a daemon has
+/// ended.
 fn is_of(host: &Host, stream: &UnixStream, pid: u32) -> io::Result<()> {
     let peer = getsockopt(stream, PeerCredentials)?;
     let (other, user) = (peer.pid(), peer.uid());
@@ -205,8 +209,8 @@ fn is_of(host: &Host, stream: &UnixStream, pid: u32) -> io::Result<()> {
     Err(io::Error::other(format!("process {other} ({name}) listens there, not the guest's process {pid}")))
 }
 
-/// Whether all vCPUs in an answer of `query-cpus-fast` are threads of a process. A UUID on a command line is what its owner
-/// wrote, and libvirt may have started the domain again meanwhile.
+/// Whether all vCPUs in an answer of `query-cpus-fast` are threads of a process. A UUID on a command line is
+/// what its owner wrote, and libvirt may have started the domain again meanwhile.
 fn runs_in(host: &Host, cpus: &Value, pid: u32) -> bool {
     let task = host.proc.join(format!("{pid}/task"));
     let is_own = |cpu: &Value| {

@@ -76,8 +76,9 @@ impl Host {
         Some(Duration::from_millis(sum.checked_mul(MS_PER_TICK)?))
     }
 
-    /// Has the kernel forget which pages of a process were used (`clear_refs`), so that the next look at its mappings finds those
-    /// used since. A hypervisor's guest whose memory KVM maps is not seen; one that QEMU emulates is.
+    /// Has the kernel forget which pages of a process were used (`clear_refs`), so that the next look at its
+    /// mappings finds those used since. A hypervisor's guest whose memory KVM maps is not seen; one that QEMU
+    /// emulates is.
     ///
     /// # Errors
     /// If the process has ended or is another user's.

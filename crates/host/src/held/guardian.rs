@@ -6,11 +6,12 @@
 //! is the lock's file. A lock of flock(2) belongs to the open file, so the lock stays until both processes
 //! have ended, and no other holder can begin between the holder's death and the restoring. The guardian has
 //! a session of its own, so the terminal's Ctrl-C does not reach it. It ignores the signals that end sessions
-//! and services, because the holder gets them too and may be restoring. Among them is SIGABRT, which systemd sends to all
-//! processes of a service that hangs.
+//! and services, because the holder gets them too and may be restoring. Among them is SIGABRT, which systemd
+//! sends to all processes of a service that hangs.
 //!
-//! A holder whose settings need care sends signs of life. If they stop, as after Ctrl-Z, the guardian closes the socket and
-//! restores. The holder finds that out at its next sign of life, which it sends before and after each change.
+//! A holder whose settings need care sends signs of life. If they stop, as after Ctrl-Z, the guardian closes
+//! the socket and restores. The holder finds that out at its next sign of life, which it sends before and
+//! after each change.
 
 use super::{HeldError, Journal};
 use signal_hook::consts::{SIGABRT, SIGHUP, SIGINT, SIGTERM};
@@ -29,9 +30,11 @@ use std::time::{Duration, Instant};
 
 /// The guardian's message once signals cannot end it.
 const READY: &[u8] = b"ready\n";
-/// The holder's message that the settings are to stay as they are, because they are restored or are to be kept.
+/// The holder's message that the settings are to stay as they are, because they are restored or are to be
+/// kept.
 const STAY: u8 = b'.';
-/// The holder's message that it lives, and may have written the journal again. Once there was one, more have to follow.
+/// The holder's message that it lives, and may have written the journal again. Once there was one, more have
+/// to follow.
 const BEAT: u8 = b'+';
 /// How long the holder may be silent between two of them.
 const HUNG: Duration = Duration::from_secs(15);
@@ -98,7 +101,8 @@ impl Guardian {
     }
 }
 
-/// Guardians that were left to themselves and may have ended since: until they are waited for, they keep their process ids.
+/// Guardians that were left to themselves and may have ended since: until they are waited for, they keep
+/// their process ids.
 static LEFT: Mutex<Vec<Child>> = Mutex::new(Vec::new());
 
 fn reap() {
@@ -184,7 +188,8 @@ impl Standing {
 }
 
 impl Drop for Standing {
-    /// Closes the socket. The guardian may try for ever to restore, so its end is awaited for some seconds only.
+    /// Closes the socket. The guardian may try for ever to restore, so its end is awaited for some seconds
+    /// only.
     fn drop(&mut self) {
         self.socket = None;
         self.ends_within(ENDS);
@@ -205,8 +210,9 @@ pub enum Stood {
     },
 }
 
-/// Runs the guardian: waits for the end of stdin and then restores the journal's settings by `restore`, unless the holder
-/// has said that it has ended. A journal that was removed meanwhile, as with a folder of a user who logs out, still counts.
+/// Runs the guardian: waits for the end of stdin and then restores the journal's settings by `restore`,
+/// unless the holder has said that it has ended. A journal that was removed meanwhile, as with a folder of a
+/// user who logs out, still counts.
 ///
 /// # Errors
 /// If the settings cannot be restored. The journal then stays for the next holder.

@@ -13,8 +13,8 @@
 //! next holder does it.
 //!
 //! The caller supplies the function that writes settings back, because their order depends on the kernel
-//! interface. [`KsmGuard`](crate::ksm::KsmGuard) holds KSM's settings so. A daemon that is started again by itself needs no guardian:
-//! it takes [`lock`] and [`Journal`] alone.
+//! interface. [`KsmGuard`](crate::ksm::KsmGuard) holds KSM's settings so. A daemon that is started again by
+//! itself needs no guardian: it takes [`lock`] and [`Journal`] alone.
 
 mod error;
 mod guardian;
@@ -87,8 +87,9 @@ impl Held {
         Ok(held)
     }
 
-    /// As [`take`](Held::take), but the caller decides what becomes of an earlier holder's journal: `begin` gets it and returns
-    /// what the new one has, which replaces the old one in one step. If `begin` fails, the old journal stays.
+    /// As [`take`](Held::take), but the caller decides what becomes of an earlier holder's journal: `begin`
+    /// gets it and returns what the new one has, which replaces the old one in one step. If `begin` fails,
+    /// the old journal stays.
     ///
     /// # Errors
     /// If another process holds the settings, `begin` fails, or the guardian does not start.
@@ -127,8 +128,9 @@ impl Held {
         Journal { what: what.into(), pid: std::process::id(), found }.write(&self.places.journal)
     }
 
-    /// Makes sure that the guardian still runs, and has it read the journal again: what it restores if the journal is
-    /// removed meanwhile. After the first call, the guardian restores the settings if there is no other one for 15 s.
+    /// Makes sure that the guardian still runs, and has it read the journal again: what it restores if the
+    /// journal is removed meanwhile. After the first call, the guardian restores the settings if there is no
+    /// other one for 15 s.
     ///
     /// # Errors
     /// If it has ended or restores the settings: they should be restored then, and not be changed any more.
@@ -178,8 +180,8 @@ impl Held {
         restored
     }
 
-    /// As [`end`](Held::end), but if `restore` fails, this does not wait until the guardian, which tries on, has succeeded.
-    /// `restore` gets a function that sends a sign of life, see [`beat`](Held::beat).
+    /// As [`end`](Held::end), but if `restore` fails, this does not wait until the guardian, which tries on,
+    /// has succeeded. `restore` gets a function that sends a sign of life, see [`beat`](Held::beat).
     ///
     /// # Errors
     /// If `restore` fails.
@@ -244,8 +246,8 @@ fn restore_from<E: From<HeldError>>(
     Ok(Some(left))
 }
 
-/// Takes the lock of the subsystem `what`; a holder that is ending is waited for, for 3 s. The lock is held until the file is
-/// closed.
+/// Takes the lock of the subsystem `what`; a holder that is ending is waited for, for 3 s. The lock is held
+/// until the file is closed.
 ///
 /// # Errors
 /// If another process holds the lock, or the file cannot be opened.
@@ -280,8 +282,8 @@ fn is_at(file: &File, path: &Path) -> bool {
         .is_ok_and(|(a, b)| (a.dev(), a.ino()) == (b.dev(), b.ino()))
 }
 
-/// Removes the lock's file if no process holds it and there is no journal: for locks of which there would be ever more. Who has opened
-/// the file before finds after locking that it is gone, and makes another.
+/// Removes the lock's file if no process holds it and there is no journal: for locks of which there would be
+/// ever more. Who has opened the file before finds after locking that it is gone, and makes another.
 pub fn remove_unused_lock(places: &Places) {
     let nofollow = OFlags::NOFOLLOW.bits() as i32;
     let opened = OpenOptions::new().read(true).write(true).custom_flags(nofollow).open(&places.lock);

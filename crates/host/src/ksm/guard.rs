@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! Guards KSM's settings: this process [holds](held) them, and they are restored when it ends.
 //!
-//! The guard restores settings, not pages. Pages that merged meanwhile stay merged if `run` was 0 or 1, unless
-//! restoring `max_page_sharing` or `merge_across_nodes` requires unmerging.
+//! The guard restores settings, not pages. Pages that merged meanwhile stay merged if `run` was 0 or 1,
+//! unless restoring `max_page_sharing` or `merge_across_nodes` requires unmerging.
 
 use super::journal::{WHAT, names_and_values};
 use super::restore::make;
@@ -34,8 +34,8 @@ impl KsmGuard {
     /// that continues after Ctrl-C has to catch the signal.
     ///
     /// # Errors
-    /// If the host has no KSM, the user is not root, another guard holds KSM's settings, or the kernel refuses
-    /// a setting. All changes are then undone.
+    /// If the host has no KSM, the user is not root, another guard holds KSM's settings, or the kernel
+    /// refuses a setting. All changes are then undone.
     pub fn take(
         host: &Host,
         places: &Places,

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Reads a process's mergeable memory as ksmd finds it: mergeable areas, their resident pages, and which pages
-//! are parts of huge pages.
+//! Reads a process's mergeable memory as ksmd finds it: mergeable areas, their resident pages, and which
+//! pages are parts of huge pages.
 //!
 //! `smaps` has the areas (flag `mg`), `pagemap` the frames, `/proc/kpageflags` the kinds of frames, and `mem`
 //! the bytes. A process that is not stopped may change while it is read.

@@ -150,8 +150,8 @@ impl Ksm {
     /// Changes settings to the values in `wanted`. Other settings stay as they are.
     ///
     /// The kernel decides the order. It refuses `max_page_sharing` and `merge_across_nodes` (EBUSY) while any
-    /// page is shared, so all pages are unmerged first, by run=2. It refuses `pages_to_scan` (EINVAL) while an
-    /// advisor is on, and a change of the advisor resets it. `run` comes last.
+    /// page is shared, so all pages are unmerged first, by run=2. It refuses `pages_to_scan` (EINVAL) while
+    /// an advisor is on, and a change of the advisor resets it. `run` comes last.
     pub(crate) fn change(&self, wanted: &Settings) -> Result<(), KsmError> {
         let now = self.settings()?;
         let differs = |s: Setting| wanted.get(s).filter(|w| now.get(s) != Some(*w));

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Parses a VM's files `paging_mode`, `paging_stats` and `paging_refusal`: its mode, KVM's figures of its switches, and
-//! whether KVM would refuse a switch now.
+//! Parses a VM's files `paging_mode`, `paging_stats` and `paging_refusal`: its mode, KVM's figures of its
+//! switches, and whether KVM would refuse a switch now.
 
 mod refusal;
 mod stats;
@@ -114,8 +114,9 @@ pub enum Paging {
 }
 
 impl Host {
-    /// A VM's mode, figures of switches, and whether KVM would refuse a switch. The files are opened and closed: while one is
-    /// open, KVM keeps the VM, also after its process has ended (`open_for` in `kernel/src`).
+    /// A VM's mode, figures of switches, and whether KVM would refuse a switch. The files are opened and
+    /// closed: while one is open, KVM keeps the VM, also after its process has ended (`open_for` in
+    /// `kernel/src`).
     pub fn paging(&self, vm: VmId) -> Paging {
         Paging::read(&self.vm_dir(vm))
     }
@@ -160,8 +161,8 @@ impl Paging {
         }
     }
 
-    /// The mode to which KVM would not switch the VM now, and why; `None` if KVM would switch the VM, or if that is
-    /// unknown.
+    /// The mode to which KVM would not switch the VM now, and why; `None` if KVM would switch the VM, or if
+    /// that is unknown.
     pub fn obstacle(&self) -> Option<(Mode, &Obstacle)> {
         match self {
             Paging::Own { state: Ok(state), forecast: Ok(forecast), .. } => {

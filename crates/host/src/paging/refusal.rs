@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Parses a VM's file `paging_refusal`: whether KVM would refuse to switch the VM to its other mode now, and why.
+//! Parses a VM's file `paging_refusal`: whether KVM would refuse to switch the VM to its other mode now, and
+//! why.
 
 use std::fmt;
 
@@ -86,8 +87,8 @@ impl RefusalReason {
 }
 
 impl Forecast {
-    /// The forecast in the bytes of `paging_refusal`; `None` if they are not a forecast. A line without its line feed
-    /// is refused, because its word or number may have lost characters.
+    /// The forecast in the bytes of `paging_refusal`; `None` if they are not a forecast. A line without its
+    /// line feed is refused, because its word or number may have lost characters.
     pub fn parse(bytes: &[u8]) -> Option<Forecast> {
         let line = std::str::from_utf8(bytes.strip_suffix(b"\n")?).ok()?;
         let (word, vcpu) = match line.split_once(' ') {
@@ -112,7 +113,8 @@ impl Forecast {
 }
 
 impl Obstacle {
-    /// Whether the obstacle lasts as long as the VM runs as it was started. `None` for a word of newer modules.
+    /// Whether the obstacle lasts as long as the VM runs as it was started. `None` for a word of newer
+    /// modules.
     pub fn lasts(&self) -> Option<bool> {
         match self.reason {
             RefusalReason::Host | RefusalReason::Encrypted | RefusalReason::Dma | RefusalReason::Tss => {
@@ -150,8 +152,8 @@ impl Obstacle {
         }
     }
 
-    /// The obstacle in a sentence about the VM, as in `cannot be switched to shadow mode now: vCPU 2 is in system management
-    /// mode`.
+    /// The obstacle in a sentence about the VM, as in
+    /// `cannot be switched to shadow mode now: vCPU 2 is in system management mode`.
     pub fn sentence(&self, to: &str) -> String {
         let now = if self.lasts() == Some(true) { "" } else { " now" };
         format!("cannot be switched to {to} mode{now}: {self}")

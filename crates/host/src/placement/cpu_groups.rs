@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! What the cgroups of threads, and all cgroups above them, say about CPU time: the controller cpu of cgroup v2
-//! (`admin-guide/cgroup-v2.rst`) and v1 (`scheduler/sched-bwc.rst`, `scheduler/sched-design-CFS.rst`).
+//! What the cgroups of threads, and all cgroups above them, say about CPU time: the controller cpu of cgroup
+//! v2 (`admin-guide/cgroup-v2.rst`) and v1 (`scheduler/sched-bwc.rst`, `scheduler/sched-design-CFS.rst`).
 //!
 //! A quota or weight of any cgroup on the way to the root holds for all threads below.
 

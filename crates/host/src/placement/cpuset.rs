@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! The cpusets of a process and of its threads: the CPUs and nodes that their cgroups allow.
 //!
-//! libvirt gives each vCPU, each I/O thread, and all other threads together (`emulator`) a cgroup of their own within the
-//! guest's (`cgroup-v2.rst`, "Threads"), and each has the CPUs of its pin.
+//! libvirt gives each vCPU, each I/O thread, and all other threads together (`emulator`) a cgroup of their
+//! own within the guest's (`cgroup-v2.rst`, "Threads"), and each has the CPUs of its pin.
 
 use crate::Host;
 use crate::memory::text;
@@ -29,7 +29,8 @@ const FILES: [(&str, &str); 3] = [
 ];
 
 impl Host {
-    /// The cpuset of a process; `None` if the kernel has none, or the cgroup is not visible from here, as in a container.
+    /// The cpuset of a process; `None` if the kernel has none, or the cgroup is not visible from here, as in
+    /// a container.
     pub fn cpuset(&self, pid: u32) -> Option<Cpuset> {
         self.cpuset_of(&text(&self.proc.join(format!("{pid}/cgroup"))))
     }
@@ -65,7 +66,8 @@ impl Host {
     }
 }
 
-/// The path of the cgroup with these controllers, in the text of `/proc/PID/cgroup`, if it is visible from here.
+/// The path of the cgroup with these controllers, in the text of `/proc/PID/cgroup`, if it is visible from
+/// here.
 fn path_of(cgroups: &str, meant: impl Fn(&str) -> bool) -> Option<PathBuf> {
     inside(line_of(cgroups, meant)?)
 }

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Threads of other processes on given CPUs: those that are confined to these CPUs, and those that run there now.
+//! Threads of other processes on given CPUs: those that are confined to these CPUs, and those that run there
+//! now.
 
 use super::threads::{list, stat_fields};
 use crate::memory::text;
@@ -7,16 +8,17 @@ use crate::topology::NumberSet;
 use crate::{Host, read};
 use std::io;
 
-/// Most threads that are looked at: the default of `kernel.pid_max` on 64 bits is 4,194,304, and a look takes about 10 us.
+/// Most threads that are looked at: the default of `kernel.pid_max` on 64 bits is 4,194,304, and a look takes
+/// about 10 us.
 const MOST_THREADS: usize = 1 << 18;
 
-/// Flags of `stat` (`include/linux/sched.h`): a kernel thread, and a thread whose affinity user space cannot set, such as the
-/// per-CPU threads of the kernel.
+/// Flags of `stat` (`include/linux/sched.h`): a kernel thread, and a thread whose affinity user space cannot
+/// set, such as the per-CPU threads of the kernel.
 const PF_KTHREAD: u64 = 0x0020_0000;
 const PF_NO_SETAFFINITY: u64 = 0x0400_0000;
 
-/// Beginnings of the names of kernel threads that the kernel itself binds: those of interrupts, KVM's, and those that each
-/// node has (`mm/vmscan.c`, `mm/compaction.c`).
+/// Beginnings of the names of kernel threads that the kernel itself binds: those of interrupts, KVM's, and
+/// those that each node has (`mm/vmscan.c`, `mm/compaction.c`).
 const BOUND_BY_KERNEL: [&str; 4] = ["irq/", "kvm-nx-lpage-re", "kswapd", "kcompactd"];
 
 /// A thread of another process.
@@ -46,12 +48,12 @@ pub struct ForeignThreads {
 }
 
 impl Host {
-    /// The threads of all processes but these that last ran on one of the CPUs, and either may run on no others or run at this
-    /// moment.
+    /// The threads of all processes but these that last ran on one of the CPUs, and either may run on no
+    /// others or run at this moment.
     ///
-    /// The kernel's threads per CPU and per node are left out, and so are threads of interrupts, which follow their
-    /// interrupt, threads that have used no CPU time so far, and this process. Processes and threads that end meanwhile are
-    /// left out.
+    /// The kernel's threads per CPU and per node are left out, and so are threads of interrupts, which follow
+    /// their interrupt, threads that have used no CPU time so far, and this process. Processes and threads
+    /// that end meanwhile are left out.
     pub fn foreign_threads(&self, cpus: &NumberSet, except: &[u32]) -> ForeignThreads {
         let mut found = ForeignThreads::default();
         let (mut looked, mut refused) = (0, 0_u32);

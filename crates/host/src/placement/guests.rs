@@ -10,7 +10,8 @@ use std::collections::BTreeSet;
 pub struct LiveGuest {
     /// Process id.
     pub pid: u32,
-    /// The VM's name, else the process's. Chosen by the VM's owner: show it with [`printable`](crate::printable).
+    /// The VM's name, else the process's. Chosen by the VM's owner: show it with
+    /// [`printable`](crate::printable).
     pub name: String,
     /// When the process started, in ticks since boot.
     pub started: u64,

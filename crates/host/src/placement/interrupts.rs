@@ -20,7 +20,8 @@ pub struct Interrupt {
 }
 
 impl Host {
-    /// The interrupts that a driver has, by number; empty if procfs does not show them, as in most containers.
+    /// The interrupts that a driver has, by number; empty if procfs does not show them, as in most
+    /// containers.
     pub fn interrupts(&self) -> Vec<Interrupt> {
         let Ok(entries) = std::fs::read_dir(self.proc.join("irq")) else { return Vec::new() };
         let mut numbers: Vec<u32> =
@@ -33,7 +34,8 @@ impl Host {
         let dir = self.proc.join(format!("irq/{number}"));
         let list = |name| text(&dir.join(name)).parse::<NumberSet>().ok().filter(|s| !s.is_empty());
         let cpus = match (list("effective_affinity_list"), list("smp_affinity_list")) {
-            // Message-signalled interrupts move when they come next (IRQD_SETAFFINITY_PENDING), which may take long.
+            // Message-signalled interrupts move when they come next (IRQD_SETAFFINITY_PENDING), which may
+            // take long.
             (Some(now), Some(next)) if now.intersection(&next).is_empty() => next,
             (now, next) => now.or(next)?,
         };

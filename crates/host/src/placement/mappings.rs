@@ -66,7 +66,8 @@ pub struct Memory {
     pub bytes: u64,
     /// The file that it maps; empty if none.
     pub file: String,
-    /// Lowest file descriptor of that file, if it is open: files that were made one after the other have rising ones.
+    /// Lowest file descriptor of that file, if it is open: files that were made one after the other have
+    /// rising ones.
     pub descriptor: Option<u32>,
     /// Size of the mapping's pages in bytes: 2 MB or 1 GB in hugetlbfs, else 4 KB.
     pub page: u64,
@@ -83,7 +84,8 @@ pub struct Memory {
 }
 
 impl Host {
-    /// The data of a process in pieces, by address. Neighbours that map consecutive parts of a file are one piece.
+    /// The data of a process in pieces, by address. Neighbours that map consecutive parts of a file are one
+    /// piece.
     ///
     /// # Errors
     /// If the process has ended, or this user may not look into it.
@@ -121,7 +123,8 @@ impl Host {
     }
 }
 
-/// A file: the device, and the number there. A pipe and a memfd may have the same number, on different devices.
+/// A file: the device, and the number there. A pipe and a memfd may have the same number, on different
+/// devices.
 type FileId = ((u32, u32), u64);
 
 /// The pieces, each with its file.
@@ -232,7 +235,8 @@ VmFlags: rd wr mg
         assert_eq!(last.nodes, BTreeMap::from([(1, MIB)]));
     }
 
-    /// The kernel numbers pipes and files of memory each from 1 on: QEMU's stdout may have the number of its guest's memory.
+    /// The kernel numbers pipes and files of memory each from 1 on: QEMU's stdout may have the number of its
+    /// guest's memory.
     #[test]
     fn the_number_of_a_file_counts_on_its_device_only() {
         let line = |device: &str| {

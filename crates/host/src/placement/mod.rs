@@ -1,9 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! Where a process's threads may run, where its memory lies, and which CPUs interrupts go to.
 //!
-//! Sources: `/proc/PID/task/TID/status` and `stat` (proc(5)), `/proc/PID/numa_maps` (numa(7)), `/proc/PID/maps` and
-//! `smaps`, the files of the cpuset controller (cpuset(7), cgroups(7)), `/proc/irq` and `/sys/kernel/irq`
-//! (`Documentation/core-api/irq/irq-affinity.rst`, `Documentation/ABI/testing/sysfs-kernel-irq`).
+//! Sources: `/proc/PID/task/TID/status` and `stat` (proc(5)), `/proc/PID/numa_maps` (numa(7)),
+//! `/proc/PID/maps` and `smaps`, the files of the cpuset controller (cpuset(7), cgroups(7)), `/proc/irq` and
+//! `/sys/kernel/irq` (`Documentation/core-api/irq/irq-affinity.rst`,
+//! `Documentation/ABI/testing/sysfs-kernel-irq`).
 //!
 //! Everything here is read. Nothing is changed, and no page is touched.
 

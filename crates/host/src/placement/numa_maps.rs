@@ -20,7 +20,8 @@ impl NumaMap {
     /// ```
     /// use bifold_host::placement::NumaMap;
     ///
-    /// let map = NumaMap::parse("7f4000000000 bind:1 file=/memfd:m\\040x huge dirty=3 N1=3 kernelpagesize_kB=2048").unwrap();
+    /// let line = "7f4000000000 bind:1 file=/memfd:m\\040x huge dirty=3 N1=3 kernelpagesize_kB=2048";
+    /// let map = NumaMap::parse(line).unwrap();
     /// assert_eq!((&map.policy[..], map.nodes[&1]), ("bind:1", 6 << 20));
     /// ```
     pub fn parse(line: &str) -> Option<NumaMap> {

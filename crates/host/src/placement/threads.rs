@@ -21,9 +21,9 @@ pub enum Role {
     Vcpu(u32),
     /// Serves devices: an I/O thread of QEMU with its name, or a worker of vhost.
     Io(String),
-    /// Takes back small pages that KVM made of huge ones against a processor's defect, once a minute at most. The
-    /// first vCPU that runs makes the thread, which inherits that vCPU's CPUs (`kvm_mmu_start_lpage_recovery`;
-    /// seen on Debian's 6.12.117).
+    /// Takes back small pages that KVM made of huge ones against a processor's defect, once a minute at most.
+    /// The first vCPU that runs makes the thread, which inherits that vCPU's CPUs
+    /// (`kvm_mmu_start_lpage_recovery`; seen on Debian's 6.12.117).
     Recovery,
     /// Anything else: the main loop, monitors, helpers.
     Emulator,
@@ -58,8 +58,8 @@ pub struct Scheduling {
 }
 
 impl Host {
-    /// The threads of a process in order of id. `vcpus` names those of vCPUs that the caller knows; the other roles come
-    /// from the threads' names.
+    /// The threads of a process in order of id. `vcpus` names those of vCPUs that the caller knows; the other
+    /// roles come from the threads' names.
     ///
     /// # Errors
     /// If the process has ended, or is not visible from here.
@@ -80,7 +80,8 @@ impl Host {
         let ids = entries.flatten().filter_map(|e| e.file_name().to_str()?.parse::<u32>().ok());
         let known: BTreeSet<u32> = read.iter().map(|t| t.id).collect();
         let missing = ids.take(MOST_THREADS).filter(|id| !known.contains(id));
-        // A thread that began after the others were read can be read now, and one that has ended has no folder.
+        // A thread that began after the others were read can be read now, and one that has ended has no
+        // folder.
         missing
             .filter(|id| thread(&tasks, *id, &[]).is_none() && tasks.join(id.to_string()).is_dir())
             .collect()
@@ -121,8 +122,8 @@ fn thread(tasks: &Path, id: u32, vcpus: &[Vcpu]) -> Option<Thread> {
     })
 }
 
-/// What a thread does, by its name: QEMU's `CPU 0/KVM`, `CPU 0/TCG` and `IO iothread0` (with `-name debug-threads=on`),
-/// other VMMs' names of vCPUs, the kernel's `vhost-PID` and KVM's own.
+/// What a thread does, by its name: QEMU's `CPU 0/KVM`, `CPU 0/TCG` and `IO iothread0` (with
+/// `-name debug-threads=on`), other VMMs' names of vCPUs, the kernel's `vhost-PID` and KVM's own.
 fn role(name: &str) -> Role {
     let tcg = || name.strip_prefix("CPU ")?.strip_suffix("/TCG")?.parse().ok();
     if let Some(vcpu) = crate::vcpus::number(name).or_else(tcg) {

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! KVM's statistics from a file descriptor of KVM_GET_STATS_FD, in the format of `Documentation/virt/kvm/api.rst`,
-//! 4.133: a header, an id, descriptors, and behind them the numbers, which are read each time.
+//! KVM's statistics from a file descriptor of KVM_GET_STATS_FD, in the format of
+//! `Documentation/virt/kvm/api.rst`, 4.133: a header, an id, descriptors, and behind them the numbers, which
+//! are read each time.
 
 use super::{Statistic, Statistics};
 use std::fs::File;

@@ -123,8 +123,8 @@ impl Statistics {
         self.set(statistic, sum);
     }
 
-    /// What was counted since an earlier moment; of levels, the present state. A count that has fallen was set
-    /// to 0 by somebody (the files can be written), and is unknown for this interval.
+    /// What was counted since an earlier moment; of levels, the present state. A count that has fallen was
+    /// set to 0 by somebody (the files can be written), and is unknown for this interval.
     pub fn since(&self, earlier: &Statistics) -> Statistics {
         let mut interval = Statistics::default();
         for &statistic in Statistic::ALL {

@@ -2,18 +2,18 @@
 //! What a cgroup may use: the controller cpuset of cgroup v1 and v2 (`admin-guide/cgroup-v1/cpusets.rst`,
 //! `admin-guide/cgroup-v2.rst`), and whether the caller runs in a container.
 //!
-//! A group without the controller has what its nearest ancestor with the controller has. In a container whose groups are
-//! mounted without a cgroup namespace, `/proc/self/cgroup` names groups that the container does not see: the topmost that
-//! it sees is its own, and the nearest ancestor leads there.
+//! A group without the controller has what its nearest ancestor with the controller has. In a container whose
+//! groups are mounted without a cgroup namespace, `/proc/self/cgroup` names groups that the container does
+//! not see: the topmost that it sees is its own, and the nearest ancestor leads there.
 
 use super::tree::Tree;
 use super::{Allowed, NumberSet};
 use crate::Host;
 use std::path::{Component, Path, PathBuf};
 
-/// Files with CPUs and nodes by the version of cgroups, those to prefer first. In version 1 the kernel itself keeps a group's
-/// lists within those of its parent, unless the mount option `cpuset_v2_mode` gives them the meaning of version 2. The old
-/// mount option `noprefix` takes the prefix away.
+/// Files with CPUs and nodes by the version of cgroups, those to prefer first. In version 1 the kernel itself
+/// keeps a group's lists within those of its parent, unless the mount option `cpuset_v2_mode` gives them the
+/// meaning of version 2. The old mount option `noprefix` takes the prefix away.
 const V1: &[[&str; 2]] = &[["cpuset.cpus", "cpuset.mems"], ["cpus", "mems"]];
 const V1_AS_V2: &[[&str; 2]] = &[["cpuset.effective_cpus", "cpuset.effective_mems"]];
 const V2: &[[&str; 2]] = &[["cpuset.cpus.effective", "cpuset.mems.effective"]];
@@ -26,7 +26,8 @@ struct Mount {
 }
 
 impl Host {
-    /// What a process may use by its cgroup: this process without a number. `None` if the kernel does not tell.
+    /// What a process may use by its cgroup: this process without a number. `None` if the kernel does not
+    /// tell.
     pub fn allowed(&self, process: Option<u32>) -> Option<Allowed> {
         let process = process.map_or("self".to_owned(), |pid| pid.to_string());
         let proc = Tree::new(&self.proc);

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! CPUs and their caches, from `devices/system/cpu` (`sysfs-devices-system-cpu`, `admin-guide/cputopology.rst`).
+//! CPUs and their caches, from `devices/system/cpu` (`sysfs-devices-system-cpu`,
+//! `admin-guide/cputopology.rst`).
 
 use super::tree::Tree;
 use super::{Cache, Cpu, NumberSet};
@@ -44,8 +45,9 @@ fn siblings(sys: &Tree, number: u32, files: [&str; 2]) -> Option<NumberSet> {
     Some(found.union(&NumberSet::from_iter([number])))
 }
 
-/// Makes the numbers of packages tell packages apart. On some machines there is no number, or packages of different nodes
-/// have the same one; the CPUs of each package are known all the same. A package then has the number of its first CPU.
+/// Makes the numbers of packages tell packages apart. On some machines there is no number, or packages of
+/// different nodes have the same one; the CPUs of each package are known all the same. A package then has the
+/// number of its first CPU.
 fn number_packages(sys: &Tree, cpus: &mut BTreeMap<u32, Cpu>) {
     let online = || cpus.iter().filter(|(_, c)| c.online);
     let set = |n: &u32| Some((*n, siblings(sys, *n, ["package_cpus", "core_siblings"])?));
@@ -69,8 +71,8 @@ fn number_packages(sys: &Tree, cpus: &mut BTreeMap<u32, Cpu>) {
     );
 }
 
-/// The caches of the online CPUs, each once, in order of level and first CPU. A cache counts if all its CPUs describe it
-/// alike.
+/// The caches of the online CPUs, each once, in order of level and first CPU. A cache counts if all its CPUs
+/// describe it alike.
 pub fn caches(sys: &Tree, cpus: &BTreeMap<u32, Cpu>) -> Vec<Cache> {
     let online = || cpus.iter().filter(|(_, c)| c.online);
     let mut found: BTreeMap<(u32, bool, NumberSet), (Cache, NumberSet)> = BTreeMap::new();
@@ -122,7 +124,8 @@ fn cache(sys: &Tree, dir: &str, number: u32, cpu: &Cpu) -> Option<(Cache, bool)>
     Some((cache, kind == "Data"))
 }
 
-/// Ways by the number of sets: the file `ways_of_associativity` has 0, -1 or 15 where the architecture's tables have no number.
+/// Ways by the number of sets: the file `ways_of_associativity` has 0, -1 or 15 where the architecture's
+/// tables have no number.
 fn ways(bytes: u64, line: u32, [sets, lines_of_a_tag]: [Option<u32>; 2]) -> u32 {
     // One set would be a cache that is fully associative.
     let Some(sets) = sets.filter(|n| *n > 1) else { return 0 };

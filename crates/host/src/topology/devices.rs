@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! PCI devices with their nodes, interrupts and the interfaces and disks behind them, from `bus/pci/devices` and `class`
-//! (`sysfs-bus-pci`).
+//! PCI devices with their nodes, interrupts and the interfaces and disks behind them, from `bus/pci/devices`
+//! and `class` (`sysfs-bus-pci`).
 
 use super::Device;
 use super::tree::Tree;
@@ -27,7 +27,8 @@ fn device(sys: &Tree, address: &str, names: BTreeSet<String>) -> Device {
     let mut interrupts = sys.numbered(&at("msi_irqs"), "");
     let driver = link_name(sys, &at("driver"));
     if interrupts.is_empty() && driver.is_some() {
-        // 0 stands for none. Without a driver, nothing asked for the interrupt: the number is the firmware's proposal.
+        // 0 stands for none. Without a driver, nothing asked for the interrupt: the number is the firmware's
+        // proposal.
         interrupts = sys.id(&at("irq")).filter(|n| *n > 0).into_iter().collect();
     }
     Device {

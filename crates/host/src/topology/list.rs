@@ -27,7 +27,8 @@ pub struct NumberSet(BTreeSet<u32>);
 pub struct BadList(pub String);
 
 impl NumberSet {
-    /// The numbers of a mask in the kernel's format, words of 32 bits with the lowest last: `00000001,0000000f`.
+    /// The numbers of a mask in the kernel's format, words of 32 bits with the lowest last:
+    /// `00000001,0000000f`.
     pub fn from_mask(text: &str) -> Option<NumberSet> {
         let words: Vec<&str> = text.trim().split(',').collect();
         if words.len() > MOST as usize / 32 {

@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! The CPUs, caches and memory of a machine, as sysfs describes them.
 //!
-//! Sources: `Documentation/ABI/stable/sysfs-devices-node`, `sysfs-devices-system-cpu`, `admin-guide/cputopology.rst`,
-//! `admin-guide/mm/numaperf.rst` and `admin-guide/mm/hugetlbpage.rst` of Linux.
+//! Sources: `Documentation/ABI/stable/sysfs-devices-node`, `sysfs-devices-system-cpu`,
+//! `admin-guide/cputopology.rst`, `admin-guide/mm/numaperf.rst` and `admin-guide/mm/hugetlbpage.rst` of
+//! Linux.
 
 mod cgroup;
 mod cpus;
@@ -32,7 +33,8 @@ pub struct Topology {
     pub tickless: NumberSet,
     /// PCI devices, in order of address.
     pub devices: Vec<Device>,
-    /// Whether the kernel has NUMA. Without NUMA, node 0 stands for the whole machine and memory cannot be bound.
+    /// Whether the kernel has NUMA. Without NUMA, node 0 stands for the whole machine and memory cannot be
+    /// bound.
     pub numa: bool,
     /// What the calling process may use, if its cgroup tells.
     pub allowed: Option<Allowed>,
@@ -165,8 +167,8 @@ pub struct Device {
 }
 
 impl Device {
-    /// Whether a guest or another program has the device for itself: the driver is `vfio-pci` or one of its variants
-    /// (`mlx5_vfio_pci` and others, `drivers/vfio/pci` of Linux).
+    /// Whether a guest or another program has the device for itself: the driver is `vfio-pci` or one of its
+    /// variants (`mlx5_vfio_pci` and others, `drivers/vfio/pci` of Linux).
     pub fn is_passed_through(&self) -> bool {
         self.driver.as_ref().is_some_and(|name| name.contains("vfio"))
     }

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! Reads a whole [`Topology`].
 //!
-//! Every fact is its own file, and CPUs, nodes and devices can come and go while they are read: if the lists of online CPUs
-//! and nodes change meanwhile, all is read again. What is missing stays empty; what is there and makes no sense is left
-//! out, with a note.
+//! Every fact is its own file, and CPUs, nodes and devices can come and go while they are read: if the lists
+//! of online CPUs and nodes change meanwhile, all is read again. What is missing stays empty; what is there
+//! and makes no sense is left out, with a note.
 
 use super::tree::Tree;
 use super::{Cache, Cpu, NumberSet, Topology, cpus, devices, nodes};

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! Bounded reads of small files of sysfs, and notes on those that cannot be understood.
 //!
-//! A file that is missing has no note: kernels differ in what they tell, and CPUs, nodes and devices can vanish at any
-//! moment. Only regular files are opened, as a pipe in a copied tree would block.
+//! A file that is missing has no note: kernels differ in what they tell, and CPUs, nodes and devices can
+//! vanish at any moment. Only regular files are opened, as a pipe in a copied tree would block.
 
 use super::NumberSet;
 use crate::{one_line, read};
@@ -91,7 +91,8 @@ impl Tree {
         })
     }
 
-    /// A set from a file with a mask, else from one with a list. Kernels have both; a copied tree may have one.
+    /// A set from a file with a mask, else from one with a list. Kernels have both; a copied tree may have
+    /// one.
     pub fn set(&self, mask: &str, list: &str) -> Option<NumberSet> {
         self.parsed(mask, "mask", NumberSet::from_mask).or_else(|| self.list(list))
     }

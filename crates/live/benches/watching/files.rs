@@ -13,8 +13,8 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::channel;
 use std::time::Instant;
 
-/// A number of KVM of all VMs, which is a simple attribute as those of a VM are. A kernel that is locked down lets root
-/// read this one too, because its mode allows no writes (`debugfs_locked_down`).
+/// A number of KVM of all VMs, which is a simple attribute as those of a VM are. A kernel that is locked down
+/// lets root read this one too, because its mode allows no writes (`debugfs_locked_down`).
 const OF_KVM: &str = "/sys/kernel/debug/kvm/pages_4k";
 
 /// Reads of a file whose time is taken together, and how often that is done.

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! A host with many VMs whose files have the sizes of real ones. KVM's files are on a tmpfs. The threads of vCPUs are this
-//! process's own, so that their times and perf events are the kernel's.
+//! A host with many VMs whose files have the sizes of real ones. KVM's files are on a tmpfs. The threads of
+//! vCPUs are this process's own, so that their times and perf events are the kernel's.
 
 use crate::fake_host::FakeHost;
 use bifold_host::{Host, Statistic, VmId};

@@ -1,12 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! What watching costs: CPU time and system calls of a tick over 100 VMs of 4 vCPUs, and memory over simulated time in
-//! which VMs come and go.
+//! What watching costs: CPU time and system calls of a tick over 100 VMs of 4 vCPUs, and memory over
+//! simulated time in which VMs come and go.
 //!
-//! The host is made of files ([`fixture`]). Hardware counters are stood in for by groups of the same sizes of events that
-//! the kernel counts itself. A second of simulated time passes at each tick; CPU time is this thread's, user and system
-//! together (CLOCK_THREAD_CPUTIME_ID). System calls are counted by the tracepoint raw_syscalls:sys_enter, which needs
-//! root and a tracefs at /sys/kernel/tracing. `tools/watching` runs this bench where both are. Arguments: `--rounds N`
-//! of 20 ticks for each set (5), `--hours N` of simulated time (1), `--vms N` (100), `--vcpus N` of each VM (4).
+//! The host is made of files ([`fixture`]). Hardware counters are stood in for by groups of the same sizes of
+//! events that the kernel counts itself. A second of simulated time passes at each tick; CPU time is this
+//! thread's, user and system together (CLOCK_THREAD_CPUTIME_ID). System calls are counted by the tracepoint
+//! raw_syscalls:sys_enter, which needs root and a tracefs at /sys/kernel/tracing. `tools/watching` runs this
+//! bench where both are. Arguments: `--rounds N` of 20 ticks for each set (5), `--hours N` of simulated time
+//! (1), `--vms N` (100), `--vcpus N` of each VM (4).
 
 #[path = "../../src/fake_host.rs"]
 #[allow(dead_code)] // what tests alone use

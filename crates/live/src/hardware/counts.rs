@@ -1,15 +1,16 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! What hardware counters say of an interval.
 //!
-//! The kernel keeps two times for each group of events: how long the group was enabled, and how long the group ran
-//! on the PMU. The PMU has few counters, so groups may take turns. A count of an interval is then an estimate: events
-//! counted, times enabled time, divided by running time.
+//! The kernel keeps two times for each group of events: how long the group was enabled, and how long the
+//! group ran on the PMU. The PMU has few counters, so groups may take turns. A count of an interval is then
+//! an estimate: events counted, times enabled time, divided by running time.
 //!
-//! The times of a thread's events advance only while a CPU runs that thread: `ctx->time` in kernel/events/core.c
-//! advances from `ctx_sched_in` to `ctx_sched_out`. So there are three cases:
+//! The times of a thread's events advance only while a CPU runs that thread: `ctx->time` in
+//! kernel/events/core.c advances from `ctx_sched_in` to `ctx_sched_out`. So there are three cases:
 //!
 //! - The enabled time stood still. The thread did not run, and its counts are truly 0.
-//! - The enabled time advanced, the running time did not. Other groups had the PMU, and the counts are unknown.
+//! - The enabled time advanced, the running time did not. Other groups had the PMU, and the counts are
+//!   unknown.
 //! - Both advanced. The counts are estimates, and exact if both advanced equally.
 
 use std::io;
@@ -57,16 +58,16 @@ impl Field {
     }
 }
 
-/// What a thread's hardware counters counted in an interval, or the sum over several threads. `None` is unknown: the
-/// processor has no such event, or the event did not get the PMU, or its counter was set back.
+/// What a thread's hardware counters counted in an interval, or the sum over several threads. `None` is
+/// unknown: the processor has no such event, or the event did not get the PMU, or its counter was set back.
 ///
 /// There is no `Default`: a sum starts at [`HardwareCounts::ZERO`].
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct HardwareCounts {
     /// Cycles in the guest. Unit: cycles, without those in which the CPU is halted.
     pub guest_cycles: Option<u64>,
-    /// Cycles of the same thread outside the guest: in the hypervisor, when it polls instead of halting the CPU, too;
-    /// in the rest of the host's kernel; in the VMM. Unit: cycles.
+    /// Cycles of the same thread outside the guest: in the hypervisor, when it polls instead of halting the
+    /// CPU, too; in the rest of the host's kernel; in the VMM. Unit: cycles.
     pub host_cycles: Option<u64>,
     /// Instructions that the guest retired.
     pub instructions: Option<u64>,
@@ -80,8 +81,8 @@ pub struct HardwareCounts {
     pub tlb_misses_1g: Option<u64>,
     /// Flushes of the TLB while the guest ran.
     pub tlb_flushes: Option<u64>,
-    /// The smallest share of its enabled time that a group of events had the PMU: 1 if every count is exact. `None`
-    /// if the thread did not run.
+    /// The smallest share of its enabled time that a group of events had the PMU: 1 if every count is exact.
+    /// `None` if the thread did not run.
     pub scheduled: Option<f64>,
 }
 
@@ -105,8 +106,8 @@ impl HardwareCounts {
         }
     }
 
-    /// Adds another thread's counts. The sum of a known and an unknown count is unknown; `scheduled` becomes the
-    /// smaller of both.
+    /// Adds another thread's counts. The sum of a known and an unknown count is unknown; `scheduled` becomes
+    /// the smaller of both.
     pub fn add(&mut self, other: &HardwareCounts) {
         let mut other = *other;
         for field in Field::ALL {
@@ -138,14 +139,14 @@ impl HardwareCounts {
     }
 }
 
-/// The state of a thread's counters at one moment: what they counted since they were opened. Two states make an
-/// interval's counts.
+/// The state of a thread's counters at one moment: what they counted since they were opened. Two states make
+/// an interval's counts.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Raw(pub(super) Vec<Reading>);
 
 impl Raw {
-    /// What was counted since `earlier`, a state of the same counters. Unknown is what the counters cannot tell; see
-    /// [`HardwareCounts`].
+    /// What was counted since `earlier`, a state of the same counters. Unknown is what the counters cannot
+    /// tell; see [`HardwareCounts`].
     pub fn since(&self, earlier: &Raw) -> HardwareCounts {
         let mut counts = HardwareCounts::UNKNOWN;
         for (now, then) in self.0.iter().zip(&earlier.0) {
@@ -200,7 +201,8 @@ impl Reading {
         }
     }
 
-    /// Writes what the group counted since `then` to its fields, unless the two readings contradict each other.
+    /// Writes what the group counted since `then` to its fields, unless the two readings contradict each
+    /// other.
     fn since(&self, then: &Reading, counts: &mut HardwareCounts) {
         let fields = |r: &Reading| r.events.map(|event| event.map(|(field, _)| field));
         let times = self.enabled.checked_sub(then.enabled).zip(self.running.checked_sub(then.running));

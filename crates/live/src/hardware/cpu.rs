@@ -18,7 +18,8 @@ pub struct Cpu {
 }
 
 impl Cpu {
-    /// The host's first processor; `None` if `/proc/cpuinfo` does not name it, or the maker is neither Intel nor AMD.
+    /// The host's first processor; `None` if `/proc/cpuinfo` does not name it, or the maker is neither Intel
+    /// nor AMD.
     pub fn of(host: &Host) -> Option<Cpu> {
         Cpu::parse(&String::from_utf8_lossy(&read_up_to(&host.proc.join("cpuinfo"), MOST).ok()?))
     }

@@ -81,8 +81,8 @@ impl NoPmu {
     /// The meaning of an error of perf_event_open(2) for this thread itself.
     pub(super) fn of(source: io::Error, paranoid: Option<i64>) -> NoPmu {
         match errno(&source) {
-            // ENOENT: no driver took the event (`perf_init_event`). EOPNOTSUPP: the driver cannot count it. ENOSYS:
-            // a kernel without perf events.
+            // ENOENT: no driver took the event (`perf_init_event`). EOPNOTSUPP: the driver cannot count it.
+            // ENOSYS: a kernel without perf events.
             Some(Errno::NOENT | Errno::OPNOTSUPP | Errno::NOSYS) => NoPmu::None,
             Some(Errno::ACCESS | Errno::PERM) => NoPmu::NotPermitted { paranoid },
             _ => NoPmu::Other(OpenError::of(std::process::id(), source)),

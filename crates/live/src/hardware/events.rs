@@ -36,8 +36,8 @@ pub struct Event {
 }
 
 impl Event {
-    /// The value of `perf_event_attr.config` for a raw event, which is laid out as the event-select register is
-    /// (`/sys/bus/event_source/devices/cpu/format`).
+    /// The value of `perf_event_attr.config` for a raw event, which is laid out as the event-select register
+    /// is (`/sys/bus/event_source/devices/cpu/format`).
     pub fn config(self) -> u64 {
         u64::from(self.event) | u64::from(self.umask) << 8 | u64::from(self.cmask) << 24
     }

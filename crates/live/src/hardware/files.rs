@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! The number of files that this process may open. Each event of each vCPU is an open file: 100 VMs of 4 vCPUs with 16
-//! events each need 6400, and the usual soft limit is 1024.
+//! The number of files that this process may open. Each event of each vCPU is an open file: 100 VMs of 4
+//! vCPUs with 16 events each need 6400, and the usual soft limit is 1024.
 
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use std::io;
@@ -27,8 +27,8 @@ impl FileLimit {
         Ok(FileLimit { usual })
     }
 
-    /// Does `work` under the usual limit: a process that is started inherits the limit, and a program that calls
-    /// select(2) may not bear a large one.
+    /// Does `work` under the usual limit: a process that is started inherits the limit, and a program that
+    /// calls select(2) may not bear a large one.
     ///
     /// # Errors
     /// If the kernel refuses.

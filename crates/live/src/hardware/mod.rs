@@ -1,9 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Hardware counters: which events of which processor count TLB misses and page walks, and what they count of a vCPU.
+//! Hardware counters: which events of which processor count TLB misses and page walks, and what they count of
+//! a vCPU.
 //!
-//! `events.toml` is the only list. An event that a processor does not have, or whose maker does not document it,
-//! is not in the list, and what it would count is unknown. [`Pmu`] opens the events of a thread; two states of its
-//! [`ThreadCounters`] make the [`HardwareCounts`] of an interval. A [`HardwareSource`] is the host's PMU, or what stands for one.
+//! `events.toml` is the only list. An event that a processor does not have, or whose maker does not document
+//! it, is not in the list, and what it would count is unknown. [`Pmu`] opens the events of a thread; two
+//! states of its [`ThreadCounters`] make the [`HardwareCounts`] of an interval. A [`HardwareSource`] is the
+//! host's PMU, or what stands for one.
 
 mod counts;
 mod cpu;

@@ -1,13 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! Counts hardware events of vCPU threads through perf_event_open(2). All perf system calls are in this file.
 //!
-//! The events of a thread are in groups: one of cycles and instructions, and one for each other counter, with all
-//! events that the counter is the sum of. The kernel puts a group on the PMU whole or not at all, so the summands
-//! cover the same time. A group has at most four events, since a PMU may have no more counters: 4 under SMT before
-//! Ice Lake, and the TLB's events fit only the first 4 of newer ones (`intel_icl_event_constraints`); AMD's have 6.
+//! The events of a thread are in groups: one of cycles and instructions, and one for each other counter, with
+//! all events that the counter is the sum of. The kernel puts a group on the PMU whole or not at all, so the
+//! summands cover the same time. A group has at most four events, since a PMU may have no more counters: 4
+//! under SMT before Ice Lake, and the TLB's events fit only the first 4 of newer ones
+//! (`intel_icl_event_constraints`); AMD's have 6.
 //!
-//! A sample of a thread costs one read(2) for each group ([`Pmu::groups`]): five or six on Intel, five on AMD, one on
-//! an unknown processor. If the thread is running, each read interrupts its CPU (`perf_event_read`).
+//! A sample of a thread costs one read(2) for each group ([`Pmu::groups`]): five or six on Intel, five on
+//! AMD, one on an unknown processor. If the thread is running, each read interrupts its CPU
+//! (`perf_event_read`).
 
 use super::counts::{Field, MOST_EVENTS, Raw, Reading};
 use super::{Cpu, Event, Microarchitecture, NoPmu, OpenError};
@@ -49,8 +51,9 @@ struct Counted {
 }
 
 impl Pmu {
-    /// The PMU of this machine. `host` says which processor the machine has. Opens every group once, for the calling
-    /// thread, and closes them: a group that the kernel refuses makes its counter unknown, and a note says so.
+    /// The PMU of this machine. `host` says which processor the machine has. Opens every group once, for the
+    /// calling thread, and closes them: a group that the kernel refuses makes its counter unknown, and a note
+    /// says so.
     ///
     /// # Errors
     /// If not even cycles and instructions can be counted.
@@ -72,8 +75,8 @@ impl Pmu {
         Ok(Pmu { microarchitecture, groups, notes })
     }
 
-    /// Groups as that processor has them, made of events that the kernel counts without a PMU. They take the same system
-    /// calls, and their counts mean nothing: for benches.
+    /// Groups as that processor has them, made of events that the kernel counts without a PMU. They take the
+    /// same system calls, and their counts mean nothing: for benches.
     #[doc(hidden)]
     pub fn stand_in(processor: &Microarchitecture) -> Pmu {
         let mut pmu = Pmu {
@@ -124,8 +127,8 @@ impl Pmu {
         self.groups.iter().map(Vec::len).sum()
     }
 
-    /// Opens and starts the counters of a thread, on whatever CPU the thread runs. They count until they are dropped;
-    /// a thread that ends stops them. They do not count threads that the thread makes.
+    /// Opens and starts the counters of a thread, on whatever CPU the thread runs. They count until they are
+    /// dropped; a thread that ends stops them. They do not count threads that the thread makes.
     ///
     /// # Errors
     /// If the thread has ended, or is another user's, or this process has too many open files
@@ -146,7 +149,8 @@ pub struct ThreadCounters {
 }
 
 impl ThreadCounters {
-    /// Reads all counters, by one system call for each group. After the thread has ended, they keep their last state.
+    /// Reads all counters, by one system call for each group. After the thread has ended, they keep their
+    /// last state.
     ///
     /// # Errors
     /// If the kernel's answer does not fit these groups.
@@ -185,8 +189,8 @@ impl Group {
     }
 }
 
-/// The group of cycles and instructions. Every processor has these events. On Intel, the guest's two have counters of
-/// their own; on AMD, and if the NMI watchdog has the counter of cycles, they take general ones.
+/// The group of cycles and instructions. Every processor has these events. On Intel, the guest's two have
+/// counters of their own; on AMD, and if the NMI watchdog has the counter of cycles, they take general ones.
 fn cycles() -> Vec<Counted> {
     let counted = |field, event: Hardware, exclude| Counted {
         field,

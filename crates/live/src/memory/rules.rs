@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! The rules of `bifold reclaim advise`: what is wrong about guests' memory, with figures, and what to do.
 //!
-//! A rule that lacks a figure says nothing. Each rule is in [`RULES`], with when it applies and why; `docs/reference/findings.md`
-//! is made from this list.
+//! A rule that lacks a figure says nothing. Each rule is in [`RULES`], with when it applies and why;
+//! `docs/reference/findings.md` is made from this list.
 
 use super::{GuestMemory, HostMemory};
 use bifold_host::guest_memory::{Balloon, Limit};
@@ -13,7 +13,8 @@ const MIB: u64 = 1 << 20;
 const LEAST: u64 = 64 * MIB;
 /// A guest's free memory below this part of its size is what a kernel keeps for bursts.
 const FREE_PART: u64 = 10;
-/// The host is short of memory if less than this part is available, or if tasks wait for longer than this part of the time.
+/// The host is short of memory if less than this part is available, or if tasks wait for longer than this
+/// part of the time.
 const SHORT_PART: u64 = 10;
 const WAITING_PERCENT: f64 = 1.0;
 
@@ -170,8 +171,8 @@ fn least_size(host: &HostMemory, guest: &GuestMemory) -> Option<u64> {
     Some(used.saturating_add(margin).next_multiple_of(16 * MIB))
 }
 
-/// The command of an order to the least size. It has the process's id, because a guest's owner chose the name, and users paste
-/// commands into shells.
+/// The command of an order to the least size. It has the process's id, because a guest's owner chose the
+/// name, and users paste commands into shells.
 fn order(host: &HostMemory, guest: &GuestMemory, more: &str) -> String {
     let size = least_size(host, guest).map_or("SIZE".into(), |size| format!("{}M", size / MIB));
     format!("bifold reclaim set {} {size}{more}", guest.guest.pid)

@@ -149,7 +149,8 @@ impl Hand {
     }
 }
 
-/// Bytes that a guest cannot do without: all that it has less what is available in it. `None` if more is available than it has.
+/// Bytes that a guest cannot do without: all that it has less what is available in it. `None` if more is
+/// available than it has.
 pub(crate) fn used(machine: &Machine, available: u64) -> Option<u64> {
     // The balloon's figure leaves virtio-mem out, and the guest's does not.
     let plugged = machine.virtio_mem.iter().fold(0, |all: u64, device| all.saturating_add(device.size));

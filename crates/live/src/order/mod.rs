@@ -1,9 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! One order about a guest's size: memory is taken in steps, and given back.
 //!
-//! [`refusal()`] says why an order may not begin. [`Steer`] decides after every look. [`Hand`] looks and orders on a live
-//! host, and [`Order`] does all of it. [`Record`] is what has to be known to give everything back; it is written down before the first change, so that
-//! a guardian, or the next command, can do that if this process is killed.
+//! [`refusal()`] says why an order may not begin. [`Steer`] decides after every look. [`Hand`] looks and
+//! orders on a live host, and [`Order`] does all of it. [`Record`] is what has to be known to give everything
+//! back; it is written down before the first change, so that a guardian, or the next command, can do that if
+//! this process is killed.
 
 mod hand;
 mod polling;
@@ -29,8 +30,9 @@ pub enum Way {
     Balloon,
     /// By virtio-mem: the guest gives blocks back. The size is that of the machine with its devices.
     VirtioMem,
-    /// By `memory.reclaim` of the guest's cgroup: the host pages out, and the guest does not know. The size is what the
-    /// cgroup has in the host's memory. Nothing is held: pages come back when the guest uses them.
+    /// By `memory.reclaim` of the guest's cgroup: the host pages out, and the guest does not know. The size
+    /// is what the cgroup has in the host's memory. Nothing is held: pages come back when the guest uses
+    /// them.
     Cgroup,
 }
 
@@ -63,8 +65,8 @@ pub struct Goal {
     pub statistics: bool,
     /// Seconds between two updates of them.
     pub polling_s: u64,
-    /// Whether the guest gets the memory back by itself when it runs short: out of its balloon (deflate-on-oom), or from the
-    /// host's swap.
+    /// Whether the guest gets the memory back by itself when it runs short: out of its balloon
+    /// (deflate-on-oom), or from the host's swap.
     pub deflates: bool,
     /// How far the size may be from its target and count as settled.
     pub slack: u64,

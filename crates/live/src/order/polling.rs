@@ -11,8 +11,8 @@ use bifold_host::placement::LiveGuest;
 use bifold_host::{Host, printable};
 use std::path::Path;
 
-/// A guest whose statistics are requested until this is dropped or [`end`](Polling::end)ed. Meanwhile no order can have the
-/// guest.
+/// A guest whose statistics are requested until this is dropped or [`end`](Polling::end)ed. Meanwhile no
+/// order can have the guest.
 #[derive(Debug)]
 pub struct Polling {
     host: Host,
@@ -22,8 +22,8 @@ pub struct Polling {
 }
 
 impl Polling {
-    /// Has QEMU ask the guest for statistics each second; `None` if it does already, there is no balloon, or an
-    /// order has left something to give back.
+    /// Has QEMU ask the guest for statistics each second; `None` if it does already, there is no balloon, or
+    /// an order has left something to give back.
     ///
     /// # Errors
     /// If an order has the guest now, or QEMU does not answer.

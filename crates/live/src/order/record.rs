@@ -189,7 +189,8 @@ pub struct Record {
     pub dimms: u64,
     /// What the guest has besides the device, which is not in the journal: an order counts it too.
     pub besides: u64,
-    /// The seconds between two requests for statistics that were found, and the balloon's path, if they were changed.
+    /// The seconds between two requests for statistics that were found, and the balloon's path, if they were
+    /// changed.
     pub polling: Option<(u64, String)>,
     /// Whether the size is to stay when the order's process ends.
     pub kept: bool,
@@ -260,8 +261,9 @@ impl Record {
             .ok_or_else(|| HeldError::Journal { what: WHAT.into(), path: path.into(), why: why() }.into())
     }
 
-    /// Gives everything back: orders the size that was found, and sets the statistics' interval back. The guest follows on
-    /// its own. A size that another program has set since stays. `beat` is called while the monitor is tried.
+    /// Gives everything back: orders the size that was found, and sets the statistics' interval back. The
+    /// guest follows on its own. A size that another program has set since stays. `beat` is called while the
+    /// monitor is tried.
     ///
     /// # Errors
     /// If the monitor does not answer for a minute. A guardian is still there then, or a later command.
@@ -273,16 +275,16 @@ impl Record {
         })
     }
 
-    /// Waits until an order that was not answered can no longer come after what is ordered next: the last virsh may still be
-    /// on its way to QEMU. A socket's orders keep their sequence.
+    /// Waits until an order that was not answered can no longer come after what is ordered next: the last
+    /// virsh may still be on its way to QEMU. A socket's orders keep their sequence.
     pub fn wait_for_last_order(&self) {
         if let MonitorPlace::Libvirt(_) = self.monitor {
             sleep(ORPHAN);
         }
     }
 
-    /// As [`give_back`](Record::give_back), while `again` says to try on. It gets the time since the first try, and why the
-    /// last one failed, several times a second.
+    /// As [`give_back`](Record::give_back), while `again` says to try on. It gets the time since the first
+    /// try, and why the last one failed, several times a second.
     ///
     /// # Errors
     /// If `again` ends the tries.
@@ -432,13 +434,15 @@ pub fn folder() -> Result<PathBuf, OrderError> {
     own.map(|dir| Path::new(&dir).join("bifold-reclaim")).ok_or(OrderError::NoFolder)
 }
 
-/// Refuses a guest that another user's order has, with its journal in another folder: root's, or that of the process's user.
+/// Refuses a guest that another user's order has, with its journal in another folder: root's, or that of the
+/// process's user.
 pub(super) fn alone(host: &Host, folder: &Path, guest: (u32, u64)) -> Result<(), OrderError> {
     let theirs = host.user(guest.0).map(|user| format!("/run/user/{user}/bifold-reclaim").into());
     in_another(folder, [Some(OF_ROOT.into()), theirs], guest)
 }
 
-/// Refuses a guest with a journal in one of these folders, if that is another one. A folder that this user may not look into may have one.
+/// Refuses a guest with a journal in one of these folders, if that is another one. A folder that this user
+/// may not look into may have one.
 pub(super) fn in_another(
     folder: &Path,
     folders: [Option<PathBuf>; 2],
@@ -463,8 +467,8 @@ pub fn places(folder: &Path, (pid, started): (u32, u64)) -> Places {
     Places { lock: folder.join(format!("{name}.lock")), journal: folder.join(format!("{name}.journal")) }
 }
 
-/// All journals in a folder: of orders under way, of sizes that were kept, and of orders whose process and guardian were
-/// killed. Those that cannot be read are errors of their own.
+/// All journals in a folder: of orders under way, of sizes that were kept, and of orders whose process and
+/// guardian were killed. Those that cannot be read are errors of their own.
 pub fn records(folder: &Path) -> Vec<Result<(Places, Record), OrderError>> {
     let entries = std::fs::read_dir(folder).into_iter().flatten().flatten();
     let mut paths: Vec<PathBuf> =

@@ -226,7 +226,8 @@ pub fn refusal(
         step,
         statistics: true,
         polling_s: balloon.map_or(POLLING, |b| if is_seldom(b.polling_s) { POLLING } else { b.polling_s }),
-        // A balloon that deflates gives nothing back of virtio-mem. A guest that is paged out keeps all of its memory.
+        // A balloon that deflates gives nothing back of virtio-mem. A guest that is paged out keeps all of
+        // its memory.
         deflates: match way {
             Way::Balloon => balloon.is_some_and(|b| b.deflate_on_oom),
             Way::VirtioMem => false,
@@ -290,7 +291,8 @@ fn of_group(goal: Goal, facts: &Facts, balloon: Option<&Balloon>) -> Result<Goal
     Ok(goal)
 }
 
-/// Whether the host's swap, and the cgroup's part of it, have room for so many bytes, and a reserve for others.
+/// Whether the host's swap, and the cgroup's part of it, have room for so many bytes, and a reserve for
+/// others.
 pub(super) fn has_swap(swap: Option<Swap>, group: &MemoryGroup, wanted: u64) -> Result<(), Refusal> {
     let swap = swap.filter(|s| s.total > 0).ok_or(Refusal::NoSwap)?;
     let own = match group.swap_max {

@@ -127,8 +127,8 @@ fn below(goal: &Goal, look: &Look, floor: u64) -> Refusal {
 }
 
 impl Order {
-    /// Begins an order: takes the guest's lock, writes down what is found, and looks at the guest until it is known what the
-    /// guest uses. Its size does not change yet. `stop` ends the wait.
+    /// Begins an order: takes the guest's lock, writes down what is found, and looks at the guest until it is
+    /// known what the guest uses. Its size does not change yet. `stop` ends the wait.
     ///
     /// # Errors
     /// If the order is refused, or another order has the guest. Everything is as it was found then.
@@ -183,7 +183,8 @@ impl Order {
         Ok((order, goal, size))
     }
 
-    /// Requests statistics and makes sure that the order may take its first step. Gives everything back otherwise.
+    /// Requests statistics and makes sure that the order may take its first step. Gives everything back
+    /// otherwise.
     fn prepare(
         mut self,
         guest: &LiveGuest,
@@ -279,7 +280,8 @@ impl Order {
         self.steer.floor(look)
     }
 
-    /// Changes the size that the order is to reach, at most that of the first look. The next ticks give a part back, or take more.
+    /// Changes the size that the order is to reach, at most that of the first look. The next ticks give a
+    /// part back, or take more.
     pub fn aim(&mut self, size: u64) {
         self.steer.aim(size);
     }
@@ -287,8 +289,8 @@ impl Order {
     /// Looks at the guest once, and orders the next step if it is time for one.
     ///
     /// # Errors
-    /// If the guest or the guardian has ended, the monitor is silent for too long, or a step cannot be written down or ordered.
-    /// The order should be given back then.
+    /// If the guest or the guardian has ended, the monitor is silent for too long, or a step cannot be
+    /// written down or ordered. The order should be given back then.
     pub fn tick(&mut self) -> Result<Event, OrderError> {
         if let Holding::Journal(held) = &mut self.holding {
             held.0.beat()?;
@@ -328,11 +330,12 @@ impl Order {
         })
     }
 
-    /// Gives everything back and ends. The guest follows on its own. `None` if this order has taken nothing yet, and its size
-    /// stays as an earlier order with `--keep` has left it.
+    /// Gives everything back and ends. The guest follows on its own. `None` if this order has taken nothing
+    /// yet, and its size stays as an earlier order with `--keep` has left it.
     ///
     /// # Errors
-    /// If the monitor does not answer for a minute: the guardian tries on, and the journal stays until it succeeds.
+    /// If the monitor does not answer for a minute: the guardian tries on, and the journal stays until it
+    /// succeeds.
     pub fn give_back(self) -> Result<Option<Back>, OrderError> {
         if matches!(&self.holding, Holding::Journal(held) if held.1.kept) {
             return self.keep().map(|()| None);

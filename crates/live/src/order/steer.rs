@@ -1,40 +1,45 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Steers one order: from looks at the guest, what to do next. It does no input or output, so that tests can carry out
-//! thousands of orders on simulated guests.
+//! Steers one order: from looks at the guest, what to do next. It does no input or output, so that tests can
+//! carry out thousands of orders on simulated guests.
 //!
-//! An order goes in steps. Before the first step, the guest's faults are counted for a while. After each step the size
-//! must settle and the guest must send new statistics; only then the next step is made, from these. Every look is checked
-//! first, also while a reached size is held: what was taken is given back as soon as the guest may miss it.
+//! An order goes in steps. Before the first step, the guest's faults are counted for a while. After each step
+//! the size must settle and the guest must send new statistics; only then the next step is made, from these.
+//! Every look is checked first, also while a reached size is held: what was taken is given back as soon as
+//! the guest may miss it.
 
 use super::{Goal, Way};
 use std::fmt;
 use std::time::Duration;
 
 const MIB: u64 = 1 << 20;
-/// Part of a guest's used memory that stays free besides, and least bytes of it. A guest of Linux reclaims in the background
-/// below its high watermark, some percent of its memory, and kills processes soon after; its use grows between two looks.
+/// Part of a guest's used memory that stays free besides, and least bytes of it. A guest of Linux reclaims in
+/// the background below its high watermark, some percent of its memory, and kills processes soon after; its
+/// use grows between two looks.
 const MARGIN_PART: u64 = 10;
 const MARGIN_LEAST: u64 = 64 * MIB;
-/// Without deflate-on-oom, a guest that runs short has no way to take pages out of its balloon: twice the margin.
+/// Without deflate-on-oom, a guest that runs short has no way to take pages out of its balloon: twice the
+/// margin.
 const WITHOUT_DEFLATE: u64 = 2;
-/// Longest step as a part of the size, and as a part of what may still be taken: steps become shorter near the floor.
+/// Longest step as a part of the size, and as a part of what may still be taken: steps become shorter near
+/// the floor.
 const STEP_PART: u64 = 8;
 const STEP_ROOM: u64 = 4;
 const STEP_LEAST: u64 = 16 * MIB;
 /// Most bytes of one write to `memory.reclaim`, during which the order looks at nothing.
 const RECLAIM_MOST: u64 = 256 * MIB;
-/// Faults per second beyond twice those before the order. A fault that reads from flash takes 0.1 to 1 ms, so 100 take 1 to 10 %
-/// of a processor's time.
+/// Faults per second beyond twice those before the order. A fault that reads from flash takes 0.1 to 1 ms, so
+/// 100 take 1 to 10 % of a processor's time.
 const FAULTS: f64 = 100.0;
-/// A size that has not come nearer to its target for so long is stuck. Linux's driver tries again every 0.2 s.
+/// A size that has not come nearer to its target for so long is stuck. Linux's driver tries again every 0.2
+/// s.
 const STUCK: Duration = Duration::from_secs(10);
 /// Intervals of the statistics that may be missed, and least time.
 const STALE_INTERVALS: u32 = 3;
 const STALE_LEAST: Duration = Duration::from_secs(10);
 /// Updates of the statistics that are awaited before the first step, for the rate of faults without an order.
 const BASELINE_UPDATES: u32 = 3;
-/// How far the process's resident memory may grow while its guest's shrinks: a part of what was taken, and some bytes for
-/// QEMU itself.
+/// How far the process's resident memory may grow while its guest's shrinks: a part of what was taken, and
+/// some bytes for QEMU itself.
 const RISE_PART: u64 = 4;
 const RISE_LEAST: u64 = 16 * MIB;
 
@@ -51,7 +56,8 @@ pub struct Look {
     pub size: u64,
     /// Bytes that its programs can take without swapping.
     pub available: Option<u64>,
-    /// Bytes that it cannot do without: all that it has, without what is available; `None` if that cannot be true.
+    /// Bytes that it cannot do without: all that it has, without what is available; `None` if that cannot be
+    /// true.
     pub used: Option<u64>,
     /// Changes with each update of the statistics.
     pub updated: Option<u64>,
@@ -212,7 +218,8 @@ pub struct Steer {
     phase: Phase,
     /// The last target.
     target: u64,
-    /// The least size that may be ours: the last target, or one before it that the guest may still be on its way to.
+    /// The least size that may be ours: the last target, or one before it that the guest may still be on its
+    /// way to.
     least: u64,
     /// The last look with new statistics, and when they were new.
     counted: Look,
@@ -237,9 +244,10 @@ impl Steer {
         }
     }
 
-    /// Changes the size that the order is to reach. A larger one than the last target gives a part back with the next look; a smaller
-    /// one continues the steps. The host's memory may grow from here on: a guest that lives with an order grows in what it was left.
-    /// Orders by another way than the balloon keep their size.
+    /// Changes the size that the order is to reach. A larger one than the last target gives a part back with
+    /// the next look; a smaller one continues the steps. The host's memory may grow from here on: a guest
+    /// that lives with an order grows in what it was left. Orders by another way than the balloon keep their
+    /// size.
     pub fn aim(&mut self, size: u64) {
         let size = size.min(self.first.size);
         if self.goal.way != Way::Balloon {
@@ -422,7 +430,8 @@ impl Steer {
         let more = look.faults.zip(faults).map_or(0, |(now, before)| now.saturating_sub(before));
         self.counted = *look;
         self.updates = self.updates.saturating_add(1);
-        // The first update only begins an interval. The intervals of a guest's timer vary by some tenths of a second.
+        // The first update only begins an interval. The intervals of a guest's timer vary by some tenths of a
+        // second.
         let rate = if self.updates > 1 { more as f64 / seconds.max(0.5) } else { 0.0 };
         if self.phase == Phase::Before {
             self.baseline = self.baseline.max(rate);

@@ -79,7 +79,8 @@ fn shown(path: &Path) -> String {
 #[derive(Debug)]
 pub struct Reporter {
     path: PathBuf,
-    /// The process that must listen, and the folders in which its paths begin; `None` for a socket that the caller named.
+    /// The process that must listen, and the folders in which its paths begin; `None` for a socket that the
+    /// caller named.
     owner: Option<(u32, PathBuf)>,
     stream: Option<UnixStream>,
     reports: Reports,
@@ -151,7 +152,8 @@ impl Reporter {
         let failed = |source: io::Error| ReporterError::Connect { path: self.path.clone(), source };
         let stream = self.open().and_then(|file| connected(&file)).map_err(failed)?;
         if let Some((vm, _)) = self.owner {
-            // The owner of the VM chose the path: another process may listen there and hear that someone came, no more.
+            // The owner of the VM chose the path: another process may listen there and hear that someone
+            // came, no more.
             let peer = getsockopt(&stream, PeerCredentials).map_err(|e| failed(e.into()))?.pid();
             if u32::try_from(peer).ok() != Some(vm) {
                 return Err(ReporterError::Peer { path: self.path.clone(), peer, vm });
@@ -261,8 +263,9 @@ impl Seen {
 
     /// The last report, if it is of the end of an interval of this length.
     ///
-    /// A socket that no program empties fills up, and holds reports of the time when it was empty. So the reports of an
-    /// interval must span at least a third of it. A reporter that does not tell its time is believed.
+    /// A socket that no program empties fills up, and holds reports of the time when it was empty. So the
+    /// reports of an interval must span at least a third of it. A reporter that does not tell its time is
+    /// believed.
     fn reading(self, length: Duration) -> Option<GuestReading> {
         let report = self.last?;
         let span = self.first.zip(report.uptime_ms);

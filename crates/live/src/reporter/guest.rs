@@ -5,9 +5,9 @@ use crate::reporter::Report;
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-/// Least time of a vCPU for a page fault. A page fault enters and leaves the guest's kernel as a system call does, and does
-/// more there. A system call alone takes 470 cycles on Zen 5 (`profiles/epyc-zen5-guest.toml`), and a page fault ten times
-/// as many.
+/// Least time of a vCPU for a page fault. A page fault enters and leaves the guest's kernel as a system call
+/// does, and does more there. A system call alone takes 470 cycles on Zen 5
+/// (`profiles/epyc-zen5-guest.toml`), and a page fault ten times as many.
 const LEAST_FAULT_NS: u64 = 100;
 
 /// The last report before a reading.
@@ -21,18 +21,21 @@ pub struct GuestReading {
     pub report: Report,
 }
 
-/// What a guest reported of an interval. Reports and readings are not at the same moment: the counts may be those of an
-/// interval that is up to two thirds shorter or longer; over several intervals they sum up.
+/// What a guest reported of an interval. Reports and readings are not at the same moment: the counts may be
+/// those of an interval that is up to two thirds shorter or longer; over several intervals they sum up.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct GuestInterval {
-    /// Page faults that the guest's kernel handled; `None` if the guest does not tell, or tells the impossible.
+    /// Page faults that the guest's kernel handled; `None` if the guest does not tell, or tells the
+    /// impossible.
     pub page_faults: Option<u64>,
-    /// What the guest's work did, by names that the work chose. A name that is new, or whose count went back, is not there.
+    /// What the guest's work did, by names that the work chose. A name that is new, or whose count went back,
+    /// is not there.
     pub progress: BTreeMap<String, u64>,
 }
 
 impl GuestInterval {
-    /// The difference of two readings, between which the vCPUs ran `ran_ns` in total; `None` if counts started again.
+    /// The difference of two readings, between which the vCPUs ran `ran_ns` in total; `None` if counts
+    /// started again.
     pub(crate) fn between(
         earlier: &GuestReading,
         now: &GuestReading,

@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! Finds the socket of the reporter's port on QEMU's command line.
 //!
-//! Both options have QEMU's two forms: `name=value` pairs, in which `,,` is a comma of a value (`util/qemu-option.c`), and
-//! JSON, as libvirt writes it (`DeviceState` and `ChardevOptions` of the QAPI schema).
+//! Both options have QEMU's two forms: `name=value` pairs, in which `,,` is a comma of a value
+//! (`util/qemu-option.c`), and JSON, as libvirt writes it (`DeviceState` and `ChardevOptions` of the QAPI
+//! schema).
 
 use serde_json::Value;
 use std::collections::BTreeMap;
@@ -16,8 +17,9 @@ const PORT: &[u8] = b"org.bifold.report.0";
 /// Options by name. Names inside JSON objects are joined by dots.
 type Options = BTreeMap<String, Vec<u8>>;
 
-/// The path of the Unix socket on which this QEMU listens for readers of the reporter's port; `None` if it has none. The
-/// command line has the form of `/proc/PID/cmdline`. libvirt hands the socket to QEMU as a file descriptor, without a path.
+/// The path of the Unix socket on which this QEMU listens for readers of the reporter's port; `None` if it
+/// has none. The command line has the form of `/proc/PID/cmdline`. libvirt hands the socket to QEMU as a file
+/// descriptor, without a path.
 ///
 /// ```
 /// use bifold_live::reporter::socket;

@@ -30,7 +30,8 @@ pub struct Report {
     pub memory: MemoryView,
 }
 
-/// A guest's memory as its own kernel counts it. A figure that the guest does not tell, or that cannot be true, is `None`.
+/// A guest's memory as its own kernel counts it. A figure that the guest does not tell, or that cannot be
+/// true, is `None`.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct MemoryView {
     /// Bytes in all (`MemTotal`).

@@ -178,8 +178,8 @@ pub(super) fn caches(p: &mut Table, survey: &Survey, w: &Words) {
     p.insert("cache".into(), all);
 }
 
-/// Bytes that the last level keeps beside memory misses, of all that the levels keep. They may be fewer than a ring of
-/// loads finds: a program that waits for memory competes with neighbours at that pace.
+/// Bytes that the last level keeps beside memory misses, of all that the levels keep. They may be fewer than
+/// a ring of loads finds: a program that waits for memory competes with neighbours at that pace.
 fn kept(survey: &Survey, level: &Level, all: &Estimate) -> Option<u64> {
     let [.., below, _] = &survey.caches[..] else { return None };
     // Victims' lines are in one level only, others in both.

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Makes a profile of a survey. What was not measured is CPUID's, or the nearest built-in profile's; each table says
-//! which. A value whose interval is too wide is not written, nor one that the survey did not reach: the base profile's
-//! value stays, and `prior` says why.
+//! Makes a profile of a survey. What was not measured is CPUID's, or the nearest built-in profile's; each
+//! table says which. A value whose interval is too wide is not written, nor one that the survey did not
+//! reach: the base profile's value stays, and `prior` says why.
 
 mod arrays;
 mod words;
@@ -30,8 +30,8 @@ pub struct Made {
 /// Makes the profile of a survey. `name` is the profile's name, `date` goes into the sources.
 ///
 /// # Errors
-/// If the values contradict each other, as on a machine so busy that a near cache took longer than a far one. The
-/// error names the keys.
+/// If the values contradict each other, as on a machine so busy that a near cache took longer than a far one.
+/// The error names the keys.
 pub fn profile(survey: &Survey, name: &str, date: &str) -> Result<Made, ProfileError> {
     let made = make(survey, name, date, None)?;
     let Err(e) = Profile::parse(&made.text, name, &[]) else { return Ok(made) };
@@ -49,7 +49,8 @@ pub fn profile(survey: &Survey, name: &str, date: &str) -> Result<Made, ProfileE
     Ok(made)
 }
 
-/// Makes the profile without a check. With a contradiction, all times of caches and memory are the base profile's.
+/// Makes the profile without a check. With a contradiction, all times of caches and memory are the base
+/// profile's.
 fn make(survey: &Survey, name: &str, date: &str, contradiction: Option<&str>) -> Result<Made, ProfileError> {
     let base = nearest(&survey.told);
     let loaded = Profile::load(base, &[])?;
@@ -184,8 +185,8 @@ fn memory(p: &mut Table, survey: &Survey, w: &Words) {
     put(memory, "prior", prior.join("; "));
 }
 
-/// Keeps the time of a page's first line between those of a line that was fetched and of one that was not: any of the three may
-/// be measured while the others are the base profile's.
+/// Keeps the time of a page's first line between those of a line that was fetched and of one that was not:
+/// any of the three may be measured while the others are the base profile's.
 fn page_cross_within(p: &mut Table) {
     let cycles = |t: &Table| t.get("cycles").and_then(Value::as_integer);
     let caches = p.get("cache").and_then(Value::as_array).cloned().unwrap_or_default();
@@ -267,7 +268,8 @@ pub fn today() -> String {
     format!("{y}-{m:02}-{d:02}")
 }
 
-/// Year, month and day of a day since 1970-01-01, by years that begin in March: leap days are their last ones.
+/// Year, month and day of a day since 1970-01-01, by years that begin in March: leap days are their last
+/// ones.
 fn civil(days: u64) -> (u64, u64, u64) {
     let days = days + 719_468;
     let (era, day) = (days / 146_097, days % 146_097);

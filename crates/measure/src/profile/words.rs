@@ -21,7 +21,8 @@ pub struct Unwritten {
 }
 
 impl Unwritten {
-    /// The note of each refused value, and one of all that were not reached; each a sentence without its full stop.
+    /// The note of each refused value, and one of all that were not reached; each a sentence without its full
+    /// stop.
     pub fn notes(all: &[Unwritten], ended: Option<End>) -> Vec<String> {
         let is = |why: Unmeasured| all.iter().filter(move |u| u.why == why);
         let refused = |u: &Unwritten| {
@@ -53,7 +54,8 @@ pub(super) struct Words<'a> {
     pub base: &'a str,
     pub date: &'a str,
     not_reached: &'a [Part],
-    /// How measured times contradict those of the base profile: no time of a cache or of memory is written then.
+    /// How measured times contradict those of the base profile: no time of a cache or of memory is written
+    /// then.
     contradiction: Option<&'a str>,
     pub unwritten: RefCell<Vec<Unwritten>>,
 }
@@ -77,7 +79,8 @@ impl<'a> Words<'a> {
         !self.not_reached.contains(&part)
     }
 
-    /// The value if it may be written as measured; otherwise what `prior` says of the key, whose value is `stands`.
+    /// The value if it may be written as measured; otherwise what `prior` says of the key, whose value is
+    /// `stands`.
     pub fn take(
         &self,
         part: Part,

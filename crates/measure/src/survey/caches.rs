@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! Caches: a ring of loads through sets of growing size, on 2 MB pages where the kernel gives them.
 //!
-//! Pages come in random order, and from each page eight random lines at a time: TLB misses then cost an eighth,
-//! also where the host has split the pages, and eight lines of 64 are too few for prefetchers of regions.
+//! Pages come in random order, and from each page eight random lines at a time: TLB misses then cost an
+//! eighth, also where the host has split the pages, and eight lines of 64 are too few for prefetchers of
+//! regions.
 
 use super::{Kind, MeasureError, Work, if_reached};
 use crate::estimate::Estimate;
@@ -77,9 +78,10 @@ fn grouped(pages: usize, work: &mut Work) -> Vec<usize> {
     visits.iter().flat_map(visit).map(|(page, i)| page * PAGE + line(page, i) * 64).collect()
 }
 
-/// The largest numbers of addresses 4 KB and 32 KB apart that the first level holds. Addresses 32 KB apart are of
-/// one set in every cache of up to 512 sets. On AMD's cores, way prediction by a hash of the address lets some
-/// strides meet more conflicts than there are (Lipp et al., Take A Way, AsiaCCS 2020), so there are two.
+/// The largest numbers of addresses 4 KB and 32 KB apart that the first level holds. Addresses 32 KB apart
+/// are of one set in every cache of up to 512 sets. On AMD's cores, way prediction by a hash of the address
+/// lets some strides meet more conflicts than there are (Lipp et al., Take A Way, AsiaCCS 2020), so there are
+/// two.
 fn first_level_ways(work: &mut Work) -> Result<Vec<u64>, MeasureError> {
     const STRIDES: [usize; 2] = [PAGE, 32 << 10];
     let numbers: Vec<usize> = (2..=24).collect();
@@ -98,8 +100,8 @@ fn first_level_ways(work: &mut Work) -> Result<Vec<u64>, MeasureError> {
     Ok((0..STRIDES.len()).map(fits).collect())
 }
 
-/// The associativity that conflicts show: CPUID's if one stride shows the same, else that of the wide stride if both
-/// agree.
+/// The associativity that conflicts show: CPUID's if one stride shows the same, else that of the wide stride
+/// if both agree.
 fn ways(conflicts: &[u64], told: Option<u64>) -> Option<u64> {
     let all: Vec<u64> = conflicts.iter().copied().filter(|n| (2..24).contains(n)).collect();
     let agreed = all.len() > 1 && all.windows(2).all(|w| w[0] == w[1]);
@@ -110,8 +112,8 @@ fn curve(sizes: &[usize], found: &[Vec<f64>]) -> Vec<Point> {
     sizes.iter().zip(found).map(|(s, v)| (*s as f64, fit::median(v.iter().copied()))).collect()
 }
 
-/// The levels from the curve and from what CPUID says. CPUID's size is taken if the curve's knee agrees with it, or
-/// if the curve has none for it; else the size is the knee's.
+/// The levels from the curve and from what CPUID says. CPUID's size is taken if the curve's knee agrees with
+/// it, or if the curve has none for it; else the size is the knee's.
 fn levels(sizes: &[usize], found: &[Vec<f64>], told: &[ToldCache], conflicts: &[u64]) -> Vec<Level> {
     let rounds = found.first().map_or(0, Vec::len);
     let curve = curve(sizes, found);
@@ -147,8 +149,8 @@ fn levels(sizes: &[usize], found: &[Vec<f64>], told: &[ToldCache], conflicts: &[
     levels
 }
 
-/// The knee of each level that CPUID names: the nearest in size, at most half an octave off for private levels. The
-/// last level's may lie lower, if others use it too.
+/// The knee of each level that CPUID names: the nearest in size, at most half an octave off for private
+/// levels. The last level's may lie lower, if others use it too.
 fn matched(told: &[ToldCache], knees: &[Knee]) -> Vec<(Option<ToldCache>, Option<Knee>)> {
     let mut from = 0.0;
     let mut out = Vec::new();
@@ -168,8 +170,8 @@ fn matched(told: &[ToldCache], knees: &[Knee]) -> Vec<(Option<ToldCache>, Option
     out
 }
 
-/// Cycles of a load that the level answers: of each round, the lower quartile over the sets that are larger than the
-/// level below by half and still fit this one. Neighbours make single sets slow, never fast.
+/// Cycles of a load that the level answers: of each round, the lower quartile over the sets that are larger
+/// than the level below by half and still fit this one. Neighbours make single sets slow, never fast.
 fn answered(sizes: &[usize], found: &[Vec<f64>], below: u64, bytes: u64) -> Option<Estimate> {
     let (low, high) = (below as f64 * 1.5, bytes as f64);
     let inside: Vec<&Vec<f64>> = sizes

@@ -13,13 +13,13 @@ pub struct Costs {
     pub page_fault: Option<Estimate>,
     /// First write to a 2 MB page; none if pages could not be made huge.
     pub page_fault_huge: Option<Estimate>,
-    /// What a 2 MB page that was free takes longer than one that was in use just before: a virtual machine's host may
-    /// back the page only then. None if pages could not be made huge.
+    /// What a 2 MB page that was free takes longer than one that was in use just before: a virtual machine's
+    /// host may back the page only then. None if pages could not be made huge.
     pub first_use_2m: Option<Estimate>,
     /// getppid(2).
     pub syscall: Option<Estimate>,
-    /// Switch from one process to another on the same CPU: half of a byte's way there and back through pipes, less
-    /// the system calls for that.
+    /// Switch from one process to another on the same CPU: half of a byte's way there and back through pipes,
+    /// less the system calls for that.
     pub process_switch: Option<Estimate>,
     /// mprotect(2) of one page that is used before and after.
     pub mprotect: Option<Estimate>,
@@ -81,7 +81,8 @@ pub(super) fn measure(work: &mut Work) -> Result<Costs, MeasureError> {
     Ok(costs(&found, huge_ok))
 }
 
-/// Touches one more huge page of a region, whose pages before were touched. Once all were, the region is discarded first.
+/// Touches one more huge page of a region, whose pages before were touched. Once all were, the region is
+/// discarded first.
 fn touch_next((region, touched): &mut (Region, usize)) -> u64 {
     if *touched == ONCE {
         _ = region.discard(0, ONCE * HUGE);

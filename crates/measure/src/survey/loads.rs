@@ -1,10 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Misses: random loads over the whole area, dependent and independent, with one and with eight loads in each page
-//! that is drawn, on 4 KB and on 2 MB pages; and [`streams`].
+//! Misses: random loads over the whole area, dependent and independent, with one and with eight loads in each
+//! page that is drawn, on 4 KB and on 2 MB pages; and [`streams`].
 //!
-//! Eight loads a page share a walk, one load a page has it alone: the difference is the walk's. This holds on any
-//! host. Comparing 2 MB with 4 KB pages is another way, but where a host maps 4 KB pages, both are walked. Before each
-//! time, page tables come into the caches as far as they stay there: a walk over cold tables takes four times as long.
+//! Eight loads a page share a walk, one load a page has it alone: the difference is the walk's. This holds on
+//! any host. Comparing 2 MB with 4 KB pages is another way, but where a host maps 4 KB pages, both are
+//! walked. Before each time, page tables come into the caches as far as they stay there: a walk over cold
+//! tables takes four times as long.
 
 use super::caches::Caches;
 use super::{Kind, MeasureError, Work, all_narrow, streams};
@@ -18,7 +19,8 @@ use serde::Serialize;
 const TOGETHER: u64 = 8;
 /// Bytes that stay in the first-level cache and TLB.
 const FEW: usize = 4 * PAGE;
-/// Loads of a piece: enough that what an independent load takes, some 40 cycles, is known to a part of a cycle.
+/// Loads of a piece: enough that what an independent load takes, some 40 cycles, is known to a part of a
+/// cycle.
 const LOADS: u64 = 65_536;
 
 /// Cycles of loads over the whole area.
@@ -46,8 +48,8 @@ pub struct Loads {
     pub sequential: Option<Estimate>,
     /// The cache level whose time that is; 0 = memory.
     pub prefetch_level: u8,
-    /// The first line of a 4 KB page after the last line of the page before, without its walk; none if streams stop, or if
-    /// it is not known whether they do.
+    /// The first line of a 4 KB page after the last line of the page before, without its walk; none if
+    /// streams stop, or if it is not known whether they do.
     pub page_cross: Option<Estimate>,
     /// A stream stops at each multiple of 4 KB, in 2 MB pages, too.
     pub streams_stop: bool,
@@ -81,8 +83,9 @@ pub(super) fn measure(work: &mut Work, caches: &Caches) -> Result<Loads, Measure
         let bytes = if few { FEW } else { region.len() };
         seed += 1;
         let mut loads = RandomLoads::new(region, bytes, per_page, seed);
-        // Over the whole area no line comes twice, but the lines of page tables do, each with the translations of eight
-        // pages: a program that goes on finds them where they stay, so each was read some four times before.
+        // Over the whole area no line comes twice, but the lines of page tables do, each with the
+        // translations of eight pages: a program that goes on finds them where they stay, so each was read
+        // some four times before.
         let warm = (4 * bytes / PAGE / 8) as u64;
         w.bench.time(&mut loads, |l| _ = l.run(Order::Independent, warm.max(512)), |l| l.run(order, LOADS))
     };
@@ -142,8 +145,9 @@ fn loads(found: &[Vec<f64>], caches: &Caches, area: u64) -> Loads {
 /// No core has more loads under way.
 const MOST_UNDER_WAY: f64 = 100.0;
 
-/// The overlap, from the part of a wait that independent loads leave: little is left of walks beside data that take longer,
-/// and noise may make the part negative. Without a part that is certainly above zero, the overlap has no upper end.
+/// The overlap, from the part of a wait that independent loads leave: little is left of walks beside data
+/// that take longer, and noise may make the part negative. Without a part that is certainly above zero, the
+/// overlap has no upper end.
 fn overlap_of(left: Estimate) -> Estimate {
     let of = |part: f64| match part {
         part if part <= 0.0 => f64::INFINITY,

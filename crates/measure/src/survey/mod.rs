@@ -82,7 +82,8 @@ impl MeasureError {
 /// What is asked for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Options {
-    /// The CPU to measure on; none for the last one allowed, which has the fewest interrupts on most machines.
+    /// The CPU to measure on; none for the last one allowed, which has the fewest interrupts on most
+    /// machines.
     pub cpu: Option<usize>,
     /// Fewer points and rounds.
     pub quick: bool,
@@ -353,7 +354,8 @@ impl Work<'_> {
         ended(self.stop, self.deadline)
     }
 
-    /// Rounds over points: more than usual until the values are `enough`, within the part's share of the time.
+    /// Rounds over points: more than usual until the values are `enough`, within the part's share of the
+    /// time.
     fn rounds(
         &mut self,
         points: usize,

@@ -1,10 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! What the last cache level keeps of a set that is used at the pace of memory misses.
 //!
-//! A ring of loads that the level answers uses each of its lines every few hundred microseconds. A program that
-//! waits for memory uses the lines of its page tables every few milliseconds, and neighbours who share the level
-//! have taken many of them by then. So loads of a small set alternate with loads of the whole area, each waiting
-//! for the one before, and the time of the small set's loads tells how much of the set was still there.
+//! A ring of loads that the level answers uses each of its lines every few hundred microseconds. A program
+//! that waits for memory uses the lines of its page tables every few milliseconds, and neighbours who share
+//! the level have taken many of them by then. So loads of a small set alternate with loads of the whole area,
+//! each waiting for the one before, and the time of the small set's loads tells how much of the set was still
+//! there.
 
 use super::caches::{Caches, Level};
 use super::{MeasureError, Work, all_narrow};
@@ -19,13 +20,13 @@ const LOADS: u64 = 8_192;
 /// Bytes of a set that the first level answers.
 const FEW: usize = 4 * PAGE;
 /// Under true LRU, with as many loads of the small set as of lines that never come again, half of the small
-/// set's loads are answered if the level has so many times the set's lines: after t loads of either, a level of
-/// S (1 - exp(-t/S)) + t lines is full, and a line comes again within t with the probability 1 - exp(-t/S) (Che,
-/// Tung and Wang, Hierarchical Web Caching Systems, IEEE JSAC 20(7), 2002). At one half, t is S ln 2.
+/// set's loads are answered if the level has so many times the set's lines: after t loads of either, a level
+/// of S (1 - exp(-t/S)) + t lines is full, and a line comes again within t with the probability 1 - exp(-t/S)
+/// (Che, Tung and Wang, Hierarchical Web Caching Systems, IEEE JSAC 20(7), 2002). At one half, t is S ln 2.
 const LINES_AT_HALF: f64 = 0.5 + std::f64::consts::LN_2;
 
-/// Bytes that the last level keeps, and the levels below with it; none if there is no such level, or if no set
-/// was half answered.
+/// Bytes that the last level keeps, and the levels below with it; none if there is no such level, or if no
+/// set was half answered.
 pub(super) fn measure(work: &mut Work, caches: &Caches) -> Result<Option<Estimate>, MeasureError> {
     let [.., below, last] = &caches.levels[..] else { return Ok(None) };
     let Some(hit) = last.cycles.filter(|_| work.huge_ok) else { return Ok(None) };
@@ -67,9 +68,9 @@ fn first_level(caches: &Caches) -> f64 {
     caches.levels.first().and_then(|l: &Level| l.cycles).map_or(0.0, |c| c.median)
 }
 
-/// Bytes kept in one round. `times` are those of a load of a set and a load of the whole area together; `ends` the same
-/// for a set that the first level answers, and for one as large as the area; `hits` the times of a load that the
-/// first level and that the last level answers.
+/// Bytes kept in one round. `times` are those of a load of a set and a load of the whole area together;
+/// `ends` the same for a set that the first level answers, and for one as large as the area; `hits` the times
+/// of a load that the first level and that the last level answers.
 fn kept(sets: &[usize], times: &[f64], ends: [f64; 2], hits: [f64; 2]) -> Option<f64> {
     let load = |both: f64| both - ends[0] + hits[0];
     let half = (hits[1] + load(ends[1])) / 2.0;

@@ -1,11 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Streams: loads of one line after the other, each waiting for the one before, and what such a stream takes where a 4 KB
-//! page ends.
+//! Streams: loads of one line after the other, each waiting for the one before, and what such a stream takes
+//! where a 4 KB page ends.
 //!
-//! In 2 MB pages, the 4 KB pages come in order or in random order. If the order makes no difference, streams stop at each
-//! multiple of 4 KB. Otherwise the prefetcher follows them, and what a page of 4 KB in order takes longer than a part of a
-//! 2 MB page is its walk and the wait for its first line. The walk is measured by loads whose translations miss the TLB and
-//! whose tables are in the caches, as a stream's are for seven of eight pages.
+//! In 2 MB pages, the 4 KB pages come in order or in random order. If the order makes no difference, streams
+//! stop at each multiple of 4 KB. Otherwise the prefetcher follows them, and what a page of 4 KB in order
+//! takes longer than a part of a 2 MB page is its walk and the wait for its first line. The walk is measured
+//! by loads whose translations miss the TLB and whose tables are in the caches, as a stream's are for seven
+//! of eight pages.
 
 use super::{Kind, MeasureError, Work, all_narrow};
 use crate::estimate::Estimate;
@@ -108,7 +109,8 @@ fn streams(found: &[Vec<f64>], huge_ok: bool) -> Streams {
 mod tests {
     use super::*;
 
-    /// Rounds of a line in order on 2 MB and 4 KB pages, with pages in random order, and of a line per page on both.
+    /// Rounds of a line in order on 2 MB and 4 KB pages, with pages in random order, and of a line per page
+    /// on both.
     fn rounds(of: [f64; 5]) -> Vec<Vec<f64>> {
         of.iter().map(|v| (0..15).map(|i| v * (1.0 + 0.001 * f64::from(i % 5))).collect()).collect()
     }

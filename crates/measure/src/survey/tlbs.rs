@@ -1,10 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! TLBs: a ring of loads, one per page, over a growing number of pages, less the time of a ring through as many
-//! neighbouring lines. The lines spread over the cache sets alike in both, so that the difference is the TLB's.
+//! TLBs: a ring of loads, one per page, over a growing number of pages, less the time of a ring through as
+//! many neighbouring lines. The lines spread over the cache sets alike in both, so that the difference is the
+//! TLB's.
 //!
 //! Pages are nine apart: processors that join neighbouring pages into one entry (AMD's of four or eight) then
-//! need one entry per page. The same ring on 2 MB pages tells the host's page size: where it meets the knee of the
-//! 4 KB pages, the host maps the guest's 2 MB pages in pieces of 4 KB, and TLB entries are of that size.
+//! need one entry per page. The same ring on 2 MB pages tells the host's page size: where it meets the knee
+//! of the 4 KB pages, the host maps the guest's 2 MB pages in pieces of 4 KB, and TLB entries are of that
+//! size.
 
 use super::{Kind, MeasureError, Work, huge_pages, if_reached};
 use crate::estimate::Estimate;

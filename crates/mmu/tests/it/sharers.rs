@@ -104,7 +104,8 @@ proptest! {
         let mut shared = Cpu::new(&specs, SHARERS);
         let mut own: Vec<Cpu> = (0..SHARERS).map(|_| Cpu::new(&specs, 1)).collect();
         for (time, (op, page, write, of)) in (1u64..).zip(ops) {
-            // Eight pages of 2 MB, of which five 4 KB pages each are used: sharers hold some at different sizes.
+            // Eight pages of 2 MB, of which five 4 KB pages each are used: sharers hold some at different
+            // sizes.
             let region = page / 5;
             let gva = Gva((region << 21) + ((page % 5) << 12));
             let concerned = |place: usize| u8::from(of >> place & 1 != 0);

@@ -33,9 +33,9 @@ pub(crate) struct Stratum {
     weight: u64,
 }
 
-/// The strata of a sample. Objects begin at multiples of their size, so how lines are used depends on the largest
-/// power of two that divides their number. Line 0 stands for itself: a sequential stream enters each page there, and a
-/// prefetcher may stop before that line.
+/// The strata of a sample. Objects begin at multiples of their size, so how lines are used depends on the
+/// largest power of two that divides their number. Line 0 stands for itself: a sequential stream enters each
+/// page there, and a prefetcher may stop before that line.
 pub(crate) const STRATA: [Stratum; 5] = [
     Stratum { sample: &[0], weight: 1 },
     // Odd lines, of each remainder by 8.

@@ -1,15 +1,16 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! The error of figures that come from a sample of lines and from a draw of the host's frames.
 //!
-//! Each stratum of lines is represented by some (`classes.rs`), and each simulated line has a draw of its own of where
-//! the host's frames lie (`frames.rs`). So the spread of the lines' estimates within a stratum has both errors, and the sum of k
-//! estimates has a standard error of sqrt(k) times their spread. Strata with one line are put together, which errs
-//! on the wide side (Cochran, Sampling Techniques, 3rd ed., 5A.12). A 95 % interval takes Student's t with the degrees of
-//! freedom that Satterthwaite's rule gives the sum (the same, 5.4).
+//! Each stratum of lines is represented by some (`classes.rs`), and each simulated line has a draw of its own
+//! of where the host's frames lie (`frames.rs`). So the spread of the lines' estimates within a stratum has
+//! both errors, and the sum of k estimates has a standard error of sqrt(k) times their spread. Strata with
+//! one line are put together, which errs on the wide side (Cochran, Sampling Techniques, 3rd ed., 5A.12). A
+//! 95 % interval takes Student's t with the degrees of freedom that Satterthwaite's rule gives the sum (the
+//! same, 5.4).
 //!
 //! Waits that a configuration shares with the ideal run hardly move the overhead. The overhead is a ratio of
-//! two sums, so its error is that of the lines' residuals: a line's extra cycles less the overhead times the line's ideal
-//! cycles (the same, 6.4 and 6.5).
+//! two sums, so its error is that of the lines' residuals: a line's extra cycles less the overhead times the
+//! line's ideal cycles (the same, 6.4 and 6.5).
 
 use super::Caches;
 use super::classes::{Classes, STRATA, stratum};
@@ -21,16 +22,18 @@ use serde::{Deserialize, Serialize};
 pub struct CacheError {
     /// Half the width of the 95 % interval around the configuration's cycles, in cycles.
     pub half_width_cycles: f64,
-    /// Half the width of the 95 % interval around the configuration's overhead, in cycles beyond the ideal run's. In percent of
-    /// the ideal run's cycles, that is the error of the overhead in points.
+    /// Half the width of the 95 % interval around the configuration's overhead, in cycles beyond the ideal
+    /// run's. In percent of the ideal run's cycles, that is the error of the overhead in points.
     #[serde(default)]
     pub half_width_extra_cycles: f64,
 }
 
-/// What the errors follow from. Those of several regions add up, because a line stands for the same others in all of them.
+/// What the errors follow from. Those of several regions add up, because a line stands for the same others in
+/// all of them.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Estimates {
-    /// Of the ideal run, and of each configuration: by class, see [`Stalls::class_estimates`](super::Stalls::class_estimates).
+    /// Of the ideal run, and of each configuration: by class, see
+    /// [`Stalls::class_estimates`](super::Stalls::class_estimates).
     ideal: Vec<f64>,
     configs: Vec<Vec<f64>>,
     /// Of each configuration: see [`Stalls::mean_error`](super::Stalls::mean_error).
@@ -126,7 +129,8 @@ mod tests {
         let mut within = 0;
         const ROUNDS: usize = 4000;
         for _ in 0..ROUNDS {
-            // Lines of a stratum have a mean of its own, which four times an odd number and multiples of 8 share.
+            // Lines of a stratum have a mean of its own, which four times an odd number and multiples of 8
+            // share.
             let means = [5000.0, 1000.0, 1500.0, 3000.0, 3000.0];
             let draw = |rng: &mut rand_pcg::Pcg64, line: u8| {
                 means[stratum(line.into())] + 100.0 * (0..4).map(|_| rng.random::<f64>() - 0.5).sum::<f64>()

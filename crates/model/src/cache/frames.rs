@@ -1,9 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Where the host's blocks of frames lie, which decides in which sets of a physically indexed cache a page's lines are.
+//! Where the host's blocks of frames lie, which decides in which sets of a physically indexed cache a page's
+//! lines are.
 //!
-//! An allocator hands out whole blocks of frames (`host.rs`), and which ones it has free is chance. So each block lies
-//! at random, and each class of lines has a draw of its own: classes share no set, so one run of the model sees as many
-//! placements as classes, its figures are their mean, and the classes' spread has what chance does.
+//! An allocator hands out whole blocks of frames (`host.rs`), and which ones it has free is chance. So each
+//! block lies at random, and each class of lines has a draw of its own: classes share no set, so one run of
+//! the model sees as many placements as classes, its figures are their mean, and the classes' spread has what
+//! chance does.
 
 use crate::host::{Frames, mix, order};
 use crate::profile::CacheLevel;
@@ -27,12 +29,14 @@ pub struct Draws {
 pub(super) enum Layout {
     /// In blocks of the host's allocator, the smallest of this order.
     Blocks(u32),
-    /// In single frames, as [`Draws::line`] places what is not behind a [`HostMemory`](crate::host::HostMemory).
+    /// In single frames, as [`Draws::line`] places what is not behind a
+    /// [`HostMemory`](crate::host::HostMemory).
     Single,
 }
 
 impl Draws {
-    /// The layout of a configuration's frames; none if caches of these levels have the data in the same sets as the ideal run's.
+    /// The layout of a configuration's frames; none if caches of these levels have the data in the same sets
+    /// as the ideal run's.
     pub(super) fn layout(&self, config: Config, levels: &[CacheLevel]) -> Option<Layout> {
         let (layout, order) = match (config.mode, self.frames) {
             (Paging::Native, _) | (Paging::Offset | Paging::Direct, Frames::Fresh) => return None,
@@ -43,7 +47,8 @@ impl Draws {
                 (Layout::Blocks(order), order)
             }
         };
-        // A block of as many frames as a class has sets, or of a multiple, has its lines in the same sets wherever it lies.
+        // A block of as many frames as a class has sets, or of a multiple, has its lines in the same sets
+        // wherever it lies.
         let tells = |level: &CacheLevel| (1 << order) % level.sets_per_class() != 0;
         levels.iter().any(tells).then_some(layout)
     }
@@ -69,8 +74,8 @@ impl Draws {
     }
 }
 
-/// A permutation of the numbers below 2^bits chosen by `seed`, which leaves higher bits alone: odd multiplications
-/// and shifted xors are each invertible, so their composition is.
+/// A permutation of the numbers below 2^bits chosen by `seed`, which leaves higher bits alone: odd
+/// multiplications and shifted xors are each invertible, so their composition is.
 fn permute(x: u64, bits: u32, seed: u64) -> u64 {
     let mask = (1u64 << bits) - 1;
     let high = x & !mask;

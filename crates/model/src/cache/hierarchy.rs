@@ -25,7 +25,8 @@ pub(crate) struct DataCaches {
     n: usize,
     /// Every line is simulated. Only then do lines of several classes share a set.
     exact: bool,
-    /// There are three levels of one vCPU, and what the first evicts concerns no other: see [`miss_of_three`].
+    /// There are three levels of one vCPU, and what the first evicts concerns no other: see
+    /// [`miss_of_three`].
     three: bool,
 }
 
@@ -124,7 +125,8 @@ impl DataCaches {
         answers
     }
 
-    /// Level `i` has evicted `victim`, which was in the set of a line of class `rank`: files the victim where it belongs.
+    /// Level `i` has evicted `victim`, which was in the set of a line of class `rank`: files the victim where
+    /// it belongs.
     fn follow(&mut self, vcpu: usize, mut i: usize, mut victim: Line, mut rank: usize) {
         loop {
             if self.exact {
@@ -168,8 +170,8 @@ impl DataCaches {
     }
 }
 
-/// [`DataCaches::miss`] of the commonest caches: three levels of one vCPU, the second of which is not exclusive. The line is not
-/// in its set of the first, which is not inclusive.
+/// [`DataCaches::miss`] of the commonest caches: three levels of one vCPU, the second of which is not
+/// exclusive. The line is not in its set of the first, which is not inclusive.
 #[inline(never)]
 fn miss_of_three(
     l1: &mut Level,

@@ -61,7 +61,8 @@ impl Level {
         &mut self.lines[set..set + self.ways]
     }
 
-    /// Calls `f` with the lines of a set. The compiler knows the usual numbers of ways, and unrolls loops over them.
+    /// Calls `f` with the lines of a set. The compiler knows the usual numbers of ways, and unrolls loops
+    /// over them.
     #[inline(always)]
     fn ways<R>(&mut self, set: usize, f: impl Fn(&mut [Line]) -> R) -> R {
         let lines = &mut self.lines[set..set + self.ways];

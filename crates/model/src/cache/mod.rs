@@ -2,10 +2,10 @@
 //! Data caches: how long loads, stores and page walks wait for memory.
 //!
 //! Each configuration has caches of its own, through which its data and its walks go with their
-//! host-physical addresses. One more set of caches belongs to the ideal run, which has no walks. Where the host's frames lie
-//! in other sets than the ideal run's data, one more set sees the data alone, at those frames: [`Framed`].
-//! [`classes`] says which lines are simulated, [`hierarchy`] how a line moves, and this file what
-//! an access costs: the answering level's latency, less the first level's, which is part of the
+//! host-physical addresses. One more set of caches belongs to the ideal run, which has no walks. Where the
+//! host's frames lie in other sets than the ideal run's data, one more set sees the data alone, at those
+//! frames: [`Framed`]. [`classes`] says which lines are simulated, [`hierarchy`] how a line moves, and this
+//! file what an access costs: the answering level's latency, less the first level's, which is part of the
 //! base CPI. `docs/design/model.md#data-caches` lists the rules.
 
 mod classes;
@@ -70,8 +70,8 @@ impl Cached {
     }
 }
 
-/// Caches of a run without walks whose data lie in host frames of one layout. It waits longer than the ideal run by what the
-/// frames' places cost every configuration of that layout.
+/// Caches of a run without walks whose data lie in host frames of one layout. It waits longer than the ideal
+/// run by what the frames' places cost every configuration of that layout.
 #[derive(Debug)]
 struct Framed {
     layout: Layout,
@@ -96,7 +96,8 @@ pub(crate) struct Caches {
     ideal: Cached,
     configs: Vec<Cached>,
     framed: Vec<Framed>,
-    /// Per configuration: its frames' place in `framed`; none if its data lie in the same sets as the ideal run's.
+    /// Per configuration: its frames' place in `framed`; none if its data lie in the same sets as the ideal
+    /// run's.
     framed_of: Vec<Option<usize>>,
     /// Per vCPU.
     neighbours: Vec<Neighbours>,
@@ -234,8 +235,8 @@ impl Caches {
         self.chains[vcpu].begins(access);
     }
 
-    /// How many accesses like the one that [comes next](Caches::at) a core has under way at once, at most: dependent ones as many as
-    /// chains, and of independent ones any number.
+    /// How many accesses like the one that [comes next](Caches::at) a core has under way at once, at most:
+    /// dependent ones as many as chains, and of independent ones any number.
     #[inline]
     pub fn at_once(&self, vcpu: usize, dependent: bool) -> u64 {
         if dependent { self.chains[vcpu].at_once(self.now) } else { u64::MAX }
@@ -247,7 +248,8 @@ impl Caches {
         self.now = self.pace.at(self.now.access, &self.limits);
     }
 
-    /// The second-level TLB of configuration `config` answers a dependent load. Whether the core waits longer.
+    /// The second-level TLB of configuration `config` answers a dependent load. Whether the core waits
+    /// longer.
     #[inline]
     pub fn second_tlb_answers(&mut self, config: usize) -> bool {
         self.configs[config].stalls.dependent(self.second_tlb);
@@ -260,8 +262,8 @@ impl Caches {
         self.each().for_each(|one| one.stalls.dependent(cycles));
     }
 
-    /// The prefetcher sees an access to data. Most lines are watched for it alone: what [`Caches::access`] needs of a line
-    /// that is simulated.
+    /// The prefetcher sees an access to data. Most lines are watched for it alone: what [`Caches::access`]
+    /// needs of a line that is simulated.
     #[inline(always)]
     pub fn note(&mut self, vcpu: usize, gva: Gva) -> Option<Seen> {
         let settled = &mut self.settled[vcpu];
@@ -270,9 +272,10 @@ impl Caches {
         self.classes.rank(gva.0).map(|rank| Seen { rank, near })
     }
 
-    /// An access to data, as the prefetcher has [seen](Caches::note) it. `translate` returns the guest-physical address and
-    /// its page's size, if there is one, and `place` the host-physical address of that in a configuration. `from_memory`
-    /// gets each configuration in which memory answers, and the number of accesses that this one stands for.
+    /// An access to data, as the prefetcher has [seen](Caches::note) it. `translate` returns the
+    /// guest-physical address and its page's size, if there is one, and `place` the host-physical address of
+    /// that in a configuration. `from_memory` gets each configuration in which memory answers, and the number
+    /// of accesses that this one stands for.
     #[inline(always)]
     pub fn access(
         &mut self,

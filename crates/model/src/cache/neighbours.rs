@@ -22,8 +22,8 @@ pub(super) enum Near {
 /// Lines used lately, of one vCPU.
 #[derive(Debug, Clone)]
 pub(super) struct Neighbours {
-    /// Page number, and a bit for each of its lines that was used since the page came here. The page of which a line was
-    /// used for the first time last stands first in its set.
+    /// Page number, and a bit for each of its lines that was used since the page came here. The page of which
+    /// a line was used for the first time last stands first in its set.
     sets: [[(u64, u64); WAYS]; SETS],
 }
 
@@ -33,7 +33,8 @@ impl Default for Neighbours {
     }
 }
 
-/// Arrays that a program walks side by side often begin at the same offset of a large power of two, so the set is a hash.
+/// Arrays that a program walks side by side often begin at the same offset of a large power of two, so the
+/// set is a hash.
 #[inline(always)]
 pub(super) fn set(page: u64) -> usize {
     (page.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 61) as usize % SETS
@@ -47,8 +48,8 @@ impl Neighbours {
         self.sets[set(page)].iter().any(|&(held, lines)| held == page && lines >> (va >> 6 & 63) & 1 != 0)
     }
 
-    /// Notes an access to `va`. Returns where a recently used line stands next to the access's. `forgotten` gets the number of
-    /// the page that leaves for the access's.
+    /// Notes an access to `va`. Returns where a recently used line stands next to the access's. `forgotten`
+    /// gets the number of the page that leaves for the access's.
     #[inline]
     pub fn used(&mut self, va: u64, forgotten: impl FnOnce(u64)) -> Option<Near> {
         let (page, line) = (va >> 12, va >> 6 & 63);

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! The lines that a vCPU used last of those that share a set of the first level. Every configuration has them as the
-//! most recent ones of its set, in this order, because all see the same accesses to data. So an access to one of them is a hit
-//! in all configurations, which changes their order alone: it is kept here, and the sets are brought in order before
-//! anything else happens to them.
+//! The lines that a vCPU used last of those that share a set of the first level. Every configuration has them
+//! as the most recent ones of its set, in this order, because all see the same accesses to data. So an access
+//! to one of them is a hit in all configurations, which changes their order alone: it is kept here, and the
+//! sets are brought in order before anything else happens to them.
 
 /// The most lines of a set that are kept.
 pub(super) const MOST: usize = 8;
@@ -79,7 +79,8 @@ impl Recent {
         Some(at)
     }
 
-    /// Where the lines stand in the sets that have to be brought in order; none if they are. They count as in order from now on.
+    /// Where the lines stand in the sets that have to be brought in order; none if they are. They count as in
+    /// order from now on.
     #[inline(always)]
     pub fn take_order(&mut self) -> Option<Order> {
         if self.moved == 0 {
@@ -90,8 +91,8 @@ impl Recent {
         Some(order)
     }
 
-    /// The vCPU has used a line, which the sets have as their most recent one now. It was the one at place `held`, if it was one of
-    /// these. At most `most` lines are kept.
+    /// The vCPU has used a line, which the sets have as their most recent one now. It was the one at place
+    /// `held`, if it was one of these. At most `most` lines are kept.
     #[inline]
     pub fn used(&mut self, used: Used, held: Option<usize>, most: usize) {
         debug_assert_eq!(self.moved, 0, "the sets are in order");

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! A memo of settled lines: an access to one changes nothing in the data caches. Most accesses are to such lines, and one
-//! look into the memo answers for them. The memo may forget a line, but never keeps one that is no longer settled.
+//! A memo of settled lines: an access to one changes nothing in the data caches. Most accesses are to such
+//! lines, and one look into the memo answers for them. The memo may forget a line, but never keeps one that
+//! is no longer settled.
 
 const SLOTS: usize = 128;
 

@@ -25,8 +25,8 @@ pub(crate) struct Stalls {
     answers: [u64; MOST_LEVELS + 1],
     /// Of all walks, in 1/256 cycles.
     walks: ByDependence,
-    /// Of independent data and walks: what is exposed beyond the overlaps, as too little else was near. In 1/65,536 cycles,
-    /// and in 1/256 of that.
+    /// Of independent data and walks: what is exposed beyond the overlaps, as too little else was near. In
+    /// 1/65,536 cycles, and in 1/256 of that.
     alone: Alone<u64>,
     pub(super) windows: Windows,
     /// Mean latency by walk step, in 1/256 cycles.
@@ -157,8 +157,8 @@ impl Stalls {
         steps.zip(self.unseen.as_flattened()).map(of).sum::<f64>().sqrt()
     }
 
-    /// By class: the cycles of data, and of walks beyond what their steps' means say, hidden ones left out, of the lines
-    /// that the class stands for. The spread within a stratum is the error of the sample.
+    /// By class: the cycles of data, and of walks beyond what their steps' means say, hidden ones left out,
+    /// of the lines that the class stands for. The spread within a stratum is the error of the sample.
     pub(super) fn class_estimates(&self) -> Vec<f64> {
         let limits = self.windows.limits();
         let share = f64::from(1 << SHARE);

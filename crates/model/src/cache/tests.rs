@@ -25,7 +25,8 @@ fn no_page() -> Page {
     unreachable!("data caches ask for no page")
 }
 
-/// Pages that share one set of the prefetcher's table, one more than the set holds, and the pages beside them.
+/// Pages that share one set of the prefetcher's table, one more than the set holds, and the pages beside
+/// them.
 fn pages() -> Vec<u64> {
     let shared = (1..).filter(|p| neighbours::set(*p) == neighbours::set(1)).take(neighbours::WAYS + 1);
     shared.flat_map(|page| [page, page + 1]).collect()
@@ -97,7 +98,8 @@ fn caches(profile: &Profile, frames: Frames) -> Box<Caches> {
     Caches::new(profile, CacheMode::Exact, Draws { seed: 1, frames }, 1, &configs).unwrap()
 }
 
-/// Ten rounds over the same line of so many pages, and every `walk_every` accesses a walk of each configuration, to other lines.
+/// Ten rounds over the same line of so many pages, and every `walk_every` accesses a walk of each
+/// configuration, to other lines.
 fn rounds(profile: &Profile, frames: Frames, pages: u64, walk_every: Option<u64>) -> [Sample; 5] {
     let mut caches = caches(profile, frames);
     let hosts = NAMES.map(|name| {
@@ -154,7 +156,8 @@ fn walks_push_data_out_and_leave_the_waits_for_frames_as_they_are() {
     }
 }
 
-/// 2 MB pages lie elsewhere in a level whose sets for the lines of one place in a page are not 512 or a divisor of that.
+/// 2 MB pages lie elsewhere in a level whose sets for the lines of one place in a page are not 512 or a
+/// divisor of that.
 #[test]
 fn frames_have_caches_of_their_own_where_a_level_tells_their_blocks_apart() {
     let sets = |name: &str, frames: Frames| caches(&Profile::load(name, &[]).unwrap(), frames).framed_of;
@@ -174,7 +177,8 @@ fn frames_have_caches_of_their_own_where_a_level_tells_their_blocks_apart() {
     assert_eq!(samples[4].frame_wait_cycles(), large);
 }
 
-/// Cycles that the ideal run waits for a dependent load of each line of `pages` neighbouring 4 KB pages, in pages of `size` of the guest.
+/// Cycles that the ideal run waits for a dependent load of each line of `pages` neighbouring 4 KB pages, in
+/// pages of `size` of the guest.
 fn stream(set: &str, size: PageSize, down: bool, pages: u64) -> u64 {
     let set = ["memory.prefetch_level=2", set].map(String::from);
     let mut caches = caches(&Profile::load("zen4", &set).unwrap(), Frames::Fresh);

@@ -36,7 +36,8 @@ impl Default for Translations {
 }
 
 impl Translations {
-    /// The size of the guest's page, and the 4 KB page's frames in the ideal run and in each of `configs` configurations.
+    /// The size of the guest's page, and the 4 KB page's frames in the ideal run and in each of `configs`
+    /// configurations.
     #[inline]
     pub fn get(
         &mut self,

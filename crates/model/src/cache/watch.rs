@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Accesses to data that look into no cache: those to settled lines, and those that change only what the prefetcher has seen or
-//! the order in which a vCPU used its last lines. The loop over a stream's words takes them without leaving.
+//! Accesses to data that look into no cache: those to settled lines, and those that change only what the
+//! prefetcher has seen or the order in which a vCPU used its last lines. The loop over a stream's words takes
+//! them without leaving.
 
 use super::Caches;
 use super::neighbours::Neighbours;
@@ -23,9 +24,9 @@ pub(crate) struct Watch<'a> {
 }
 
 impl Watch<'_> {
-    /// Is it known that [`Caches::note`] and [`Caches::access`] would change nothing? So it is for most accesses: to a line that
-    /// nothing watches, to the line that was the last one used in its slot, or to one that only the prefetcher watches and has
-    /// seen.
+    /// Is it known that [`Caches::note`] and [`Caches::access`] would change nothing? So it is for most
+    /// accesses: to a line that nothing watches, to the line that was the last one used in its slot, or to
+    /// one that only the prefetcher watches and has seen.
     #[inline(always)]
     pub fn is_settled(&self, gva: Gva, write: bool, generation: u64) -> bool {
         let line = gva.0 >> 6;
@@ -33,8 +34,8 @@ impl Watch<'_> {
         lines >> (line & 63) & 1 != 0
     }
 
-    /// Does what [`Caches::note`] and [`Caches::access`] would do for access number `access`, which did not walk, unless a cache has
-    /// to be looked at. False if so; nothing has changed then.
+    /// Does what [`Caches::note`] and [`Caches::access`] would do for access number `access`, which did not
+    /// walk, unless a cache has to be looked at. False if so; nothing has changed then.
     #[inline(always)]
     pub fn takes(&mut self, gva: Gva, write: bool, generation: u64, access: u64) -> bool {
         self.is_settled(gva, write, generation) || self.take(gva, write, generation, access)

@@ -1,16 +1,17 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! What overlaps: a core looks ahead by as many instructions as its reorder buffer holds, so a miss hides behind others
-//! only if they are that near (Karkhanis and Smith, A First-Order Superscalar Processor Model, ISCA 2004: isolated misses
-//! cost their whole latency, and misses within a window share one). Dense misses overlap as `memory.data_overlap` and
-//! `memory.walk_overlap` say, which were measured on such.
+//! What overlaps: a core looks ahead by as many instructions as its reorder buffer holds, so a miss hides
+//! behind others only if they are that near (Karkhanis and Smith, A First-Order Superscalar Processor Model,
+//! ISCA 2004: isolated misses cost their whole latency, and misses within a window share one). Dense misses
+//! overlap as `memory.data_overlap` and `memory.walk_overlap` say, which were measured on such.
 //!
-//! A dependent load waits for the loads before it in its chain. It overlaps with the other chains that have loads within the window:
-//! each probe of a hash table follows a list of its own.
+//! A dependent load waits for the loads before it in its chain. It overlaps with the other chains that have
+//! loads within the window: each probe of a hash table follows a list of its own.
 //!
-//! A store leaves the core for the store buffer and waits there. The window does not limit what stores overlap with.
+//! A store leaves the core for the store buffer and waits there. The window does not limit what stores
+//! overlap with.
 //!
-//! A walk whose data are in a cache has no wait for memory to hide behind. It overlaps with other walks alone, as many as
-//! the core has walkers.
+//! A walk whose data are in a cache has no wait for memory to hide behind. It overlaps with other walks
+//! alone, as many as the core has walkers.
 
 use crate::profile::Profile;
 
@@ -50,7 +51,8 @@ impl Limits {
         Limits { data, walk, walkers, reorder: profile.cpu.reorder_window, most_data, most_walk }
     }
 
-    /// Of independent data: cycles that the core hides of so many, of which `alone` (in 1/65,536) are exposed beyond the overlap.
+    /// Of independent data: cycles that the core hides of so many, of which `alone` (in 1/65,536) are exposed
+    /// beyond the overlap.
     pub fn hidden_data(&self, cycles: u64, alone: u64) -> u64 {
         self.hidden(cycles, self.data, cycles * self.most_data, alone)
     }
@@ -60,8 +62,8 @@ impl Limits {
         self.hidden(cycles >> FRACTION, self.walk, (cycles * self.most_walk) >> FRACTION, alone)
     }
 
-    /// Grows with the cycles, so that the growth over any interval is no less than 0: what each wait adds to `alone` is at most
-    /// what it adds to `by`, and only the difference is rounded.
+    /// Grows with the cycles, so that the growth over any interval is no less than 0: what each wait adds to
+    /// `alone` is at most what it adds to `by`, and only the difference is rounded.
     fn hidden(&self, cycles: u64, overlap: f64, by: u64, alone: u64) -> u64 {
         match self.reorder {
             None => (cycles as f64 * (1.0 - 1.0 / overlap)) as u64,
@@ -77,7 +79,8 @@ pub(super) struct Now {
     window: Option<u64>,
 }
 
-/// Accesses per instruction, of the most recent instructions. Those of a gap, whose accesses are not in the stream, do not count.
+/// Accesses per instruction, of the most recent instructions. Those of a gap, whose accesses are not in the
+/// stream, do not count.
 #[derive(Debug, Clone, Copy, Default)]
 pub(super) struct Pace {
     accesses: u64,
@@ -207,8 +210,9 @@ impl Windows {
         self.limits
     }
 
-    /// An access, which stands for `weight`, waits for memory or for a cache. Of the accesses like it, `at_once` overlap at most.
-    /// Returns the share of its wait that is exposed beyond `1 / memory.data_overlap`; 0 if it exposes all, or nothing beyond.
+    /// An access, which stands for `weight`, waits for memory or for a cache. Of the accesses like it,
+    /// `at_once` overlap at most. Returns the share of its wait that is exposed beyond
+    /// `1 / memory.data_overlap`; 0 if it exposes all, or nothing beyond.
     #[inline]
     pub fn data(&mut self, now: Now, weight: u64, at_once: u64, from_memory: bool, write: bool) -> u64 {
         if at_once == 1 || !from_memory && at_once == u64::MAX {
@@ -222,7 +226,8 @@ impl Windows {
         beyond(near.min(at_once as f64).clamp(1.0, self.limits.data), self.limits.most_data)
     }
 
-    /// An access walks. Returns the share of its walk that is exposed beyond `1 / memory.walk_overlap`; 0 if it exposes all.
+    /// An access walks. Returns the share of its walk that is exposed beyond `1 / memory.walk_overlap`; 0 if
+    /// it exposes all.
     #[inline]
     pub fn walk(&mut self, now: Now, at_once: u64) -> u64 {
         if at_once == 1 {
@@ -353,8 +358,8 @@ mod tests {
             chains.at_once(at(access))
         };
         assert_eq!((load(&mut chains, 5), load(&mut chains, 6)), (1, 1));
-        // So many loads, one after the other, in a chain of every 25 accesses. Of the chain that left the window last, loads may
-        // still be within the window.
+        // So many loads, one after the other, in a chain of every 25 accesses. Of the chain that left the
+        // window last, loads may still be within the window.
         let mut at_once = |loads: u64| {
             let chain = |n: u64| {
                 chains.begins(n * 25);
@@ -367,7 +372,8 @@ mod tests {
         assert_eq!(load(&mut chains, 100 * 25 + 1), 5);
         // Long after the last begin.
         assert_eq!(load(&mut chains, 101 * 25 + 100), 1);
-        // A load of one of four chains: a quarter of the wait is exposed, wherever its line is, however near other misses are.
+        // A load of one of four chains: a quarter of the wait is exposed, wherever its line is, however near
+        // other misses are.
         for from_memory in [true, false] {
             let data = (1..100).map(|n| w.data(at(n), 1, 4, from_memory, false)).last().unwrap();
             assert!((exposed(data, 10.0) - 0.25).abs() < 0.001, "{}", exposed(data, 10.0));

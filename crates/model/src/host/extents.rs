@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! The extents of a host's memory: pages of one size, of which some are split into pages of the next smaller size.
+//! The extents of a host's memory: pages of one size, of which some are split into pages of the next smaller
+//! size.
 
 use super::{Backing, Taking};
 use bifold_mmu::PageSize;
@@ -134,8 +135,8 @@ impl Extents {
         }
     }
 
-    /// Backs the page `at` bytes from here for a read or a write of `vcpu`; none if it was backed already. `look`: that of
-    /// this use.
+    /// Backs the page `at` bytes from here for a read or a write of `vcpu`; none if it was backed already.
+    /// `look`: that of this use.
     pub fn touch(&mut self, at: u64, write: bool, vcpu: usize, look: u32) -> Option<Backed> {
         let n = (at >> self.size.shift()) as usize;
         let state = self.state.get_mut(n)?;
@@ -186,13 +187,13 @@ impl Extents {
         self.state[pages].fill(OWN);
     }
 
-    /// Takes back the pages behind `gfns`. The row begins at frame `start`. Adds to `gone` the frames that no table may map
-    /// any more.
+    /// Takes back the pages behind `gfns`. The row begins at frame `start`. Adds to `gone` the frames that no
+    /// table may map any more.
     ///
     /// A large page that goes in part, or to swap, is split first, and the split unmaps all of it (Linux
     /// `__split_huge_pmd`, whose notifier has the whole huge page; `shrink_folio_list` unmaps with
-    /// `TTU_SPLIT_HUGE_PMD`). The table of 4 KB entries that it leaves stays, even if `MADV_DONTNEED` then empties it
-    /// (`zap_pte_range` frees no table): the pieces come back as 4 KB pages.
+    /// `TTU_SPLIT_HUGE_PMD`). The table of 4 KB entries that it leaves stays, even if `MADV_DONTNEED` then
+    /// empties it (`zap_pte_range` frees no table): the pieces come back as 4 KB pages.
     pub fn take_back(&mut self, start: u64, gfns: &Range<u64>, taking: Taking, gone: &mut Vec<Range<u64>>) {
         let shift = self.size.shift() - 12;
         let from = (gfns.start.saturating_sub(start) >> shift) as usize;
@@ -215,7 +216,8 @@ impl Extents {
                 }
                 // Swap has them already, or they never were.
                 (ABSENT, _) | (SWAPPED, Taking::Swap) => continue,
-                // On no list of the reclaimer's: the zero page has no `struct folio` in the LRU. Pages of a snapshot are in its file.
+                // On no list of the reclaimer's: the zero page has no `struct folio` in the LRU. Pages of a
+                // snapshot are in its file.
                 (SNAPSHOT | ZERO, Taking::Swap) => continue,
                 (READ_ONLY | OWN, Taking::Swap) => SWAPPED,
                 _ => ABSENT,
@@ -237,7 +239,8 @@ impl Extents {
         self.pieces.insert(n, pieces);
     }
 
-    /// Calls `see` with the frames of each page of its own and with the look of its last use, in the order of addresses.
+    /// Calls `see` with the frames of each page of its own and with the look of its last use, in the order of
+    /// addresses.
     pub fn each_own(&mut self, start: u64, see: &mut dyn FnMut(Range<u64>, &mut u32)) {
         let pages = self.state.len();
         let used = self.used.get_or_insert_with(|| vec![0; pages]);

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Accesses: the loop over a stream's words, and the filter. What the filter does not answer goes to the TLBs of each
-//! group of configurations: see [`super::miss`].
+//! Accesses: the loop over a stream's words, and the filter. What the filter does not answer goes to the TLBs
+//! of each group of configurations: see [`super::miss`].
 
 use super::observe::{Deciding, Observers, Several, Using, Watcher};
 use super::{Model, Vcpu};
@@ -129,8 +129,8 @@ impl Model {
         Ok(())
     }
 
-    /// Consumes accesses from word `i` on as long as the filters answer them and they change nothing that observers
-    /// simulate, at most up to word `end`. Returns the number of the first word left.
+    /// Consumes accesses from word `i` on as long as the filters answer them and they change nothing that
+    /// observers simulate, at most up to word `end`. Returns the number of the first word left.
     #[inline(always)]
     pub(super) fn consume_hits<const OBSERVED: bool>(
         &mut self,

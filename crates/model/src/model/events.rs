@@ -13,14 +13,15 @@ use bifold_mmu::{Gpa, Gva, Side};
 use bifold_trace::event::{gap, ipi, log_bytes, marker};
 use bifold_trace::{DecodeError, Event, decode};
 
-/// The bits of CR4 that make a write load the registers of PAE as a load of CR3 does: PSE, PAE, PGE, SMEP (Intel SDM vol. 3A,
-/// 4.4.1; KVM's `X86_CR4_PDPTR_BITS`).
+/// The bits of CR4 that make a write load the registers of PAE as a load of CR3 does: PSE, PAE, PGE, SMEP
+/// (Intel SDM vol. 3A, 4.4.1; KVM's `X86_CR4_PDPTR_BITS`).
 const LOADS_REGISTERS: u64 = 1 << 4 | 1 << 5 | 1 << 7 | 1 << 20;
 
-/// Does a store to a table of this level give a program a page of 2 MB that was free? An entry that was empty maps
-/// the page for the program's writes. Linux' do_huge_pmd_anonymous_page() and collapse_huge_page() make such entries; so does
-/// move_huge_pmd() of mremap(2), which counts although its page was in use.
-/// The zero page and a child's pages after fork(2) are mapped without the right to write, and mprotect(2) leaves no entry empty.
+/// Does a store to a table of this level give a program a page of 2 MB that was free? An entry that was empty
+/// maps the page for the program's writes. Linux' do_huge_pmd_anonymous_page() and collapse_huge_page() make
+/// such entries; so does move_huge_pmd() of mremap(2), which counts although its page was in use. The zero
+/// page and a child's pages after fork(2) are mapped without the right to write, and mprotect(2) leaves no
+/// entry empty.
 fn first_use(level: u8, old: u64, new: u64) -> bool {
     const PRESENT_WRITE_USER_LARGE: u64 = 1 | 1 << 1 | 1 << 2 | 1 << 7;
     level == 2 && old == 0 && new & PRESENT_WRITE_USER_LARGE == PRESENT_WRITE_USER_LARGE
@@ -95,7 +96,8 @@ impl Model {
             }
             Event::Ipi(vector) => self.vcpus[vcpu].called = matches!(vector, ipi::CALL | ipi::CALL_SINGLE),
             Event::PtStore { gpa, new, old } => {
-                // The waits of a sampled stream are those of windows, which stand for the rest; this event is seen everywhere.
+                // The waits of a sampled stream are those of windows, which stand for the rest; this event is
+                // seen everywhere.
                 if let (Some(caches), None) = (&mut self.observers.caches, &self.sampled) {
                     let level = self.guest.level(gpa >> 12).filter(|_| self.guest.format().entry_shift == 3);
                     if level.is_some_and(|level| first_use(level, old, new)) {
@@ -170,7 +172,8 @@ impl Model {
         }
     }
 
-    /// Configurations hear of a store to a table, if they have to. Not of the tables that there are when the guest starts.
+    /// Configurations hear of a store to a table, if they have to. Not of the tables that there are when the
+    /// guest starts.
     #[inline]
     fn hear(&mut self, store: Stored<'_>) {
         if self.hears_stores && self.vcpus[self.current].started {
@@ -181,8 +184,9 @@ impl Model {
         }
     }
 
-    /// The vCPU flushes. Within a function call of another vCPU, the flush is that one's: a shootdown, once for a call. Ends at the
-    /// vCPU's next fault, interrupt or switch of address spaces, so that its own flushes count for none.
+    /// The vCPU flushes. Within a function call of another vCPU, the flush is that one's: a shootdown, once
+    /// for a call. Ends at the vCPU's next fault, interrupt or switch of address spaces, so that its own
+    /// flushes count for none.
     fn flushed_for_another(&mut self) {
         self.common.tlb_shootdowns += u64::from(std::mem::take(&mut self.vcpus[self.current].called));
     }
@@ -230,7 +234,8 @@ impl Model {
         for group in &mut self.groups {
             let of = group.mask(|r| !self.regimes[r].flushes_by_exit());
             let tlb = &mut group.tlbs[vcpu];
-            // With PCIDs, all members follow the guest's address spaces or none. A VM that does not now may later.
+            // With PCIDs, all members follow the guest's address spaces or none. A VM that does not now may
+            // later.
             if let Some(s) = space {
                 tlb.set_space(s.number);
             }
@@ -251,8 +256,9 @@ impl Model {
         }
     }
 
-    /// The vCPU's TLBs drop the page around `gva`, both pieces of one of 4 MB. Under shadow paging a TLB knows no page of the
-    /// guest's, and KVM flushes the address alone (`vmx_flush_tlb_gva`, `svm_flush_tlb_gva`).
+    /// The vCPU's TLBs drop the page around `gva`, both pieces of one of 4 MB. Under shadow paging a TLB
+    /// knows no page of the guest's, and KVM flushes the address alone (`vmx_flush_tlb_gva`,
+    /// `svm_flush_tlb_gva`).
     fn invalidate(&mut self, vcpu: usize, gva: Gva) {
         self.groups.iter_mut().for_each(|group| group.tlbs[vcpu].invalidate(gva));
         let Some(other) = self.guest.format().other_piece(gva.0) else { return };

@@ -38,8 +38,9 @@ impl Group {
         Group { members, tlbs: vec![tlb; kind.vcpus] }
     }
 
-    /// Groups of all regimes, with empty TLBs. TLBs know one current address space: where the guest uses PCIDs, those whose
-    /// hypervisor flushes at CR3 writes, and so do not follow the guest's address spaces, have groups of their own.
+    /// Groups of all regimes, with empty TLBs. TLBs know one current address space: where the guest uses
+    /// PCIDs, those whose hypervisor flushes at CR3 writes, and so do not follow the guest's address spaces,
+    /// have groups of their own.
     pub fn start(regimes: &[Regime], kind: &Kind) -> Vec<Group> {
         let apart = |r: usize| kind.pcid && regimes[r].flushes_by_exit();
         let (apart, together): (Vec<usize>, Vec<usize>) = (0..regimes.len()).partition(|&r| apart(r));

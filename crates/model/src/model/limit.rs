@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Hosts that page out: each holds no more of its guest's memory than a limit. Above the limit, a host looks which pages the guest
-//! has used since the last time, and swaps out those that were not used for longest, down to 15/16 of the limit: as `kswapd`
-//! does between its watermarks, with exact ages in place of lists. Hosts act where the stream says how many instructions
-//! ran, so the same stream gives the same counts.
+//! Hosts that page out: each holds no more of its guest's memory than a limit. Above the limit, a host looks
+//! which pages the guest has used since the last time, and swaps out those that were not used for longest,
+//! down to 15/16 of the limit: as `kswapd` does between its watermarks, with exact ages in place of lists.
+//! Hosts act where the stream says how many instructions ran, so the same stream gives the same counts.
 
 use super::Model;
 use crate::host::Taking;
@@ -19,8 +19,9 @@ pub(super) struct Limit {
 }
 
 impl Model {
-    /// From now on each host holds at most `frames` frames of its guest's own pages. Native and offset paging have no host that pages
-    /// out. No effect before the guest has started. Watches [swaps](Model::watch_swaps).
+    /// From now on each host holds at most `frames` frames of its guest's own pages. Native and offset paging
+    /// have no host that pages out. No effect before the guest has started. Watches
+    /// [swaps](Model::watch_swaps).
     pub fn limit_hosts(&mut self, frames: u64) {
         self.watch_swaps();
         self.limit = Some(Box::new(Limit { frames, counted: vec![(0, 0); self.regimes.len()] }));

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Looks at the guest's memory in the stream, and hosts to which guests report free blocks. A guest with free page reporting names
-//! blocks of 2 MB and more that its allocator has had free for some seconds, and the host drops what is behind them (Linux
-//! `page_reporting_process()`, QEMU's virtio-balloon). Here the host drops all that are free at a look, at once: the most that
-//! reporting can give at these points.
+//! Looks at the guest's memory in the stream, and hosts to which guests report free blocks. A guest with free
+//! page reporting names blocks of 2 MB and more that its allocator has had free for some seconds, and the
+//! host drops what is behind them (Linux `page_reporting_process()`, QEMU's virtio-balloon). Here the host
+//! drops all that are free at a look, at once: the most that reporting can give at these points.
 
 use super::Model;
 use crate::host::Taking;
@@ -17,8 +17,8 @@ pub struct Looked {
     pub instructions: u64,
     /// What the guest's kernel uses its memory for.
     pub look: Look,
-    /// By configuration: the frames that the host holds for the guest, without the zero page. 0 where there is no hypervisor. With
-    /// reporting, these are what is left after the look's report.
+    /// By configuration: the frames that the host holds for the guest, without the zero page. 0 where there
+    /// is no hypervisor. With reporting, these are what is left after the look's report.
     pub held: Vec<u64>,
 }
 
@@ -38,8 +38,8 @@ fn frames(pages: &[Range<u64>]) -> u64 {
 }
 
 impl Model {
-    /// From now on the guest reports its free blocks at each look of the stream, and each host drops them. Native and offset paging
-    /// have no host that drops anything.
+    /// From now on the guest reports its free blocks at each look of the stream, and each host drops them.
+    /// Native and offset paging have no host that drops anything.
     pub fn report_free(&mut self) {
         self.looks.reporting = true;
     }

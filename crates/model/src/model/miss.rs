@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! An access that the filter did not answer, in four stages: it is looked up in the TLBs of each group of configurations;
-//! if some TLB does not hold it, the guest's own tables translate it, once for all; the configurations that miss it walk; and
-//! what their walks ended with is filed. Where the hypervisor asked for a flush, the flush comes first.
+//! An access that the filter did not answer, in four stages: it is looked up in the TLBs of each group of
+//! configurations; if some TLB does not hold it, the guest's own tables translate it, once for all; the
+//! configurations that miss it walk; and what their walks ended with is filed. Where the hypervisor asked for
+//! a flush, the flush comes first.
 
 use super::groups::{Group, places};
 use super::observe::Observers;

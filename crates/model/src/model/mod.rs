@@ -62,10 +62,11 @@ pub struct Options {
     pub guest_frames: u64,
     /// Number of vCPUs.
     pub vcpus: usize,
-    /// The format of the guest's tables: that of 4 levels, or of 5 (CR4.LA57), or in 32-bit mode that of PAE or of 2 levels.
+    /// The format of the guest's tables: that of 4 levels, or of 5 (CR4.LA57), or in 32-bit mode that of PAE
+    /// or of 2 levels.
     pub guest_format: &'static Format,
-    /// The format of nested tables, that of 4 levels or of 5: KVM has 5 levels where the guest's physical addresses have more than 48 bits
-    /// (`kvm_mmu_get_tdp_level`).
+    /// The format of nested tables, that of 4 levels or of 5: KVM has 5 levels where the guest's physical
+    /// addresses have more than 48 bits (`kvm_mmu_get_tdp_level`).
     pub nested_format: &'static Format,
     /// Which lines go through data caches.
     pub caches: CacheMode,

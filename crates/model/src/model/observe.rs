@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! What watches a run beside the counts: data caches, local and remote references, and the use of memory. A run without observers has loops
-//! and walks of its own, which ask for none.
+//! What watches a run beside the counts: data caches, local and remote references, and the use of memory. A
+//! run without observers has loops and walks of its own, which ask for none.
 
 use super::{Model, Options, Vcpu};
 use crate::cache::{self, CachedMemory, Caches, Watch};
@@ -39,8 +39,8 @@ impl Observers {
         self.places.is_some() || self.uses.is_some() || self.swaps.is_some()
     }
 
-    /// Access number `access` comes next. Returns how many accesses like it the core has under way at once, at most:
-    /// see [`Caches::at_once`].
+    /// Access number `access` comes next. Returns how many accesses like it the core has under way at once,
+    /// at most: see [`Caches::at_once`].
     #[inline]
     pub fn at(&mut self, access: u64, vcpu: usize, side: Side, dependent: bool) -> u64 {
         let Some(caches) = &mut self.caches else { return if dependent { 1 } else { u64::MAX } };
@@ -296,8 +296,8 @@ impl Model {
         })
     }
 
-    /// From now on, counts swap operations and which of them are superfluous: see [`Model::swaps`]. VMs that switch are to be added
-    /// before.
+    /// From now on, counts swap operations and which of them are superfluous: see [`Model::swaps`]. VMs that
+    /// switch are to be added before.
     pub fn watch_swaps(&mut self) {
         if self.observers.swaps.is_none() {
             let watch = SwapWatch::new(self.options.guest_frames, self.vcpus.len());
@@ -306,8 +306,8 @@ impl Model {
         }
     }
 
-    /// From now on, keeps which frames the guest uses, until [`Model::take_uses`]. Accesses that a sampled stream leaves out are
-    /// left out here too.
+    /// From now on, keeps which frames the guest uses, until [`Model::take_uses`]. Accesses that a sampled
+    /// stream leaves out are left out here too.
     ///
     /// # Errors
     ///
@@ -324,7 +324,8 @@ impl Model {
         self.observers.uses.as_ref().map(|uses| uses.curve())
     }
 
-    /// The frames that the guest has used since [`Model::watch_uses`], or since the region began; none if they were not watched.
+    /// The frames that the guest has used since [`Model::watch_uses`], or since the region began; none if
+    /// they were not watched.
     pub fn take_uses(&mut self) -> Option<MemoryUse> {
         self.observers.uses.take().map(|uses| uses.finish())
     }
@@ -382,8 +383,8 @@ impl Model {
         }
     }
 
-    /// Where a placement has the nested tables that configuration number `config` has made so far. None without
-    /// [`Options::placed`](super::Options::placed) and in other modes. A host tells the same by
+    /// Where a placement has the nested tables that configuration number `config` has made so far. None
+    /// without [`Options::placed`](super::Options::placed) and in other modes. A host tells the same by
     /// `SecPageTables` of each node.
     pub fn nested_tables(&self, config: usize, placement: Placement) -> Vec<TableNode> {
         let (Some(places), Some(regime)) = (&self.observers.places, self.regimes.get(config)) else {

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! What a reclaimer asks of the hosts: which pages a guest uses, and to take some back. Each configuration has a host of its
-//! own; they are numbered as the configurations, and those of VMs that switch follow. To be called between two calls of
-//! [`Model::consume`], or at an event that is no access.
+//! What a reclaimer asks of the hosts: which pages a guest uses, and to take some back. Each configuration
+//! has a host of its own; they are numbered as the configurations, and those of VMs that switch follow. To be
+//! called between two calls of [`Model::consume`], or at an event that is no access.
 
 use super::Model;
 use crate::Swaps;
@@ -30,8 +30,8 @@ impl Model {
         self.flush_all(host, flush);
     }
 
-    /// The frames of the pages, at most `most`, that the guest of host number `host` has not used for longest: pages of the
-    /// guest's own, the oldest first. Ages are exact to a [look](Model::look).
+    /// The frames of the pages, at most `most`, that the guest of host number `host` has not used for
+    /// longest: pages of the guest's own, the oldest first. Ages are exact to a [look](Model::look).
     pub fn oldest(&mut self, host: usize, most: usize) -> Vec<Range<u64>> {
         self.regimes.get_mut(host).map_or_else(Vec::new, |r| r.oldest(most))
     }

@@ -1,10 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! The regions of a program that are to be measured. The stream begins with the program, and the model follows the program
-//! from there: when a region begins, memory is backed, tables are built, and TLBs and caches hold what the program
-//! used last. Only the counts start at 0. At a region's end they are put by, and what follows is in none until the next
-//! region begins.
+//! The regions of a program that are to be measured. The stream begins with the program, and the model
+//! follows the program from there: when a region begins, memory is backed, tables are built, and TLBs and
+//! caches hold what the program used last. Only the counts start at 0. At a region's end they are put by, and
+//! what follows is in none until the next region begins.
 //!
-//! A stream without regions is one, from its start to its end, and so is what follows the begin of a region that has no end.
+//! A stream without regions is one, from its start to its end, and so is what follows the begin of a region
+//! that has no end.
 
 use super::Model;
 use crate::cache::Estimates;
@@ -12,7 +13,8 @@ use crate::outcome::{RegionOutcome, RegionTotal, Regions};
 use crate::timeline::{Cut, Timeline};
 use crate::{Config, Placed, Sample};
 
-/// Regions that have a row of their own. A run of more has no timeline either, because each region's end cuts an interval.
+/// Regions that have a row of their own. A run of more has no timeline either, because each region's end cuts
+/// an interval.
 pub const MOST_REGIONS: usize = 1000;
 
 /// The regions that have ended.
@@ -98,8 +100,8 @@ impl Model {
         self.ended.between
     }
 
-    /// A region begins: what was counted since the last one's end, or the start, is forgotten. Within a region, the begin
-    /// of another has no effect.
+    /// A region begins: what was counted since the last one's end, or the start, is forgotten. Within a
+    /// region, the begin of another has no effect.
     pub(super) fn begin_region(&mut self) {
         let first = self.ended.count == 0;
         if !first && !self.ended.between {
@@ -123,8 +125,8 @@ impl Model {
         self.switch_awaited();
     }
 
-    /// The command's own program begins: what the guest's init and exec did is put aside. Once in a stream, before all
-    /// regions.
+    /// The command's own program begins: what the guest's init and exec did is put aside. Once in a stream,
+    /// before all regions.
     pub(super) fn begin_program(&mut self) {
         if self.start.is_some() || self.before_region.is_some() {
             return;

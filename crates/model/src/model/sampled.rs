@@ -139,8 +139,8 @@ impl Model {
         self.sampled.as_ref().is_some_and(|s| s.part == gap::BEGIN)
     }
 
-    /// How often a window counts in the end, beside its weight, so that all windows stand for all that is not the head; 0 without
-    /// windows.
+    /// How often a window counts in the end, beside its weight, so that all windows stand for all that is not
+    /// the head; 0 without windows.
     pub fn window_scale(&self) -> f64 {
         let of = |s: &Sampled| {
             (self.common.instructions - s.instructions[gap::HEAD as usize]) as f64 / s.weighted as f64

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! The commonest miss of a program that misses often: no TLB holds the page, a 4 KB page of the guest's that is not
-//! global, and no configuration's walk takes an exit or notes anything new. Such a miss changes the TLBs, the walk caches and
-//! counts alone, so it takes a shorter way to the same state as [`super::miss`]. Whether a miss is such a one is known before
-//! anything is changed.
+//! The commonest miss of a program that misses often: no TLB holds the page, a 4 KB page of the guest's that
+//! is not global, and no configuration's walk takes an exit or notes anything new. Such a miss changes the
+//! TLBs, the walk caches and counts alone, so it takes a shorter way to the same state as [`super::miss`].
+//! Whether a miss is such a one is known before anything is changed.
 
 use super::access::{KINDS, LOAD, STORE};
 use super::groups::Group;
@@ -19,8 +19,9 @@ use bifold_trace::event::{KIND_SHIFT, PAYLOAD_MASK, head_va, kind};
 const MOST: usize = u64::BITS as usize;
 
 impl Model {
-    /// Consumes accesses from word `i` on, which the filter does not answer: steady misses, and in between what filters answer, at
-    /// most up to word `end`. Returns the number of the first word left. Of observers, data caches alone may be there.
+    /// Consumes accesses from word `i` on, which the filter does not answer: steady misses, and in between
+    /// what filters answer, at most up to word `end`. Returns the number of the first word left. Of
+    /// observers, data caches alone may be there.
     #[inline(never)]
     pub(super) fn consume_steady<const OBSERVED: bool>(
         &mut self,
@@ -62,8 +63,9 @@ impl Model {
     }
 }
 
-/// Takes an access to data that the filter did not answer, if it is a steady miss. What all of a run have in common is the
-/// caller's to count. `seen_by`: the observers, the access's number, and whether the core waits for its walk.
+/// Takes an access to data that the filter did not answer, if it is a steady miss. What all of a run have in
+/// common is the caller's to count. `seen_by`: the observers, the access's number, and whether the core waits
+/// for its walk.
 #[inline(always)]
 #[allow(clippy::too_many_arguments)]
 fn take<const OBSERVED: bool>(
@@ -245,7 +247,8 @@ mod tests {
     #[test]
     fn the_last_use_of_a_page_that_the_code_array_has_dropped_reaches_the_data_array() {
         let mut model = model_of("i5-7600");
-        // All are of one set of the arrays for data and for code, and the last has the first one's place in the filter.
+        // All are of one set of the arrays for data and for code, and the last has the first one's place in
+        // the filter.
         let [used, others @ .., evicts] = [64, 80, 96, 112, 64 + 1024];
         let mut words = Vec::new();
         let loads = [used].into_iter().chain(others).chain([used]);

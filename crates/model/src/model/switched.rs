@@ -122,7 +122,8 @@ impl Model {
         });
     }
 
-    /// Switching VMs that begin in shadow mode have the nested tables of a time in nested mode, if they keep them.
+    /// Switching VMs that begin in shadow mode have the nested tables of a time in nested mode, if they keep
+    /// them.
     pub(super) fn keep_mapped(&mut self) {
         let setup = setup(&self.guest, &self.profile, &self.options, false);
         for s in self.switched.iter().filter(|s| s.switching.keep_nested) {
@@ -135,7 +136,8 @@ impl Model {
         self.switch(|s, regime, shared| s.cut(regime, shared, why));
     }
 
-    /// A region begins: what was decided at the end of the last one is done, so that its cost is this region's.
+    /// A region begins: what was decided at the end of the last one is done, so that its cost is this
+    /// region's.
     pub(super) fn switch_awaited(&mut self) {
         self.switch(|s, regime, _| s.awaited.take().unwrap_or(regime.config.mode));
     }

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! What the host does to nested tables: maps frames after violations, unmaps them, and looks which ones were used.
+//! What the host does to nested tables: maps frames after violations, unmaps them, and looks which ones were
+//! used.
 
 use super::{EPOCH_MASK, Nested, Violation, base};
 use crate::host::{Backing, Given, HostMemory};
@@ -14,8 +15,9 @@ impl Nested {
         (gfns.start >> shift).min(end) as usize..end as usize
     }
 
-    /// `kvm_unmap_gfn_range`: the host has unmapped these guest frames, so the leaf entries that map any of them go, of
-    /// whatever size (`tdp_mmu_zap_leafs`). Tables stay. True if there were any, so that TLBs must be flushed.
+    /// `kvm_unmap_gfn_range`: the host has unmapped these guest frames, so the leaf entries that map any of
+    /// them go, of whatever size (`tdp_mmu_zap_leafs`). Tables stay. True if there were any, so that TLBs
+    /// must be flushed.
     pub fn host_unmapped(&mut self, gfns: Range<u64>) -> bool {
         let (format, mut dropped) = (self.format, false);
         for level in 1..=self.page.level() {
@@ -48,7 +50,8 @@ impl Nested {
         young
     }
 
-    /// Goes on after a time in another mode. What the host unmapped meanwhile is gone: [`Nested::host_unmapped`].
+    /// Goes on after a time in another mode. What the host unmapped meanwhile is gone:
+    /// [`Nested::host_unmapped`].
     pub fn resume(&mut self) {
         self.ready.fill(0);
     }
@@ -64,12 +67,11 @@ impl Nested {
         (1..=above).map(links).sum()
     }
 
-    /// Handles a violation of `vcpu`: backs the frame and maps it by an entry of the host's page. Returns that page if
-    /// the host had to give it.
-    /// The tables made lie where that vCPU's thread gets memory (Linux 6.1 `tdp_mmu_alloc_sp` takes a
-    /// page of `vcpu->arch.mmu_shadow_page_cache`, which the thread filled by `__get_free_page`).
-    /// Where the host has to replace the zero page, its MMU notifier makes the fault stale
-    /// (Linux 6.1 `is_page_fault_stale`): nothing is mapped, the access faults again.
+    /// Handles a violation of `vcpu`: backs the frame and maps it by an entry of the host's page. Returns
+    /// that page if the host had to give it. The tables made lie where that vCPU's thread gets memory (Linux
+    /// 6.1 `tdp_mmu_alloc_sp` takes a page of `vcpu->arch.mmu_shadow_page_cache`, which the thread filled by
+    /// `__get_free_page`). Where the host has to replace the zero page, its MMU notifier makes the fault
+    /// stale (Linux 6.1 `is_page_fault_stale`): nothing is mapped, the access faults again.
     pub fn resolve(&mut self, host: &mut HostMemory, v: Violation, vcpu: usize) -> Option<Given> {
         // Also where the host replaces the zero page and the entry stays as it is.
         self.set_ready((v.gpa.0 >> self.page.shift()) as usize, 0);
@@ -99,7 +101,8 @@ impl Nested {
         backed
     }
 
-    /// Maps every frame of the guest's memory, for writes, as if the first vCPU had touched each. No walk has used the entries.
+    /// Maps every frame of the guest's memory, for writes, as if the first vCPU had touched each. No walk has
+    /// used the entries.
     pub fn map_all(&mut self, host: &mut HostMemory) {
         let step = 1usize << (self.page.shift() - 12);
         for gfn in (0..host.frames()).step_by(step) {

@@ -98,8 +98,8 @@ proptest! {
     }
 }
 
-/// A read brings a part of a large page back from swap, read-only, and its entry is kept while the other mode writes the page. Such parts
-/// have no ready bits.
+/// A read brings a part of a large page back from swap, read-only, and its entry is kept while the other mode
+/// writes the page. Such parts have no ready bits.
 #[test]
 fn a_kept_read_only_entry_stays_so_when_the_hosts_page_becomes_writable() {
     let mut side = Side::new(&X86_64_4_LEVEL, PageSize::Size2M, Tag::Physical, true);

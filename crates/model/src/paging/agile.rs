@@ -1,36 +1,43 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Agile paging (Gandhi, Hill and Swift, "Agile Paging: Exceeding the Best of Nested and Shadow Paging", ISCA 2016): a walk begins
-//! in shadow tables, and where an entry there switches, goes on as a nested walk of the guest's tables below.
+//! Agile paging (Gandhi, Hill and Swift, "Agile Paging: Exceeding the Best of Nested and Shadow Paging", ISCA
+//! 2016): a walk begins in shadow tables, and where an entry there switches, goes on as a nested walk of the
+//! guest's tables below.
 //!
-//! The switching entry gives the host address of the guest's table of the next level. So a walk in two dimensions of 4 levels each
-//! makes 4 references where nothing switches, 8, 12, 16 and 20 where the lowest one, two, three or all four levels are nested, and
-//! 24 in an address space that the hypervisor has not shadowed yet: CR3 has a guest address, which is translated first.
+//! The switching entry gives the host address of the guest's table of the next level. So a walk in two
+//! dimensions of 4 levels each makes 4 references where nothing switches, 8, 12, 16 and 20 where the lowest
+//! one, two, three or all four levels are nested, and 24 in an address space that the hypervisor has not
+//! shadowed yet: CR3 has a guest address, which is translated first.
 //!
-//! The shadow tables are [`Shadow`]'s, the nested ones [`Nested`]'s, and both map one host's memory. The policy of the hypervisor
-//! is here; what is in nested mode, and the write protection, in `shadow/agile.rs`:
+//! The shadow tables are [`Shadow`]'s, the nested ones [`Nested`]'s, and both map one host's memory. The
+//! policy of the hypervisor is here; what is in nested mode, and the write protection, in `shadow/agile.rs`:
 //!
-//! - An address space begins in nested mode, as short ones cost least there. At the end of an interval in which it ran it is
-//!   shadowed if its nested walks have cost more cycles than its part of all loads of CR3 would have, which exit then, by what it
-//!   takes to fill its shadow tables: it expects a hidden fault for every four nested entries that the interval used.
-//! - The second write to a shadowed table within an interval moves the subtree below that table to nested mode, and the table can be
-//!   written freely.
-//! - At the end of an interval, tables in nested mode that were not written within it can be shadowed again, tables above first,
-//!   as faults come. One that moved several times has to be left alone for longer, each time for twice as long.
-//! - A shadowed address space goes back to nested mode when its exits have cost more than nested walks would have, by as much as
-//!   it took to fill its shadow tables. It is shadowed again when nested walks have cost as much more. What it goes by doubles with
-//!   each return. So the cost of changes stays within a multiple of what the better mode costs, whatever the program does.
+//! - An address space begins in nested mode, as short ones cost least there. At the end of an interval in
+//!   which it ran it is shadowed if its nested walks have cost more cycles than its part of all loads of CR3
+//!   would have, which exit then, by what it takes to fill its shadow tables: it expects a hidden fault for
+//!   every four nested entries that the interval used.
+//! - The second write to a shadowed table within an interval moves the subtree below that table to nested
+//!   mode, and the table can be written freely.
+//! - At the end of an interval, tables in nested mode that were not written within it can be shadowed again,
+//!   tables above first, as faults come. One that moved several times has to be left alone for longer, each
+//!   time for twice as long.
+//! - A shadowed address space goes back to nested mode when its exits have cost more than nested walks would
+//!   have, by as much as it took to fill its shadow tables. It is shadowed again when nested walks have cost
+//!   as much more. What it goes by doubles with each return. So the cost of changes stays within a multiple
+//!   of what the better mode costs, whatever the program does.
 //!
-//! An interval is one of the timeline. The paper's is 1 s, which is 10 ms at the time scale of 100 of the suite's policies.
+//! An interval is one of the timeline. The paper's is 1 s, which is 10 ms at the time scale of 100 of the
+//! suite's policies.
 //!
-//! Shadow entries are never out of date, so INVLPG and flushes by CR4 need no exit. A load of CR3 exits while some address space
-//! is shadowed, unless the cache of shadow roots has the value. It flushes what the guest's own load would (type 3 of INVVPID
-//! retains global translations, Intel SDM vol. 3C): shadow entries are global where the guest's are, unlike KVM's,
-//! and each change to shadow tables flushes all. A guest's page fault exits where its walk ends in the shadow
-//! tables.
+//! Shadow entries are never out of date, so INVLPG and flushes by CR4 need no exit. A load of CR3 exits while
+//! some address space is shadowed, unless the cache of shadow roots has the value. It flushes what the
+//! guest's own load would (type 3 of INVVPID retains global translations, Intel SDM vol. 3C): shadow entries
+//! are global where the guest's are, unlike KVM's, and each change to shadow tables flushes all. A guest's
+//! page fault exits where its walk ends in the shadow tables.
 //!
-//! Left out: the hypervisor's own time at an interval's end, which reads the dirty bits of the entries that map the guest's tables;
-//! that these bits stand for 2 MB where the host's pages are so large; and the nested entries of 4 KB that a protected table in
-//! a page of 2 MB would need. The hardware's own references to a protected table do not count as writes to it.
+//! Left out: the hypervisor's own time at an interval's end, which reads the dirty bits of the entries that
+//! map the guest's tables; that these bits stand for 2 MB where the host's pages are so large; and the nested
+//! entries of 4 KB that a protected table in a page of 2 MB would need. The hardware's own references to a
+//! protected table do not count as writes to it.
 
 mod hooks;
 mod policy;
@@ -51,8 +58,8 @@ use bifold_mmu::{Dimension, Entry, Gpa, Gva, Hpa, PageSize, Start, Step, Tag};
 use policy::{Moved, Space};
 use std::collections::{HashMap, HashSet};
 
-/// Walks that one access may take: each exit brings it an entry further, of 5 levels at most on either side. The bound is against a
-/// livelock.
+/// Walks that one access may take: each exit brings it an entry further, of 5 levels at most on either side.
+/// The bound is against a livelock.
 const MOST_WALKS: usize = 64;
 /// A vCPU.
 #[derive(Debug, Clone, Default)]
@@ -340,7 +347,8 @@ impl AgilePaging {
         end
     }
 
-    /// The TLB entry after a walk that ended in the nested part. None if the page is a table that must not be written.
+    /// The TLB entry after a walk that ended in the nested part. None if the page is a table that must not be
+    /// written.
     fn nested_entry(&self, miss: &Miss, guest: &GuestTables, host: &HostMemory) -> Entry {
         let gpa = miss.leaf.gpa(miss.gva);
         let entry = miss.guest_entry(guest);
@@ -354,7 +362,8 @@ impl AgilePaging {
         Entry { size, writable, ..entry }
     }
 
-    /// The nested tables lack an entry. The policy takes each violation for an entry that shadow tables would need too.
+    /// The nested tables lack an entry. The policy takes each violation for an entry that shadow tables would
+    /// need too.
     fn violation(&mut self, vm: &mut Vm<'_>, violation: Violation, (vcpu, gva, fetch): (usize, Gva, bool)) {
         vm.host.note_unmapped(true);
         self.made += 1;
@@ -375,7 +384,8 @@ impl AgilePaging {
         });
     }
 
-    /// The guest's page fault came where the shadow tables end. True if the way goes on in nested mode: that took an exit.
+    /// The guest's page fault came where the shadow tables end. True if the way goes on in nested mode: that
+    /// took an exit.
     fn switch_for_fault(&mut self, vm: &mut Vm<'_>, vcpu: usize, gva: Gva, guest: &GuestTables) -> bool {
         let switches = self.exit(vcpu, vm, |agile, host, done| {
             agile.shadow.switches_for_fault(vcpu, gva, guest, host, done)
@@ -396,10 +406,11 @@ impl AgilePaging {
         }
     }
 
-    /// KVM flushes before the guest goes on. A walk cache must not keep a table that this very fault has zapped.
+    /// KVM flushes before the guest goes on. A walk cache must not keep a table that this very fault has
+    /// zapped.
     fn after_exit<M: Memory>(&self, cpu: &mut Walker<'_, M>, vcpu: usize) {
-        // Without tags an exit flushes what goes by the guest's addresses, and no translations of the nested tables alone (Intel SDM
-        // vol. 3C, "Operations that invalidate cached mappings").
+        // Without tags an exit flushes what goes by the guest's addresses, and no translations of the nested
+        // tables alone (Intel SDM vol. 3C, "Operations that invalidate cached mappings").
         if self.flushes_nested {
             cpu.caches.flush_all();
         } else if !cpu.tagged || self.shadow.asks_to_flush(vcpu) {

@@ -1,10 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! What lies below a hypervisor: the machine, or an outer hypervisor in whose virtual machine the hypervisor runs.
+//! What lies below a hypervisor: the machine, or an outer hypervisor in whose virtual machine the hypervisor
+//! runs.
 //!
-//! A hypervisor in a virtual machine keeps its tables in memory that the outer hypervisor's nested tables map. No walk of the guest
-//! ends in those tables: the outer one has backed and mapped that memory before, or it did so when the inner hypervisor cleared
-//! the page that it gave the guest or made a table of ([`Regime::add_derived`](crate::regime::Regime::add_derived) counts that).
-//! The outer tables are not stored: where each of their entries lies follows from the address that it maps.
+//! A hypervisor in a virtual machine keeps its tables in memory that the outer hypervisor's nested tables
+//! map. No walk of the guest ends in those tables: the outer one has backed and mapped that memory before, or
+//! it did so when the inner hypervisor cleared the page that it gave the guest or made a table of
+//! ([`Regime::add_derived`](crate::regime::Regime::add_derived) counts that). The outer tables are not
+//! stored: where each of their entries lies follows from the address that it maps.
 
 use super::{Setup, Walker, walk_1d, walk_1d_steady};
 use crate::access::Steady;
@@ -25,7 +27,8 @@ pub trait Below: Debug {
     /// What lies below a hypervisor.
     fn new(setup: &Setup<'_>) -> Self;
 
-    /// The hardware's walk of the hypervisor's tables: [`walk_1d`], with what it takes to translate their addresses.
+    /// The hardware's walk of the hypervisor's tables: [`walk_1d`], with what it takes to translate their
+    /// addresses.
     fn walk<M: Memory>(
         &self,
         cpu: &mut Walker<'_, M>,
@@ -36,8 +39,8 @@ pub trait Below: Debug {
         page: impl Fn(u64) -> Page,
     ) -> Walk;
 
-    /// The walk where it is steady: see [`PagingMode::walk_steady`](super::PagingMode::walk_steady). `table` returns the table of a
-    /// level, and `leaf` the address of the page.
+    /// The walk where it is steady: see [`PagingMode::walk_steady`](super::PagingMode::walk_steady). `table`
+    /// returns the table of a level, and `leaf` the address of the page.
     fn walk_steady<M: Memory>(
         &self,
         caches: &mut WalkCache,
@@ -96,8 +99,8 @@ impl Below for Machine {
     }
 }
 
-/// An outer hypervisor's nested tables, which map all memory. `EXITS`: the exits of the guest go through the outer
-/// hypervisor, as those of hardware virtualization do.
+/// An outer hypervisor's nested tables, which map all memory. `EXITS`: the exits of the guest go through the
+/// outer hypervisor, as those of hardware virtualization do.
 #[derive(Debug)]
 pub struct Outer<const EXITS: bool> {
     format: &'static Format,

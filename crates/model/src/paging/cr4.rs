@@ -4,8 +4,8 @@
 use crate::profile::Virtualization;
 
 const PGE: u64 = 1 << 7;
-/// The bits that KVM gives to guests under EPT (`KVM_POSSIBLE_CR4_GUEST_BITS`): PVI, TSD, DE, PGE, PCE, OSFXSR,
-/// OSXMMEXCPT, FSGSBASE. Under shadow paging KVM keeps PGE (`set_cr4_guest_host_mask`).
+/// The bits that KVM gives to guests under EPT (`KVM_POSSIBLE_CR4_GUEST_BITS`): PVI, TSD, DE, PGE, PCE,
+/// OSFXSR, OSXMMEXCPT, FSGSBASE. Under shadow paging KVM keeps PGE (`set_cr4_guest_host_mask`).
 const GUESTS: u64 = 1 << 1 | 1 << 2 | 1 << 3 | PGE | 1 << 8 | 1 << 9 | 1 << 10 | 1 << 16;
 
 /// A write to CR4.
@@ -25,8 +25,8 @@ impl Cr4Write {
         (self.old ^ self.new) & PGE != 0
     }
 
-    /// Whether the write exits. Under SVM all do: KVM intercepts the instruction. Under VMX those do that change a bit
-    /// of the host's (Intel SDM vol. 3, 26.1.3: the read shadow is compared).
+    /// Whether the write exits. Under SVM all do: KVM intercepts the instruction. Under VMX those do that
+    /// change a bit of the host's (Intel SDM vol. 3, 26.1.3: the read shadow is compared).
     pub fn exits(self, nested: bool) -> bool {
         let guests = if nested { GUESTS } else { GUESTS & !PGE };
         match self.virtualization {

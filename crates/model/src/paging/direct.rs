@@ -1,28 +1,29 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Direct paging, as Xen's paravirtual guests have it (Barham et al., SOSP 2003): the guest's tables hold the machine's
-//! addresses, and the hardware walks them alone. The guest may read its tables and not write them; the hypervisor checks
-//! each change, which comes by a hypercall.
+//! Direct paging, as Xen's paravirtual guests have it (Barham et al., SOSP 2003): the guest's tables hold the
+//! machine's addresses, and the hardware walks them alone. The guest may read its tables and not write them;
+//! the hypervisor checks each change, which comes by a hypercall.
 //!
 //! How many hypercalls there are follows Linux (`arch/x86/xen/mmu_pv.c`, `multicalls.c`, 6.1):
 //!
-//! - A store to an entry above level 1 is one call (`xen_set_pmd` and its like: no loop over such entries is in lazy MMU
-//!   mode).
-//! - Stores to one table of level 1 that follow each other on a vCPU are one call for up to 32 entries (`MC_BATCH`): Linux
-//!   is in lazy MMU mode while it goes through a table of level 1 (`zap_pte_range`, `copy_pte_range`, `change_pte_range`).
-//!   Another table, a page fault, a load of CR3, INVLPG, a write to CR4 or a walk that reads an entry of the table ends
-//!   the batch. So the one entry that a page fault sets is a call of its own (`xen_set_pte`).
-//! - A page that becomes a table is pinned, which checks its entries; one that ceases to be a table is unpinned. Up to 32
-//!   that follow each other are one call (`xen_pgd_pin`, `xen_pgd_unpin`).
-//! - Loads of CR3 and INVLPG are one call each (`MMUEXT_NEW_BASEPTR`, `MMUEXT_INVLPG_LOCAL`), and a write to CR4 is an
-//!   exit, as any privileged instruction. A read of CR3 costs no exit (`xen_read_cr3`).
+//! - A store to an entry above level 1 is one call (`xen_set_pmd` and its like: no loop over such entries is
+//!   in lazy MMU mode).
+//! - Stores to one table of level 1 that follow each other on a vCPU are one call for up to 32 entries
+//!   (`MC_BATCH`): Linux is in lazy MMU mode while it goes through a table of level 1 (`zap_pte_range`,
+//!   `copy_pte_range`, `change_pte_range`). Another table, a page fault, a load of CR3, INVLPG, a write to
+//!   CR4 or a walk that reads an entry of the table ends the batch. So the one entry that a page fault sets
+//!   is a call of its own (`xen_set_pte`).
+//! - A page that becomes a table is pinned, which checks its entries; one that ceases to be a table is
+//!   unpinned. Up to 32 that follow each other are one call (`xen_pgd_pin`, `xen_pgd_unpin`).
+//! - Loads of CR3 and INVLPG are one call each (`MMUEXT_NEW_BASEPTR`, `MMUEXT_INVLPG_LOCAL`), and a write to
+//!   CR4 is an exit, as any privileged instruction. A read of CR3 costs no exit (`xen_read_cr3`).
 //! - A page fault enters the hypervisor, which hands it to the guest.
 //!
 //! The domain's memory is there before it starts: no access violates anything, and where it lies is as for
 //! [`OffsetPaging`].
 //!
-//! Left out: system calls, which enter the hypervisor in 64-bit mode, where user and kernel have roots of their own; that the
-//! kernel's pages are not global there; and that the kernel fills the tables of a new process before they are pinned, where
-//! the stream has stores to such tables.
+//! Left out: system calls, which enter the hypervisor in 64-bit mode, where user and kernel have roots of
+//! their own; that the kernel's pages are not global there; and that the kernel fills the tables of a new
+//! process before they are pinned, where the stream has stores to such tables.
 
 use super::{Cr4Write, OffsetPaging, PagingMode, Setup, Stored, Vm, Walker};
 use crate::access::{Miss, Steady};

@@ -143,9 +143,10 @@ pub trait PagingMode: Sized {
         guest: &mut GuestTables,
     ) -> Option<Entry>;
 
-    /// Would [`PagingMode::walk`] take no exit and note nothing that is not noted already, apart from the walk caches? Then
-    /// [`PagingMode::walk_steady`] does its work. Whether writes may go through the TLB entry, which is the guest's. May always
-    /// say no. The caches have guest steps ([`WalkCache::has_guest_steps`]) and lead to no table that was left.
+    /// Would [`PagingMode::walk`] take no exit and note nothing that is not noted already, apart from the
+    /// walk caches? Then [`PagingMode::walk_steady`] does its work. Whether writes may go through the TLB
+    /// entry, which is the guest's. May always say no. The caches have guest steps
+    /// ([`WalkCache::has_guest_steps`]) and lead to no table that was left.
     fn steady(&mut self, caches: &WalkCache, miss: &Steady<'_>) -> Option<bool>;
 
     /// A walk that is [steady](PagingMode::steady).
@@ -157,7 +158,8 @@ pub trait PagingMode: Sized {
         host: &HostMemory,
     );
 
-    /// A number that grows whenever entries that the guest dimension of walk caches may hold come to point elsewhere.
+    /// A number that grows whenever entries that the guest dimension of walk caches may hold come to point
+    /// elsewhere.
     #[inline]
     fn replaced(&self, guest: &GuestTables) -> u64 {
         guest.replaced()
@@ -185,8 +187,8 @@ pub trait PagingMode: Sized {
     ) {
     }
 
-    /// A write to CR3 or CR4 makes the hardware read the entries of the guest's root that it keeps in registers
-    /// ([`Format::registers`]). Under shadow paging the write exits, and the hypervisor reads them.
+    /// A write to CR3 or CR4 makes the hardware read the entries of the guest's root that it keeps in
+    /// registers ([`Format::registers`]). Under shadow paging the write exits, and the hypervisor reads them.
     fn load_registers<M: Memory>(
         &mut self,
         _cpu: &mut Walker<'_, M>,
@@ -242,7 +244,8 @@ pub trait PagingMode: Sized {
     /// INVLPG.
     fn invlpg(&mut self, _vm: &mut Vm<'_>, _vcpu: usize, _gva: Gva, _guest: &GuestTables) {}
 
-    /// True if the mode has to hear of the guest's stores to its tables ([`PagingMode::stored`]) beside those that exit.
+    /// True if the mode has to hear of the guest's stores to its tables ([`PagingMode::stored`]) beside those
+    /// that exit.
     #[inline]
     fn hears_stores(&self) -> bool {
         false
@@ -257,13 +260,14 @@ pub trait PagingMode: Sized {
         false
     }
 
-    /// The host looks whether the guest used these frames since its last look (`kvm_age_gfn`): forgets their uses.
-    /// True if there were any.
+    /// The host looks whether the guest used these frames since its last look (`kvm_age_gfn`): forgets their
+    /// uses. True if there were any.
     fn clear_young(&mut self, _gfns: Range<u64>) -> bool {
         false
     }
 
-    /// Maps all that the host holds without an exit. Shadow tables follow the guest's, so they stay as they are.
+    /// Maps all that the host holds without an exit. Shadow tables follow the guest's, so they stay as they
+    /// are.
     fn map_all(&mut self, _host: &mut HostMemory) {}
 
     /// A new interval begins.
@@ -318,7 +322,8 @@ pub trait PagingMode: Sized {
         0
     }
 
-    /// The most tables that there were at once, for modes whose hypervisor runs in a virtual machine: pages of its memory.
+    /// The most tables that there were at once, for modes whose hypervisor runs in a virtual machine: pages
+    /// of its memory.
     fn most_tables(&self) -> u64 {
         0
     }
@@ -333,8 +338,8 @@ pub trait PagingMode: Sized {
         false
     }
 
-    /// Continues with tables that were kept while the VM was in another mode. The host's unmaps of that time were
-    /// applied to them.
+    /// Continues with tables that were kept while the VM was in another mode. The host's unmaps of that time
+    /// were applied to them.
     fn resume(&mut self) {
         unreachable!("the tables of this mode are not kept");
     }
@@ -381,8 +386,9 @@ macro_rules! each_mode {
 }
 pub(crate) use each_mode;
 
-/// [`each_mode!`] for what every walk does, of the modes that are shown unnamed and offset paging. `$other` does it for the others,
-/// out of line: their hooks in the same place made walks of all modes slower by a twentieth.
+/// [`each_mode!`] for what every walk does, of the modes that are shown unnamed and offset paging. `$other`
+/// does it for the others, out of line: their hooks in the same place made walks of all modes slower by a
+/// twentieth.
 macro_rules! usual_mode {
     ($tables:expr, $t:ident => $hook:expr, $other:expr) => {
         match $tables {

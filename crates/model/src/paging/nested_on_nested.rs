@@ -1,16 +1,19 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Nested paging for a guest whose hypervisor runs in a virtual machine under nested paging itself (the Turtles project, Ben-Yehuda
-//! et al., OSDI 2010; KVM's nested NPT and EPT).
+//! Nested paging for a guest whose hypervisor runs in a virtual machine under nested paging itself (the
+//! Turtles project, Ben-Yehuda et al., OSDI 2010; KVM's nested NPT and EPT).
 //!
-//! There are three translations: the guest's own, the inner hypervisor's nested tables, and the outer one's. The processor walks
-//! two at most, so the outer hypervisor composes the two nested ones, and the hardware walks the guest's tables over the composed
-//! ones. The inner hypervisor's tables are shadowed for that, by the same [`Shadow`] as a guest's tables under shadow paging.
+//! There are three translations: the guest's own, the inner hypervisor's nested tables, and the outer one's.
+//! The processor walks two at most, so the outer hypervisor composes the two nested ones, and the hardware
+//! walks the guest's tables over the composed ones. The inner hypervisor's tables are shadowed for that, by
+//! the same [`Shadow`] as a guest's tables under shadow paging.
 //!
-//! An access that the composed tables do not map exits to the outer hypervisor. If the inner one's tables map the address, the
-//! outer hypervisor fills the composed entry. If not, the exit is passed on to the inner hypervisor, which maps the page: its
-//! stores to tables that are shadowed exit, and so does its entry into the guest. Then the access exits once more, to be filled.
+//! An access that the composed tables do not map exits to the outer hypervisor. If the inner one's tables map
+//! the address, the outer hypervisor fills the composed entry. If not, the exit is passed on to the inner
+//! hypervisor, which maps the page: its stores to tables that are shadowed exit, and so does its entry into
+//! the guest. Then the access exits once more, to be filled.
 //!
-//! The outer hypervisor has backed the memory of the inner one when the guest comes to it (see [`below`](super::below)).
+//! The outer hypervisor has backed the memory of the inner one when the guest comes to it (see
+//! [`below`](super::below)).
 
 mod inner;
 
@@ -43,12 +46,12 @@ pub struct NestedOnNested {
     composed: Shadow,
     /// The outer hypervisor's memory behind the inner one's.
     memory: HostMemory,
-    /// By the inner hypervisor's tables, from its root's frame on: its own mapping of the table is write-protected, because the table was
-    /// shadowed when the mapping was last looked at.
+    /// By the inner hypervisor's tables, from its root's frame on: its own mapping of the table is
+    /// write-protected, because the table was shadowed when the mapping was last looked at.
     protected: Vec<bool>,
     syncs_at_entry: bool,
-    /// Per vCPU: how often composed tables had been [replaced](Shadow::replaced) when its walk caches were emptied last; none if they
-    /// have to be emptied, since they may hold composed entries that are gone.
+    /// Per vCPU: how often composed tables had been [replaced](Shadow::replaced) when its walk caches were
+    /// emptied last; none if they have to be emptied, since they may hold composed entries that are gone.
     clean: Vec<Option<u64>>,
     /// The flushes of TLBs that the outer hypervisor has asked for.
     asked: Flush,
@@ -163,8 +166,8 @@ impl NestedOnNested {
             let fixed =
                 self.composed.fault(vcpu, at, kind, &mut self.inner.tables, &mut self.memory, &mut work);
             debug_assert!(fixed == Fixed::Retry, "no table of the inner hypervisor's is its guest's memory");
-            // Of a table that was not shadowed, TLBs of all vCPUs may hold the inner hypervisor's mapping for writing
-            // (__kvm_mmu_get_shadow_page).
+            // Of a table that was not shadowed, TLBs of all vCPUs may hold the inner hypervisor's mapping for
+            // writing (__kvm_mmu_get_shadow_page).
             if self.note_protected(gpa) && work.shadow_pages_made > 0 {
                 self.composed.flush_all();
             }
@@ -179,7 +182,8 @@ impl NestedOnNested {
         self.enter(vcpu, &mut vm.counts.now);
     }
 
-    /// The inner hypervisor backs and maps the page, as [`Nested::resolve`](crate::nested::Nested::resolve) does.
+    /// The inner hypervisor backs and maps the page, as [`Nested::resolve`](crate::nested::Nested::resolve)
+    /// does.
     fn map_inside(&mut self, Violation { gpa, write }: Violation, vcpu: usize, vm: &mut Vm<'_>) {
         let Vm { host, counts } = vm;
         let stale = host.backing(gpa) == Backing::Zero;
@@ -216,7 +220,8 @@ impl NestedOnNested {
         add_work(out, &work);
     }
 
-    /// The tables on the way to `gpa` are shadowed now, and so write-protected. True if one was not known to be.
+    /// The tables on the way to `gpa` are shadowed now, and so write-protected. True if one was not known to
+    /// be.
     fn note_protected(&mut self, gpa: Gpa) -> bool {
         let mut any = false;
         for level in 1..=self.inner.format().depth() {
@@ -235,8 +240,8 @@ impl NestedOnNested {
         self.protected.get_mut((gfn - self.inner.root) as usize).is_some_and(std::mem::take)
     }
 
-    /// After the outer hypervisor's flushes no walk cache is [clean](NestedOnNested::clean) at once, and flushes of TLBs come when they
-    /// are asked for.
+    /// After the outer hypervisor's flushes no walk cache is [clean](NestedOnNested::clean) at once, and
+    /// flushes of TLBs come when they are asked for.
     fn note_flush(&mut self) {
         let flush = self.composed.take_flush();
         match flush {
@@ -247,8 +252,8 @@ impl NestedOnNested {
         self.asked = if self.asked == Flush::None || self.asked == flush { flush } else { Flush::All };
     }
 
-    /// A flush that the outer hypervisor asked for reaches the walk caches, which [`PagingMode::flush_caches`] empties of the guest's
-    /// entries alone.
+    /// A flush that the outer hypervisor asked for reaches the walk caches, which
+    /// [`PagingMode::flush_caches`] empties of the guest's entries alone.
     fn drop_stale(&mut self, vcpu: usize, caches: &mut WalkCache) {
         if self.clean[vcpu].is_none() {
             caches.flush_all();

@@ -1,14 +1,16 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! Modes whose hardware walks the guest's own tables alone.
 //!
-//! Native paging has no hypervisor, and nothing exits. In offset paging, the guest's memory is one contiguous region of the host's:
-//! the hardware checks each guest-physical address against the region's limit and adds its base, as it does for a
-//! segment. No access violates anything, because the region is there before the guest starts.
+//! Native paging has no hypervisor, and nothing exits. In offset paging, the guest's memory is one contiguous
+//! region of the host's: the hardware checks each guest-physical address against the region's limit and adds
+//! its base, as it does for a segment. No access violates anything, because the region is there before the
+//! guest starts.
 //!
-//! The direct segments of Basu et al. (ISCA 2013) and of Gandhi et al. (MICRO 2014, "VMM direct") are this design.
-//! With several guest nodes, each has a region of its own.
+//! The direct segments of Basu et al. (ISCA 2013) and of Gandhi et al. (MICRO 2014, "VMM direct") are this
+//! design. With several guest nodes, each has a region of its own.
 //!
-//! Left out: TLB entries beyond the guest's page size, and what keeping such a region contiguous costs the host.
+//! Left out: TLB entries beyond the guest's page size, and what keeping such a region contiguous costs the
+//! host.
 
 use super::{Cr4Write, PagingMode, Setup, Vm, Walker, walk_1d, walk_1d_steady};
 use crate::access::{Miss, Steady};
@@ -18,7 +20,8 @@ use crate::memory::{Memory, References};
 use crate::page::Page;
 use bifold_mmu::{Entry, Gpa, Gva, Hpa, Start, WalkCache};
 
-/// No tables beside the guest's. The guest's memory begins at `BASE` of the machine's; with 0 it is the machine's.
+/// No tables beside the guest's. The guest's memory begins at `BASE` of the machine's; with 0 it is the
+/// machine's.
 #[derive(Debug)]
 pub struct Own<const BASE: u64>;
 

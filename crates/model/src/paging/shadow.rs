@@ -26,8 +26,8 @@ pub struct Shadowed<B>(Shadow, B);
 pub type ShadowPaging = Shadowed<Machine>;
 /// By a hypervisor in a virtual machine, which uses virtualization that the outer hypervisor emulates.
 pub type ShadowOnNested = Shadowed<Outer<true>>;
-/// By a hypervisor in a virtual machine that needs no virtualization for its guests: they run in its own virtual machine, and
-/// exit to it without the outer hypervisor (PVM: Huang et al., SOSP 2023).
+/// By a hypervisor in a virtual machine that needs no virtualization for its guests: they run in its own
+/// virtual machine, and exit to it without the outer hypervisor (PVM: Huang et al., SOSP 2023).
 pub type Pvm = Shadowed<Outer<false>>;
 
 impl<B: Below> PagingMode for Shadowed<B> {
@@ -46,8 +46,8 @@ impl<B: Below> PagingMode for Shadowed<B> {
     ) -> Option<Entry> {
         let format = self.0.format();
         let write = miss.kind.writes();
-        // What is ready has no address. Where that is translated below, it is the page's: to read the entry would take as long as all the
-        // rest of the walk.
+        // What is ready has no address. Where that is translated below, it is the page's: to read the entry
+        // would take as long as all the rest of the walk.
         let page =
             if B::TRANSLATES { cpu.vm.host.hpa(miss.leaf.gpa(miss.gva)).0 & format.address } else { 0 };
         for _ in 0..MOST_WALKS {

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! A memo of the pages that a vCPU's data accesses use: most accesses are to a page used lately, and count with
-//! an addition. A page's count reaches the tallies when another page takes its slot.
+//! A memo of the pages that a vCPU's data accesses use: most accesses are to a page used lately, and count
+//! with an addition. A page's count reaches the tallies when another page takes its slot.
 
 use super::tally::Tally;
 

@@ -2,8 +2,8 @@
 //! Where a guest's memory, page tables and vCPUs lie on a host of several nodes, and which references are
 //! remote: of another node than that of the vCPU that makes them.
 //!
-//! A walk is the same wherever its tables lie. So all [placements](Placement) are counted in one pass, side by
-//! side: each reference that passes [`References::touch`](crate::memory::References::touch) comes with the
+//! A walk is the same wherever its tables lie. So all [placements](Placement) are counted in one pass, side
+//! by side: each reference that passes [`References::touch`](crate::memory::References::touch) comes with the
 //! [`Page`] that it reads, and each data access with the page of its data. [`node`] says on which node a
 //! placement has that page, and [`tally`] counts. `docs/design/model.md#placement` lists the rules.
 //!
@@ -34,13 +34,13 @@ pub const MOST_NODES: u8 = 64;
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Placement {
-    /// Each guest node's memory is bound to a host node of its own, as `host-nodes=N,policy=bind` of a QEMU memory
-    /// backend binds it.
+    /// Each guest node's memory is bound to a host node of its own, as `host-nodes=N,policy=bind` of a QEMU
+    /// memory backend binds it.
     GuestNuma,
     /// No policy: the host backs a page on the node of the vCPU that touches it first (`MPOL_LOCAL`).
     Smp,
-    /// QEMU under `numactl --interleave=all`: guest pages in turn by their number (`interleave_nid`), tables in
-    /// turn as each vCPU's thread allocates them (`interleave_nodes`).
+    /// QEMU under `numactl --interleave=all`: guest pages in turn by their number (`interleave_nid`), tables
+    /// in turn as each vCPU's thread allocates them (`interleave_nodes`).
     Interleaved,
     /// Each guest node's memory is bound to the next host node, and so to none of its vCPUs'.
     Crossed,
@@ -154,7 +154,8 @@ impl Places {
         })
     }
 
-    /// Where to count the references of configuration `config`'s walks by node; VMs that switch have no such counts.
+    /// Where to count the references of configuration `config`'s walks by node; VMs that switch have no such
+    /// counts.
     #[inline]
     pub fn walker(&mut self, config: usize, vcpu: usize, dependent: bool) -> PlacedReferences<'_> {
         PlacedReferences { nodes: &self.nodes, tally: self.tallies.get_mut(config), vcpu, dependent }
@@ -177,7 +178,8 @@ impl Places {
         self.memos[vcpu].count(gva.0 >> 12);
     }
 
-    /// Counts an access to a page that is not known; `page` has what decides where the page lies in a configuration.
+    /// Counts an access to a page that is not known; `page` has what decides where the page lies in a
+    /// configuration.
     pub fn access(&mut self, vcpu: usize, gva: Gva, generation: u64, page: impl Fn(usize) -> Page) {
         let Places { memos, tallies, nodes, .. } = self;
         let remote = |config: usize| nodes.remote(vcpu, page(config), false);
@@ -214,8 +216,8 @@ impl Places {
         memos.iter_mut().for_each(|m| m.flush(tallies));
     }
 
-    /// The counts of configuration `config`, which is in `mode` and whose walks made the references `refs`: one of each
-    /// placement, or none if it is not known where a machine without a hypervisor has its memory.
+    /// The counts of configuration `config`, which is in `mode` and whose walks made the references `refs`:
+    /// one of each placement, or none if it is not known where a machine without a hypervisor has its memory.
     pub fn counts(&self, config: usize, mode: Paging, refs: &Refs, profile: &Profile) -> Vec<Placed> {
         if mode == Paging::Native && !self.nodes.native() {
             return Vec::new();
@@ -250,8 +252,8 @@ pub(crate) struct PlacedReferences<'a> {
 }
 
 impl PlacedReferences<'_> {
-    /// A walk reads an entry in `page`: see [`Memory::touch`](crate::memory::Memory::touch). `answered`: by this level of
-    /// memory.
+    /// A walk reads an entry in `page`: see [`Memory::touch`](crate::memory::Memory::touch). `answered`: by
+    /// this level of memory.
     #[inline]
     pub fn touch(&mut self, guest: u8, host: u8, page: Page, answered: usize) {
         if let Some(tally) = &mut self.tally {

@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! On which node a page lies, by placement.
 //!
-//! Guest memory lies where the placement binds it, or where the vCPU runs that touched it first: QEMU leaves its
-//! memory to the host's policy, which is that of the vCPU's thread (`get_task_policy`, `alloc_pages` in Linux's
-//! `mm/mempolicy.c`). The hypervisor's tables lie where the thread of the faulting vCPU gets memory, because KVM
-//! takes them of a cache of that vCPU (`mmu_topup_memory_caches`, `kvm_mmu_memory_cache_alloc`), and the policy of
-//! guest memory, which `mbind` sets, does not reach them.
+//! Guest memory lies where the placement binds it, or where the vCPU runs that touched it first: QEMU leaves
+//! its memory to the host's policy, which is that of the vCPU's thread (`get_task_policy`, `alloc_pages` in
+//! Linux's `mm/mempolicy.c`). The hypervisor's tables lie where the thread of the faulting vCPU gets memory,
+//! because KVM takes them of a cache of that vCPU (`mmu_topup_memory_caches`, `kvm_mmu_memory_cache_alloc`),
+//! and the policy of guest memory, which `mbind` sets, does not reach them.
 //!
 //! Left out: the order within KVM's cache of 40 pages, reclaim, migration by NUMA balancing, and full nodes.
 
@@ -47,8 +47,8 @@ impl Nodes {
         self.guest.len().max(1) as u8
     }
 
-    /// Whether it is known where a machine without a hypervisor has its memory. A kernel that knew no nodes in
-    /// the recorded guest would know those of the machine.
+    /// Whether it is known where a machine without a hypervisor has its memory. A kernel that knew no nodes
+    /// in the recorded guest would know those of the machine.
     pub fn native(&self) -> bool {
         self.guest.len() > 1 || self.runs_on.len() == 1
     }
@@ -60,8 +60,8 @@ impl Nodes {
         self.guest.iter().position(has).unwrap_or(0) as u64
     }
 
-    /// A bit for each placement in which `page` lies on another node than `vcpu` runs on. `walk`: a walk reads
-    /// the page, so guest memory is a page table.
+    /// A bit for each placement in which `page` lies on another node than `vcpu` runs on. `walk`: a walk
+    /// reads the page, so guest memory is a page table.
     pub fn remote(&self, vcpu: usize, page: Page, walk: bool) -> u8 {
         let here = self.runs_on[vcpu];
         let remote = |p: &Placement| match p {

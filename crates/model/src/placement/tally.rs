@@ -3,8 +3,8 @@
 //! of the remote ones.
 //!
 //! Only remote references that memory answers cost more than local ones, by `memory.remote_cycles` less
-//! `memory.cycles`. Where data caches simulate a sample of lines, a reference outside the sample reaches memory
-//! as often as those of its walk step in the sample.
+//! `memory.cycles`. Where data caches simulate a sample of lines, a reference outside the sample reaches
+//! memory as often as those of its walk step in the sample.
 
 use super::{MOST, Placement};
 use crate::memory::{HITS, Refs};
@@ -127,8 +127,8 @@ impl Tally {
         add(&mut self.from_memory[usize::from(dependent)], remote, weight);
     }
 
-    /// The counts of placement number `bit`, of the walks in `refs`. `host_tables`: walks of one dimension read
-    /// the hypervisor's tables.
+    /// The counts of placement number `bit`, of the walks in `refs`. `host_tables`: walks of one dimension
+    /// read the hypervisor's tables.
     pub fn placed(
         &self,
         placement: Placement,

@@ -141,7 +141,8 @@ impl CacheLevel {
         self.bytes / LINE / self.ways.max(1) as u64
     }
 
-    /// Sets for the lines of one place in a page, of which there are 64. A level of fewer than 64 sets has one, for several places.
+    /// Sets for the lines of one place in a page, of which there are 64. A level of fewer than 64 sets has
+    /// one, for several places.
     pub(crate) fn sets_per_class(&self) -> u64 {
         (self.sets() / 64).max(1)
     }

@@ -283,8 +283,8 @@ table! {
 }
 
 table! {
-    /// What the machine's own kernel costs, as measured. The model does not use the values; they are there to be
-    /// compared with, and for those who scale costs.
+    /// What the machine's own kernel costs, as measured. The model does not use the values; they are there to
+    /// be compared with, and for those who scale costs.
     System, SYSTEM: "system." {
         page_fault: Option<u64>, "cycles" = "First write to a 4 KB page of anonymous memory.";
         page_fault_huge: Option<u64>, "cycles" = "First write to a 2 MB page.";
@@ -359,7 +359,8 @@ exits! {
     uffd_huge: huge_frames_from_uffd = "The same of 2 MB.",
 }
 
-/// The costs that a profile need not have. Those it does not name have these, and are left out of what is written.
+/// The costs that a profile need not have. Those it does not name have these, and are left out of what is
+/// written.
 impl Cost {
     fn of_hypercall() -> Cost {
         const WHENCE: &str = "hypercall of PVM (SOSP 2023), Xeon 8269CY at 2.5 GHz: 0.46 us = 1150 cycles; Xen's own was not measured";

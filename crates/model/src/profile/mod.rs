@@ -355,8 +355,8 @@ impl Profile {
         Ok(())
     }
 
-    /// XXH3-64 of the profile as resolved, hexadecimal; without the processors that the profile stands for, on which no
-    /// figure depends.
+    /// XXH3-64 of the profile as resolved, hexadecimal; without the processors that the profile stands for,
+    /// on which no figure depends.
     pub fn hash(&self) -> String {
         let text = Profile { processor: Vec::new(), ..self.clone() }.to_toml();
         format!("{:016x}", xxhash_rust::xxh3::xxh3_64(text.as_bytes()))

@@ -2,8 +2,9 @@
 //! The origins of a profile's values, table by table: a source, or `prior` for starting values that
 //! were not measured for this machine. A value that the user set is not a prior.
 //!
-//! `bifold profile measure` begins a part of `prior` with `KEY: refused` or `KEY: not reached` where the profile has
-//! another machine's value because this machine's measurement was refused or did not end. Parts are separated by `; `.
+//! `bifold profile measure` begins a part of `prior` with `KEY: refused` or `KEY: not reached` where the
+//! profile has another machine's value because this machine's measurement was refused or did not end. Parts
+//! are separated by `; `.
 
 use super::Profile;
 
@@ -26,7 +27,8 @@ pub struct TableOrigin<'a> {
     pub key: &'a str,
     /// Where values come from.
     pub source: Option<&'a str>,
-    /// Which values are starting values that were not measured for this machine, and how they were arrived at.
+    /// Which values are starting values that were not measured for this machine, and how they were arrived
+    /// at.
     pub prior: Option<&'a str>,
 }
 
@@ -50,8 +52,8 @@ impl Unmeasured {
 }
 
 impl Profile {
-    /// The dotted keys whose measurement was refused or not reached, in the order of the file, without those that the
-    /// user set.
+    /// The dotted keys whose measurement was refused or not reached, in the order of the file, without those
+    /// that the user set.
     pub fn unmeasured(&self, why: Unmeasured) -> Vec<String> {
         let set: Vec<&str> = self.overrides.iter().filter_map(|o| Some(o.split_once('=')?.0)).collect();
         let mut out = Vec::new();

@@ -25,7 +25,8 @@ impl Regime {
         self.log_instruction(Gva(0));
     }
 
-    /// The guest's entries that a load of CR3 or CR4 puts into registers are read: see [`PagingMode::load_registers`].
+    /// The guest's entries that a load of CR3 or CR4 puts into registers are read: see
+    /// [`PagingMode::load_registers`].
     pub fn load_registers<M: Memory>(&mut self, vcpu: usize, root: Gpa, guest: &GuestTables, memory: &mut M) {
         let Regime { tables, host, caches, counts, tagged, .. } = self;
         let vm = Vm { host, counts };
@@ -53,8 +54,8 @@ impl Regime {
         self.log_instruction(Gva(0));
     }
 
-    /// The vCPU sends an inter-processor interrupt: every hypervisor here emulates the interrupt controller's command register (no
-    /// AVIC, no IPI virtualization).
+    /// The vCPU sends an inter-processor interrupt: every hypervisor here emulates the interrupt controller's
+    /// command register (no AVIC, no IPI virtualization).
     pub fn send_ipi(&mut self) {
         self.counts.now.exits_ipi += u64::from(self.config.mode != Paging::Native);
         self.log_instruction(Gva(0));

@@ -39,8 +39,8 @@ pub struct Regime {
     exits_seen: u64,
     /// What each vCPU has in CR3, from its first load on.
     loaded: Vec<Option<u64>>,
-    /// Per vCPU: [`PagingMode::replaced`] when the guest dimension of its walk caches was last flushed from here; none if they may
-    /// lead to tables of another root.
+    /// Per vCPU: [`PagingMode::replaced`] when the guest dimension of its walk caches was last flushed from
+    /// here; none if they may lead to tables of another root.
     clean: Vec<Option<u64>>,
     /// Tables of another mode, kept while the VM is in this one.
     kept: Option<Tables>,
@@ -108,15 +108,16 @@ impl Regime {
     #[inline]
     pub fn may_be_steady(&self, vcpu: usize, guest: &GuestTables) -> bool {
         let replaced = usual_mode!(&self.tables, t => t.replaced(guest), replaced_other(&self.tables, guest));
-        // Without tags, the next walk brings the flush for an exit that no flush has followed yet, such as a read of CR3.
+        // Without tags, the next walk brings the flush for an exit that no flush has followed yet, such as a
+        // read of CR3.
         guest.format().is_long()
             && self.clean[vcpu] == Some(replaced)
             && self.caches[vcpu].has_guest_steps()
             && self.tagged
     }
 
-    /// Would [`Regime::walk`] take no exit and note nothing, where walks [may](Regime::may_be_steady) be such: see
-    /// [`PagingMode::steady`].
+    /// Would [`Regime::walk`] take no exit and note nothing, where walks [may](Regime::may_be_steady) be
+    /// such: see [`PagingMode::steady`].
     #[inline(always)]
     pub fn steady(&mut self, miss: &Steady<'_>) -> Option<bool> {
         let caches = &self.caches[miss.vcpu];
@@ -141,8 +142,8 @@ impl Regime {
         });
     }
 
-    /// The vCPU's walk caches may lead to tables of another root, until they are flushed. At the `first` load they are
-    /// empty, but for a stream with accesses before it.
+    /// The vCPU's walk caches may lead to tables of another root, until they are flushed. At the `first` load
+    /// they are empty, but for a stream with accesses before it.
     pub fn root_changes(&mut self, vcpu: usize, first: bool, guest: &GuestTables) {
         let empty = first && self.caches[vcpu].is_empty();
         self.clean[vcpu] = empty.then(|| each_mode!(&self.tables, t => t.replaced(guest)));
@@ -184,8 +185,8 @@ impl Regime {
         if asked == Flush::None && exited { Flush::Vcpu(vcpu as u16) } else { asked }
     }
 
-    /// The exits to the outer hypervisor that belong to these counts, if there is one: each exit to the inner one passes it, and so
-    /// do that one's entries into the guest.
+    /// The exits to the outer hypervisor that belong to these counts, if there is one: each exit to the inner
+    /// one passes it, and so do that one's entries into the guest.
     #[inline]
     pub fn outer_exits(&self, counts: &Sample, profile: &Profile) -> u64 {
         if !self.config.mode.has_outer_exits() {
@@ -195,8 +196,8 @@ impl Regime {
         passed + counts.outer_fills + counts.outer_stores + counts.outer_flushes
     }
 
-    /// Adds what follows from counts and tables together: what an outer host that has backed nothing before backs for the
-    /// guest's hypervisor, and the first uses of pages that were mapped from the start.
+    /// Adds what follows from counts and tables together: what an outer host that has backed nothing before
+    /// backs for the guest's hypervisor, and the first uses of pages that were mapped from the start.
     pub fn add_derived(&self, counts: &mut Sample) {
         let outer = self.outer_backed(counts);
         (counts.outer_frames_backed, counts.outer_huge_frames_backed) = match self.config.outer_page() {
@@ -219,8 +220,9 @@ impl Regime {
         used
     }
 
-    /// Pages that an outer host that has just started has backed since the counts were 0. The guest's hypervisor, which has
-    /// just started too, takes pages from its free memory in the order of their addresses, for its guest and for its tables.
+    /// Pages that an outer host that has just started has backed since the counts were 0. The guest's
+    /// hypervisor, which has just started too, takes pages from its free memory in the order of their
+    /// addresses, for its guest and for its tables.
     fn outer_backed(&self, counts: &Sample) -> u64 {
         if self.vm != VmState::Started || !self.config.mode.has_outer() {
             return 0;
@@ -266,9 +268,9 @@ impl Regime {
         self.host.note_unmapped(true);
     }
 
-    /// The host takes back the pages behind these guest frames: entries that map them go, those of kept tables too, and with
-    /// them whatever walk caches hold. True if TLBs must be flushed, which is the caller's to do. No effect without a
-    /// hypervisor, and on a region that must stay contiguous.
+    /// The host takes back the pages behind these guest frames: entries that map them go, those of kept
+    /// tables too, and with them whatever walk caches hold. True if TLBs must be flushed, which is the
+    /// caller's to do. No effect without a hypervisor, and on a region that must stay contiguous.
     pub fn take_back(&mut self, gfns: Range<u64>, taking: Taking) -> bool {
         if !each_mode!(&self.tables, t => t.can_switch()) {
             return false;
@@ -283,8 +285,9 @@ impl Regime {
         self.flush_all_caches(dropped)
     }
 
-    /// The host looks which pages the guest has used since its last look. True if TLBs must be flushed, as after
-    /// [`Regime::take_back`]: an entry there would hide the next use (`kvm_mmu_notifier_clear_flush_young`).
+    /// The host looks which pages the guest has used since its last look. True if TLBs must be flushed, as
+    /// after [`Regime::take_back`]: an entry there would hide the next use
+    /// (`kvm_mmu_notifier_clear_flush_young`).
     pub fn look(&mut self) -> bool {
         if !each_mode!(&self.tables, t => t.can_switch()) {
             return false;
@@ -305,7 +308,8 @@ impl Regime {
         flush
     }
 
-    /// The pages that the guest has not used for longest: see [`HostMemory::oldest`]. None that cannot be taken back.
+    /// The pages that the guest has not used for longest: see [`HostMemory::oldest`]. None that cannot be
+    /// taken back.
     pub fn oldest(&mut self, most: usize) -> Vec<Range<u64>> {
         if each_mode!(&self.tables, t => t.can_switch()) { self.host.oldest(most) } else { Vec::new() }
     }

@@ -1,14 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! What agile paging adds to the shadow MMU (Gandhi, Hill and Swift, ISCA 2016): subtrees of the guest's tables that are walked
-//! in nested mode.
+//! What agile paging adds to the shadow MMU (Gandhi, Hill and Swift, ISCA 2016): subtrees of the guest's
+//! tables that are walked in nested mode.
 //!
-//! A guest's table in nested mode has no shadow page, and stores to it do not exit. The shadow entry above it has
-//! [`SWITCH`] and the table's host address. Which tables are in nested mode is known by their frames, so a table that several
-//! address spaces share is so in all of them.
+//! A guest's table in nested mode has no shadow page, and stores to it do not exit. The shadow entry above it
+//! has [`SWITCH`] and the table's host address. Which tables are in nested mode is known by their frames, so
+//! a table that several address spaces share is so in all of them.
 //!
-//! Tables that are shadowed are never out of date: no table becomes unsync. KVM's unsync tables save exits where a guest
-//! writes a leaf table often, and cost one more for each entry that is used after that, for its absence. Under agile paging the
-//! second write has the table walked in nested mode, which saves both.
+//! Tables that are shadowed are never out of date: no table becomes unsync. KVM's unsync tables save exits
+//! where a guest writes a leaf table often, and cost one more for each entry that is used after that, for its
+//! absence. Under agile paging the second write has the table walked in nested mode, which saves both.
 
 use super::fault::Outcome;
 use super::pages::Pages;
@@ -24,8 +24,8 @@ use std::collections::{HashMap, HashSet};
 /// The rules that a profile sets.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Rules {
-    /// Writes to a table within an interval from which on it is in nested mode. With 0 none is, and the tables follow the rules
-    /// of shadow paging.
+    /// Writes to a table within an interval from which on it is in nested mode. With 0 none is, and the
+    /// tables follow the rules of shadow paging.
     pub writes: u32,
     /// The hardware sets accessed and dirty bits in the guest's tables as well.
     pub sets_both: bool,
@@ -105,7 +105,8 @@ impl Shadow {
         (w.level..self.format.root_level()).rev().find(|l| nested.contains(&w.table_gfn[usize::from(*l) - 1]))
     }
 
-    /// Sets the switching entry above the table of `level` on the way of `w`, and the shadow pages above as for a fault.
+    /// Sets the switching entry above the table of `level` on the way of `w`, and the shadow pages above as
+    /// for a fault.
     pub(super) fn link_nested(
         &mut self,
         vcpu: usize,
@@ -132,8 +133,8 @@ impl Shadow {
         self.pages.set_leaf(id, spte, gfn);
     }
 
-    /// The guest's page fault at `gva` came where the shadow tables end. If the guest's tables lead to one in nested mode, the
-    /// hypervisor sets the switching entry, and the fault comes again behind it. True then.
+    /// The guest's page fault at `gva` came where the shadow tables end. If the guest's tables lead to one in
+    /// nested mode, the hypervisor sets the switching entry, and the fault comes again behind it. True then.
     pub fn switches_for_fault(
         &mut self,
         vcpu: usize,
@@ -174,8 +175,9 @@ impl Shadow {
         }
     }
 
-    /// A write to a shadowed table that came by the shadow tables. One by an instruction that does not write page tables is
-    /// repeated, as under shadow paging: the page may be no table any more, and is not shadowed until a walk comes to it.
+    /// A write to a shadowed table that came by the shadow tables. One by an instruction that does not write
+    /// page tables is repeated, as under shadow paging: the page may be no table any more, and is not
+    /// shadowed until a walk comes to it.
     pub(super) fn write_protected(
         &mut self,
         vcpu: usize,
@@ -199,8 +201,8 @@ impl Shadow {
         Outcome::Emulated
     }
 
-    /// A write to a shadowed table that came by the nested tables: one exit. True if the hypervisor did the write; else it is
-    /// repeated.
+    /// A write to a shadowed table that came by the nested tables: one exit. True if the hypervisor did the
+    /// write; else it is repeated.
     pub fn nested_write(
         &mut self,
         vcpu: usize,
@@ -235,8 +237,8 @@ impl Shadow {
         moves || kind == AccessKind::WriteOther
     }
 
-    /// The table and the subtree below it go over to nested mode: their shadow pages are zapped, and the entries above
-    /// switch.
+    /// The table and the subtree below it go over to nested mode: their shadow pages are zapped, and the
+    /// entries above switch.
     pub fn enter_nested(&mut self, gfn: u64, host: &HostMemory) {
         let Some(subtrees) = &mut self.subtrees else { return };
         subtrees.nested.insert(gfn);
@@ -291,8 +293,8 @@ impl Shadow {
         }
     }
 
-    /// A new interval begins: of the tables in nested mode those stay that are among `stay`, and those are added. The others are
-    /// shadowed again as faults come. True if some entry switched to one of these.
+    /// A new interval begins: of the tables in nested mode those stay that are among `stay`, and those are
+    /// added. The others are shadowed again as faults come. True if some entry switched to one of these.
     pub fn stay_nested(&mut self, stay: HashSet<u64>) -> bool {
         let Some(subtrees) = &mut self.subtrees else { return false };
         subtrees.writes.clear();

@@ -206,7 +206,8 @@ impl Shadow {
         wrprot
     }
 
-    /// Shadow pages of the guest's tables from the root down to that of level `to`. Returns the id of the spte there.
+    /// Shadow pages of the guest's tables from the root down to that of level `to`. Returns the id of the
+    /// spte there.
     pub(super) fn link_down(
         &mut self,
         vcpu: usize,

@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! What the shadow MMU does for a hypervisor that is a guest itself. KVM shadows that hypervisor's nested tables as it shadows a
-//! guest's own (`kvm_init_shadow_npt_mmu`, `kvm_init_shadow_ept_mmu`), while the hypervisor itself runs under nested paging:
-//! its stores reach its tables through entries that are write-protected where a table is shadowed.
+//! What the shadow MMU does for a hypervisor that is a guest itself. KVM shadows that hypervisor's nested
+//! tables as it shadows a guest's own (`kvm_init_shadow_npt_mmu`, `kvm_init_shadow_ept_mmu`), while the
+//! hypervisor itself runs under nested paging: its stores reach its tables through entries that are
+//! write-protected where a table is shadowed.
 
 use super::{Shadow, World};
 use crate::Sample;
@@ -18,8 +19,9 @@ pub enum DirectStore {
 }
 
 impl Shadow {
-    /// The hypervisor has stored the entry at `offset` of its table in `gfn`. None if the table is not shadowed, or is unsync.
-    /// What other frames of the hypervisor's memory hold is no table, and is not write-protected.
+    /// The hypervisor has stored the entry at `offset` of its table in `gfn`. None if the table is not
+    /// shadowed, or is unsync. What other frames of the hypervisor's memory hold is no table, and is not
+    /// write-protected.
     pub fn direct_store(
         &mut self,
         gfn: u64,
@@ -39,13 +41,15 @@ impl Shadow {
         stored
     }
 
-    /// The hypervisor flushes what the processor may have of its nested tables, by an entry into its guest on AMD
-    /// (`nested_svm_transition_tlb_flush`) and by INVEPT on Intel (`handle_invept`): its tables' unsync shadows are synced.
+    /// The hypervisor flushes what the processor may have of its nested tables, by an entry into its guest on
+    /// AMD (`nested_svm_transition_tlb_flush`) and by INVEPT on Intel (`handle_invept`): its tables' unsync
+    /// shadows are synced.
     pub fn sync_nested(&mut self, vcpu: usize, world: World<'_>, out: &mut Sample) {
         let root = self.vcpus[vcpu].root.slots[0];
         self.pages.page_mut(root).write_flooding_count = 0; // kvm_mmu_new_pgd
         if self.sync_children(root, world) {
-            // The hypervisor's own mapping of an unsync table is for writing, and loses that (mmu_sync_children's `protected`).
+            // The hypervisor's own mapping of an unsync table is for writing, and loses that
+            // (mmu_sync_children's `protected`).
             self.flush_remote_tlbs();
         }
         self.flush_tlb_current(vcpu);

@@ -5,8 +5,8 @@
 //!
 //! `fault.rs` follows `FNAME(page_fault)`, prefetch and the emulator; `sync.rs` unsync
 //! pages and INVLPG; `roots.rs` CR3 and CR4; `zap.rs` `kvm_mmu_prepare_zap_page`, the
-//! budget, write flooding; `pages.rs`, `spte.rs` and `settled.rs` hold pages, links and bits; `agile.rs` has what agile paging
-//! adds.
+//! budget, write flooding; `pages.rs`, `spte.rs` and `settled.rs` hold pages, links and bits; `agile.rs` has
+//! what agile paging adds.
 //!
 //! The shadow of a guest in 32-bit mode has the format of PAE, as KVM makes it on 64-bit hosts too.
 //!
@@ -150,8 +150,8 @@ impl Shadow {
         self.format
     }
 
-    /// Shadow page where the vCPU's walks of `gva` begin: 0, which stays empty, before its first CR3, and where a root has no entry
-    /// for the gigabyte.
+    /// Shadow page where the vCPU's walks of `gva` begin: 0, which stays empty, before its first CR3, and
+    /// where a root has no entry for the gigabyte.
     #[inline]
     fn root_slot(&self, vcpu: usize, gva: Gva) -> usize {
         let entry = if self.has_pae_root { gva.0 >> 30 & 3 } else { 0 };
@@ -164,8 +164,8 @@ impl Shadow {
         [self.root_slot(vcpu, gva), a, b, c].into_iter().filter(|&slot| slot != 0)
     }
 
-    /// Where the hardware starts the vCPU's walks of `gva`; an empty table before its first CR3. None where the root's entry is not
-    /// present: the hardware has that entry in a register.
+    /// Where the hardware starts the vCPU's walks of `gva`; an empty table before its first CR3. None where
+    /// the root's entry is not present: the hardware has that entry in a register.
     #[inline]
     pub fn root(&self, vcpu: usize, gva: Gva) -> Option<Start> {
         let slot = self.root_slot(vcpu, gva);
@@ -309,8 +309,8 @@ impl Shadow {
         };
     }
 
-    /// A page fault that is the guest's own, with its error code: KVM reflects it into the guest. True if it takes
-    /// [`Shadow::invalidate_gva`] as well: the present bit is set, and that of reserved bits is not.
+    /// A page fault that is the guest's own, with its error code: KVM reflects it into the guest. True if it
+    /// takes [`Shadow::invalidate_gva`] as well: the present bit is set, and that of reserved bits is not.
     pub fn reflect(&mut self, vcpu: usize, gva: Gva, error: u64, world: World<'_>, out: &mut Sample) -> bool {
         const PRESENT: u64 = 1;
         const RESERVED: u64 = 1 << 3;

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! The ways of walks through the shadow pages, kept by 2 MB of addresses: most walks go where the last one went.
+//! The ways of walks through the shadow pages, kept by 2 MB of addresses: most walks go where the last one
+//! went.
 
 use super::Shadow;
 use super::pages::Pages;
@@ -53,7 +54,8 @@ impl Shadow {
         Some(&self.paths.0[slot])
     }
 
-    /// May the page at `gva` be written, if a walk of it ends at level 1 and changes nothing: see [`Shadow::ready`].
+    /// May the page at `gva` be written, if a walk of it ends at level 1 and changes nothing: see
+    /// [`Shadow::ready`].
     #[inline]
     pub fn ready_page(&mut self, vcpu: usize, gva: Gva) -> Option<bool> {
         let at = self.path(vcpu, gva)?.table(1) | self.format.index(1, gva.0) << 3;

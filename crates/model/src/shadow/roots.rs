@@ -3,8 +3,9 @@
 //! `kvm_mmu_new_pgd`, `fast_pgd_switch`), global flushes (`kvm_post_set_cr4`), and roots whose table
 //! was zapped while they were loaded.
 //!
-//! The root of a guest in 32-bit mode is no shadow page. It has four entries (`pae_root`), each of which points to the shadow page
-//! of a PAE guest's page directory or of a quarter of a 32-bit one. KVM caches no such root.
+//! The root of a guest in 32-bit mode is no shadow page. It has four entries (`pae_root`), each of which
+//! points to the shadow page of a PAE guest's page directory or of a quarter of a 32-bit one. KVM caches no
+//! such root.
 
 use super::spte::{ACC_ALL, Role};
 use super::{Shadow, World};
@@ -72,8 +73,8 @@ impl Shadow {
                 self.mmu_load(vcpu, world.guest, Some(world)); // kvm_mmu_reload
             }
         }
-        // kvm_invalidate_pcid: KVM_REQ_MMU_SYNC, KVM_REQ_TLB_FLUSH_CURRENT. Under agile paging no table is unsync, and the hypervisor
-        // flushes what the guest's write would.
+        // kvm_invalidate_pcid: KVM_REQ_MMU_SYNC, KVM_REQ_TLB_FLUSH_CURRENT. Under agile paging no table is
+        // unsync, and the hypervisor flushes what the guest's write would.
         if !self.counts_writes() {
             self.sync_roots(vcpu, world);
             self.flush_tlb_current(vcpu);
@@ -81,8 +82,8 @@ impl Shadow {
         self.settle(world, out);
     }
 
-    /// `load_pdptrs`: other entries than those loaded before make the current root invalid. The guest's registers are loaded
-    /// before.
+    /// `load_pdptrs`: other entries than those loaded before make the current root invalid. The guest's
+    /// registers are loaded before.
     fn load_pdptrs(&mut self, vcpu: usize, guest: &GuestTables) {
         if self.vcpus[vcpu].pdptrs != guest.registers(vcpu) {
             self.free_root(vcpu, None);
@@ -132,7 +133,8 @@ impl Shadow {
         let pages = &self.pages;
         let usable = |r: &Root| r.is_valid() && r.pgd == pgd && !pages.page(r.slots[0]).invalid;
         if !v.root.is_valid() {
-            return false; // Before the first CR3, or a root that is not cached: an obsolete one is replaced at once.
+            // Before the first CR3, or a root that is not cached: an obsolete one is replaced at once.
+            return false;
         }
         let mut found = usable(&v.root);
         for i in 0..PREV_ROOTS {

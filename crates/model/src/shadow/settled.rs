@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! What a sync of a leaf table would leave as it is.
 //!
-//! KVM re-reads a whole table at each sync, and guests have their tables synced often: an inner hypervisor on AMD after each entry
-//! that it sets. Mostly one entry of 512 differs from what the last sync found.
+//! KVM re-reads a whole table at each sync, and guests have their tables synced often: an inner hypervisor on
+//! AMD after each entry that it sets. Mostly one entry of 512 differs from what the last sync found.
 
 use super::pages::Pages;
 use super::spte::{ACC_WRITE, ACCESS_SHIFT, HOST_WRITABLE, WRITE};
@@ -10,7 +10,8 @@ use super::spte::{ACC_WRITE, ACCESS_SHIFT, HOST_WRITABLE, WRITE};
 /// A page's entries that the next sync leaves as they are, unless the guest's have changed.
 #[derive(Debug, Clone)]
 pub(super) struct Settled {
-    /// A bit for each such spte: an absent one, or one that the last sync made. Any change of an spte drops its bit.
+    /// A bit for each such spte: an absent one, or one that the last sync made. Any change of an spte drops
+    /// its bit.
     sptes: [u64; 8],
     /// The guest's entries at the last sync.
     gptes: [u64; 512],
@@ -27,7 +28,8 @@ impl Settled {
         self.sptes[index >> 6] &= !(1 << (index & 63));
     }
 
-    /// A bit for each of the `word`th 64 entries that a sync has to look at, now that the guest's are `gptes`.
+    /// A bit for each of the `word`th 64 entries that a sync has to look at, now that the guest's are
+    /// `gptes`.
     fn due(&mut self, word: usize, gptes: &[u64; 512]) -> u64 {
         let of_word = word << 6..(word + 1) << 6;
         let (old, new) = (&mut self.gptes[of_word.clone()], &gptes[of_word]);
@@ -47,8 +49,8 @@ impl Pages {
         self.settled[slot].get_or_insert_with(Settled::new).due(word, gptes)
     }
 
-    /// A sync has brought the spte up to date. It leaves what it made as it is, but for an spte without write access to which one
-    /// with it may follow: where its frame is no table any more.
+    /// A sync has brought the spte up to date. It leaves what it made as it is, but for an spte without write
+    /// access to which one with it may follow: where its frame is no table any more.
     pub fn settle(&mut self, id: usize) {
         let spte = self.spte(id);
         let may_write = spte & HOST_WRITABLE != 0 && spte & u64::from(ACC_WRITE) << ACCESS_SHIFT != 0;

@@ -17,8 +17,8 @@ pub(super) const DIRTY: u64 = 1 << 6;
 pub(super) const LARGE: u64 = 1 << 7;
 /// `shadow_host_writable_mask`: the host maps the frame writable.
 pub(super) const HOST_WRITABLE: u64 = 1 << 9;
-/// The entry switches to nested paging: it holds the host address of the guest's table of the next level (agile paging). It
-/// counts as a leaf, and is filed under the table's frame.
+/// The entry switches to nested paging: it holds the host address of the guest's table of the next level
+/// (agile paging). It counts as a leaf, and is filed under the table's frame.
 pub(super) const SWITCH: u64 = 1 << 10;
 /// `kvm_mmu_page_get_access`: what the guest's entry allowed when the spte was made.
 pub(super) const ACCESS_SHIFT: u32 = 52;
@@ -40,8 +40,8 @@ pub(super) struct Role {
     pub level: u8,
     pub direct: bool,
     pub access: u8,
-    /// Which part of a table of 4-byte entries the page shadows: a half of a leaf table, a quarter of a page directory. 0 for
-    /// other guests.
+    /// Which part of a table of 4-byte entries the page shadows: a half of a leaf table, a quarter of a page
+    /// directory. 0 for other guests.
     pub quadrant: u8,
 }
 

@@ -127,8 +127,9 @@ impl Shadow {
         self.commit_zap();
     }
 
-    /// `get_written_sptes`: the sptes of a page that shadow the guest's entry at this offset of its table. An entry of a 32-bit page
-    /// directory maps what two sptes map, and most pages of its table shadow other entries.
+    /// `get_written_sptes`: the sptes of a page that shadow the guest's entry at this offset of its table. An
+    /// entry of a 32-bit page directory maps what two sptes map, and most pages of its table shadow other
+    /// entries.
     fn written_sptes(&self, slot: usize, mut offset: usize) -> Range<usize> {
         let role = self.pages.page(slot).role;
         let mut sptes = 1;

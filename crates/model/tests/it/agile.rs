@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Agile paging: references by the level at which a walk leaves the shadow tables, and the ends of its policy. With
-//! everything in nested mode it is nested paging, with everything in shadow mode it is shadow paging.
+//! Agile paging: references by the level at which a walk leaves the shadow tables, and the ends of its
+//! policy. With everything in nested mode it is nested paging, with everything in shadow mode it is shadow
+//! paging.
 
 use crate::guest::{FRAMES, Guest, ops};
 use crate::reference::{LARGE, Tables, WRITE};
@@ -15,8 +16,8 @@ const TABLES: u64 = 0x80_0000_0000;
 const NO_CACHES: &str = "walk_cache.variant=none";
 const SHADOW_FIRST: &str = "agile.start=shadow";
 
-/// References of a walk where the table of level `nested` on the way was written twice, or none was, and the guest maps the address
-/// by an entry of level `leaf`.
+/// References of a walk where the table of level `nested` on the way was written twice, or none was, and the
+/// guest maps the address by an entry of level `leaf`.
 fn walk(config: &str, depth: u8, nested: Option<u8>, leaf: u8, set: &[&str]) -> u64 {
     let config = Config::from_name(config).unwrap();
     let profile = profile("geometry-g", &[&[NO_CACHES], set].concat());
@@ -121,7 +122,8 @@ proptest! {
 
 const TABLE: u64 = TABLES + 0xff8;
 
-/// A guest that begins in shadow mode, with the address of [`VA`]'s entry, whose table is mapped at [`TABLES`].
+/// A guest that begins in shadow mode, with the address of [`VA`]'s entry, whose table is mapped at
+/// [`TABLES`].
 fn one_table() -> (Stream, u64) {
     let mut stream = Stream::new();
     let root = stream.table(4);
@@ -272,8 +274,8 @@ enum Does {
     Faults(u64),
 }
 
-/// A program with 16 leaf tables, whose intervals do what `does` says: the first half of the tables is written, the
-/// second is read.
+/// A program with 16 leaf tables, whose intervals do what `does` says: the first half of the tables is
+/// written, the second is read.
 fn program(intervals: u64, does: impl Fn(u64) -> Vec<Does>) -> Stream {
     let va = |page: u64| VA + (page << 13 & !0xfff);
     let mut stream = Stream::new();
@@ -369,8 +371,9 @@ fn agile_paging_costs_at_most_its_lag_more_than_the_better_of_both() {
         let [nested, shadow, agile] = &outcome.configs[..] else { unreachable!("three were asked for") };
         let cost = |c: &ConfigOutcome| c.total.extra_cycles() as f64;
         let best = cost(nested).min(cost(shadow));
-        // The lag: nested walks until they have cost what it expects the filling to cost, a fault for four entries, and then the
-        // interval of the filling. Where it never began, shadow paging can have saved less than that.
+        // The lag: nested walks until they have cost what it expects the filling to cost, a fault for four
+        // entries, and then the interval of the filling. Where it never began, shadow paging can have saved
+        // less than that.
         let most = agile.intervals[1..].iter().map(|s| s.vmm_cycles).max().unwrap_or(0) as f64;
         let lag = match (most > 0.0, cost(nested) < cost(shadow)) {
             (true, _) => fill / 4.0 + most,

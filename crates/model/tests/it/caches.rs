@@ -185,8 +185,8 @@ proptest! {
     }
 }
 
-/// Lists of three dependent loads behind a first one, whose pages and table entries lie in lines of their own; ten instructions for
-/// each load.
+/// Lists of three dependent loads behind a first one, whose pages and table entries lie in lines of their
+/// own; ten instructions for each load.
 #[test]
 fn lists_overlap_where_the_stream_says_that_each_begins_a_chain() {
     let exposed = |first: fn(u64) -> Event<'static>| {

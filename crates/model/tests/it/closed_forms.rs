@@ -125,7 +125,8 @@ fn a_large_guest_page_in_pieces_keeps_its_leaf_entry() {
 /// An address for guests in 32-bit mode.
 const VA_32: u64 = 0x4060_7008;
 
-/// A guest with a page at [`VA_32`], of an entry of `level`, and what runs on the profile without walk caches.
+/// A guest with a page at [`VA_32`], of an entry of `level`, and what runs on the profile without walk
+/// caches.
 struct Short {
     stream: Stream,
     config: Config,
@@ -222,7 +223,8 @@ fn a_page_of_4_mb_is_two_entries_of_a_tlb_which_leave_it_together() {
         let both = [Load(VA_32), Load(other)];
         assert_eq!(guest.add(&both).2, 2, "{config}");
         assert_eq!(guest.add(&both).2, 0, "{config}");
-        // The TLB has no page of the guest's under shadow paging, and the hypervisor flushes the address alone.
+        // The TLB has no page of the guest's under shadow paging, and the hypervisor flushes the address
+        // alone.
         let gone = if guest.config.mode == Paging::Shadow { 1 } else { 2 };
         guest.add(&[Invlpg(other)]);
         assert_eq!(guest.add(&both).2, gone, "{config}");

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! A compact stream against the whole one: every count, interval and charge is the same, whatever the TLBs, as long as no data
-//! caches are modelled.
+//! A compact stream against the whole one: every count, interval and charge is the same, whatever the TLBs,
+//! as long as no data caches are modelled.
 
 use crate::guest::{FRAMES, Guest, ops};
 use crate::random::{PROFILES, cases, format, formats, known, profile};
@@ -9,7 +9,8 @@ use bifold_trace::{Generator, compact};
 use proptest::prelude::*;
 use std::fmt::Write as _;
 
-/// Arrays of random geometry: both levels, for data and code apart or for both, of 4 KB pages or of several sizes.
+/// Arrays of random geometry: both levels, for data and code apart or for both, of 4 KB pages or of several
+/// sizes.
 fn arrays() -> impl Strategy<Value = String> {
     let array = (1usize..=4, 1usize..=4, any::<bool>());
     let level = (any::<bool>(), proptest::collection::vec(array, 3));

@@ -40,7 +40,8 @@ const LONG: Layout = Layout {
     largest_level: 3,
 };
 
-/// In 32-bit mode. The first two stretches are halves of 4 MB, and no PAE guest has a table for the second gigabyte at first.
+/// In 32-bit mode. The first two stretches are halves of 4 MB, and no PAE guest has a table for the second
+/// gigabyte at first.
 const SHORT: Layout = Layout {
     direct_map: 0x8000_0000,
     text: 0xf100_0000,
@@ -171,8 +172,8 @@ impl Guest {
         for n in 0..16 {
             g.plant(first, layout.text + (n << 12), 1, ((0x8000 + n) << 12) | GLOBAL | ACCESSED);
         }
-        // The roots of two levels have copies of this entry. All configurations share the guest's tables, and a dirty bit that one sets
-        // in one copy would be seen by the others.
+        // The roots of two levels have copies of this entry. All configurations share the guest's tables, and
+        // a dirty bit that one sets in one copy would be seen by the others.
         let bits = if format == Tables::TwoLevels { ACCESSED | DIRTY } else { 0 };
         g.plant(first, g.large_text(), 2, (0x8400 << 12) | WRITE | LARGE | GLOBAL | bits);
         g.plant(first, layout.shared, 1, (0x9000 << 12) | WRITE);
@@ -464,7 +465,8 @@ impl Guest {
         self.access_to(kind, va, natural, self.frame(natural, place ^ page));
     }
 
-    /// An access, and what comes before if the tables do not allow it: `frame` is mapped by an entry of the level `natural`.
+    /// An access, and what comes before if the tables do not allow it: `frame` is mapped by an entry of the
+    /// level `natural`.
     fn access_to(&mut self, kind: u8, va: u64, natural: u8, frame: u64) {
         let write = matches!(kind % 4, 1 | 2);
         let (_, _, entry) = self.find(va);

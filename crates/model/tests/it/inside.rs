@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Guests within guests: the walks' closed forms, the published numbers of exits and world switches for a first touch, and random
-//! guests against the slow reference and against one hypervisor.
+//! Guests within guests: the walks' closed forms, the published numbers of exits and world switches for a
+//! first touch, and random guests against the slow reference and against one hypervisor.
 
 use crate::guest::{FRAMES, Guest, ops};
 use crate::random::{cases, formats, model_in, model_of, profile as any_profile, vm_state};
@@ -36,7 +36,8 @@ fn walk(name: &str, format: Tables, level: u8) -> u64 {
 
 #[test]
 fn a_walk_over_an_outer_hypervisors_tables_makes_as_many_references_as_a_nested_one() {
-    // Shadow tables of 4 levels, and the composed tables under the guest's, over 4 levels or those of 2 MB pages.
+    // Shadow tables of 4 levels, and the composed tables under the guest's, over 4 levels or those of 2 MB
+    // pages.
     for (name, references) in [
         ("shadow-on-nested-4k", [24, 24, 24]),
         ("pvm-4k", [24, 24, 24]),
@@ -78,18 +79,20 @@ fn a_walk_of_shadow_tables_in_a_virtual_machine_translates_the_address_of_the_pa
 /// Where the kernel maps the tables that it writes.
 const KERNEL: u64 = 0xffff_8880_0000_0000;
 
-/// What the first touch of a page costs for which `n` levels are missing in the guest's tables: the guest's page fault, its stores
-/// from above that link tables and fill the last one, and the access.
+/// What the first touch of a page costs for which `n` levels are missing in the guest's tables: the guest's
+/// page fault, its stores from above that link tables and fill the last one, and the access.
 fn first_touch(name: &str, n: u8) -> Sample {
     let profile = profile("geometry-g", &["cpu.virtualization=vmx"]);
     let mut stream = Stream::new();
     let root = stream.table(4);
-    // A page beside, on whose way the entry of level `n` is the first that differs: the tables above are in use, and shadowed.
+    // A page beside, on whose way the entry of level `n` is the first that differs: the tables above are in
+    // use, and shadowed.
     let beside = VA ^ 1 << (12 + 9 * (u32::from(n) - 1));
     stream.map(root, beside, 1, 0x1_2345 << 12 | WRITE);
     let index = |level: u8| 8 * (VA >> (12 + 9 * (u32::from(level) - 1)) & 511);
     let new = |level: u8| 0x900 + u64::from(level);
-    // The tables on the way from the root to the missing entry lie from the root's frame on, and new ones elsewhere.
+    // The tables on the way from the root to the missing entry lie from the root's frame on, and new ones
+    // elsewhere.
     let table = |level: u8| if level == n { root + u64::from(4 - n) } else { new(level) };
     for level in 1..=n {
         stream.map(root, KERNEL + (table(level) << 12), 1, table(level) << 12 | WRITE);
@@ -114,15 +117,16 @@ fn first_touch(name: &str, n: u8) -> Sample {
     warm.and(&events).run(&profile, config(name)).total.since(&before)
 }
 
-/// World switches: two for each exit, to the outer hypervisor where there are such exits, and to the inner one.
+/// World switches: two for each exit, to the outer hypervisor where there are such exits, and to the inner
+/// one.
 fn world_switches(s: &Sample, outer: bool) -> u64 {
     2 * if outer { s.outer_exits } else { s.all_exits() }
 }
 
 #[test]
 fn a_first_touch_exits_no_more_often_than_published() {
-    // Huang et al., SOSP 2023, for n levels of tables to fill. The published numbers are upper bounds: a store to a table that no
-    // hypervisor shadows yet does not exit.
+    // Huang et al., SOSP 2023, for n levels of tables to fill. The published numbers are upper bounds: a
+    // store to a table that no hypervisor shadows yet does not exit.
     for n in 1..=3u8 {
         let levels = u64::from(n);
         let s = first_touch("shadow-on-nested-4k", n);
@@ -146,7 +150,8 @@ fn a_first_touch_exits_no_more_often_than_published() {
 
 #[test]
 fn nested_on_nested_paging_fills_one_level_by_4_exits_and_8_world_switches() {
-    // n + 3 and 2n + 6 for n = 1: the exit that is passed on, the inner hypervisor's store, its entry, and the fill.
+    // n + 3 and 2n + 6 for n = 1: the exit that is passed on, the inner hypervisor's store, its entry, and
+    // the fill.
     let profile = profile("geometry-g", &["cpu.virtualization=vmx"]);
     let mut stream = Stream::new();
     let root = stream.table(4);
@@ -239,10 +244,12 @@ proptest! {
         prop_assert!(t.host_refs <= levels * (t.guest_refs + t.walks));
         prop_assert!(t.host_refs >= levels * t.guest_refs);
         prop_assert_eq!(pvm.total.outer_exits, 0);
-        // The outer host backs what the inner hypervisor takes for the guest, and at least a page for each table that is in use.
+        // The outer host backs what the inner hypervisor takes for the guest, and at least a page for each
+        // table that is in use.
         let (frames, tables) = (t.frames_backed + 512 * t.huge_frames_backed, t.shadow_pages_made);
         let backed = [t.outer_frames_backed, t.outer_huge_frames_backed];
-        // The tables that a vCPU begins with are not counted, up to four of PAE, but lie in the first outer page.
+        // The tables that a vCPU begins with are not counted, up to four of PAE, but lie in the first outer
+        // page.
         let first = 4 * cpus as u64;
         let (least, most) = match (outer_huge, huge) {
             (false, _) => ((frames + tables).saturating_sub(t.shadow_pages_zapped + first), frames + tables),

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Looks at the guest's memory: what a host drops of reported blocks, and devices' transfers among the uses of memory.
+//! Looks at the guest's memory: what a host drops of reported blocks, and devices' transfers among the uses
+//! of memory.
 
 use bifold_model::host::Taking;
 use bifold_model::{Model, Options, Profile, UseOptions};

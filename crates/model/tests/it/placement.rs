@@ -144,8 +144,9 @@ fn remote(c: &bifold_model::ConfigOutcome, placement: Placement) -> [Split; 3] {
     [p.guest_tables, p.host_tables, p.data]
 }
 
-/// Two loads of one page, the first by vCPU 0 and the second by vCPU 1 on the other node, without caches: each
-/// walk makes 4 references to guest tables and 20 to nested ones. The first one's attempts end in violations.
+/// Two loads of one page, the first by vCPU 0 and the second by vCPU 1 on the other node, without caches:
+/// each walk makes 4 references to guest tables and 20 to nested ones. The first one's attempts end in
+/// violations.
 #[test]
 fn tables_are_remote_for_the_vcpu_that_did_not_touch_them() {
     let profile = crate::stream::profile("geometry-g", &["walk_cache.variant=none"]);

@@ -122,8 +122,8 @@ pub fn known(format: &Format) -> Vec<Config> {
     Config::KNOWN.into_iter().filter(|c| c.mode.serves(format)).collect()
 }
 
-/// Has the slow reference this mode for the comparisons here? Shadow and agile paging are compared in `shadow_random.rs`, guests
-/// within guests in `inside.rs`.
+/// Has the slow reference this mode for the comparisons here? Shadow and agile paging are compared in
+/// `shadow_random.rs`, guests within guests in `inside.rs`.
 pub fn has_reference(mode: Paging) -> bool {
     matches!(mode, Paging::Native | Paging::Nested | Paging::Offset | Paging::Direct)
 }
@@ -132,8 +132,8 @@ pub fn formats() -> impl Strategy<Value = Tables> {
     (0..Tables::ALL.len()).prop_map(|i| Tables::ALL[i])
 }
 
-/// The states of a VM with host pages of this configuration. All memory of a long-lived VM is in the reference's maps, so it is drawn
-/// seldom.
+/// The states of a VM with host pages of this configuration. All memory of a long-lived VM is in the
+/// reference's maps, so it is drawn seldom.
 pub fn vm_state(draw: usize, config: Config) -> VmState {
     match draw % 16 {
         0 => VmState::LongLived,

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Hosts that take pages back: by age, as a reclaimer does, and wherever a balloon wants. The counts are those of the slow
-//! references, which get the same rules in words of their own.
+//! Hosts that take pages back: by age, as a reclaimer does, and wherever a balloon wants. The counts are
+//! those of the slow references, which get the same rules in words of their own.
 
 use crate::guest::{FRAMES, Guest, Op, ops};
 use crate::random::{cases, formats, has_reference, profile};
@@ -159,7 +159,8 @@ fn va(format: Tables) -> u64 {
 const SMALL: u64 = 40;
 
 /// A guest with small pages and a large one, all accessed and dirty, and its stream up to the loads of CR3.
-/// With 4-byte entries, the second stretch is mapped by the second half of a table, and a page of 4 MB is two pages that have one entry. Walks begin at the entry of level `first`.
+/// With 4-byte entries, the second stretch is mapped by the second half of a table, and a page of 4 MB is two
+/// pages that have one entry. Walks begin at the entry of level `first`.
 fn guest(format: Tables, first: u8, cpus: usize) -> (Stream, Vec<GuestPage>) {
     const BITS: u64 = WRITE | 0x60;
     let mut stream = Stream::of(format);

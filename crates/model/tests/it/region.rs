@@ -74,7 +74,8 @@ fn in_a_gap_before_the_region_the_kernel_s_first_touches_back_memory() {
     }
 }
 
-/// What every configuration counts in the last part of a program is what it counts from the region's begin on.
+/// What every configuration counts in the last part of a program is what it counts from the region's begin
+/// on.
 #[test]
 fn a_region_s_counts_are_the_whole_program_s_less_those_before_it() {
     let g = Generator::parse("fork-storm:12").unwrap();

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Several regions within a program: each counts what a model without regions counts between its begin and its end, and
-//! all together are their sum.
+//! Several regions within a program: each counts what a model without regions counts between its begin and
+//! its end, and all together are their sum.
 
 use crate::guest::{FRAMES, Guest, ops};
 use crate::random::{cases, profile};
@@ -106,8 +106,8 @@ fn adds_up(o: &Outcome) -> Result<(), TestCaseError> {
 proptest! {
     #![proptest_config(cases(48))]
 
-    /// The reference for every configuration is the model without regions, whose counts at the borders are subtracted.
-    /// That of walks and TLBs is independent of it.
+    /// The reference for every configuration is the model without regions, whose counts at the borders are
+    /// subtracted. That of walks and TLBs is independent of it.
     #[test]
     fn each_region_counts_what_lies_between_its_borders(
         which in 0..crate::random::PROFILES, variant in 0usize..12, ops in ops(1200), cpus in 1usize..3,
@@ -182,8 +182,8 @@ proptest! {
         }
     }
 
-    /// Up to the program's begin all is counted as in a stream that ends there, and from then on as in a region that begins
-    /// there. Regions of the program count from its begin.
+    /// Up to the program's begin all is counted as in a stream that ends there, and from then on as in a
+    /// region that begins there. Regions of the program count from its begin.
     #[test]
     fn the_guest_s_start_and_its_program_are_counted_apart(
         which in 0..crate::random::PROFILES, ops in ops(1200), cpus in 1usize..3, at in proptest::collection::vec(any::<u16>(), 3..8)
@@ -274,7 +274,8 @@ proptest! {
         }
     }
 
-    /// A VM that a policy switches at a region's end switches when the next one begins, where the cost counts.
+    /// A VM that a policy switches at a region's end switches when the next one begins, where the cost
+    /// counts.
     #[test]
     fn a_vm_that_switches_has_the_intervals_of_the_others(
         ops in ops(1200), at in proptest::collection::vec(any::<u16>(), 3..8), turns in any::<bool>()

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Shadow and agile paging count what the slow reference counts on random guests: walks, references, TLB misses, flushes, exits by
-//! reason and shadow pages. Agile paging with every policy and both options of the hardware, shadow paging of both versions of KVM.
+//! Shadow and agile paging count what the slow reference counts on random guests: walks, references, TLB
+//! misses, flushes, exits by reason and shadow pages. Agile paging with every policy and both options of the
+//! hardware, shadow paging of both versions of KVM.
 
 use crate::guest::{FRAMES, Guest, Op, ops};
 use crate::random::{PROFILES, cases, format, formats, profile, vm_state};
@@ -19,7 +20,8 @@ fn exits(s: &Sample) -> Vec<(&'static str, u64)> {
     s.exits().filter(|(reason, _)| *reason != "violation").chain(work).filter(|(_, n)| *n > 0).collect()
 }
 
-/// A machine and its guest: the guest's tables, levels of the nested ones, vCPUs, seconds of an interval, and a draw of the VM's state.
+/// A machine and its guest: the guest's tables, levels of the nested ones, vCPUs, seconds of an interval, and
+/// a draw of the VM's state.
 #[derive(Debug, Clone, Copy)]
 struct Machine {
     tables: Tables,
@@ -115,8 +117,8 @@ proptest! {
     }
 }
 
-/// The policy of agile paging goes by what the violations of a protection fault have made as by all others: whatever number of
-/// walks comes before the interval's end, both decide alike.
+/// The policy of agile paging goes by what the violations of a protection fault have made as by all others:
+/// whatever number of walks comes before the interval's end, both decide alike.
 #[test]
 fn violations_of_a_protection_fault_count_for_the_policy() {
     let mut profile = profile(0, 5);

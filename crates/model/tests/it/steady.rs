@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Misses that take the shorter way, against the same misses by the general one: a model that charges costs knows only that.
+//! Misses that take the shorter way, against the same misses by the general one: a model that charges costs
+//! knows only that.
 
 use crate::guest::{FRAMES, Guest, Op, ops};
 use crate::random::cases;
@@ -16,7 +17,8 @@ fn two(profile: &Profile, options: &Options) -> [Model; 2] {
 proptest! {
     #![proptest_config(cases(32))]
 
-    /// Loads of many pages between the guest's changes of its tables. One configuration alone, so that all sharers of a set hold the same.
+    /// Loads of many pages between the guest's changes of its tables. One configuration alone, so that all
+    /// sharers of a set hold the same.
     #[test]
     fn the_shorter_way_leads_to_the_same_counts(
         name in prop_oneof![Just("geometry-g"), Just("i5-7600"), Just("sapphire-rapids"), Just("xeon-gold-6252")],

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! The use of memory: beside what the slow way finds in the stream, and the same whatever else watches the run.
+//! The use of memory: beside what the slow way finds in the stream, and the same whatever else watches the
+//! run.
 
 use crate::guest::{FRAMES, Guest, ops};
 use crate::random::{cases, profile};
@@ -51,7 +52,8 @@ fn all(uses: &MemoryUse) -> impl PartialEq + std::fmt::Debug {
     (curves, optimum, uses.intervals().to_vec(), uses.held())
 }
 
-/// By translating each access of the stream on its own: references to data and to code, and the frames of both.
+/// By translating each access of the stream on its own: references to data and to code, and the frames of
+/// both.
 #[derive(Debug, Default, PartialEq)]
 struct Slow {
     data: u64,

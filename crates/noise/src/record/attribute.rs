@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! Divides detours among what ran meanwhile.
 //!
-//! The events of a CPU say for each moment what ran: the innermost interrupt or softirq, else the thread, or KVM if the
-//! thread is a vCPU that has left its guest. Each source gets the time in which it was the innermost. What is left of a
-//! detour is the way into the kernel and back: up to [`WAY_NS`] belong to the detour's first source. More than that has a
-//! name of its own, [`UNTRACED`], and so has a detour in which nothing was traced: the hypervisor, firmware, or a part of
-//! the kernel without events.
+//! The events of a CPU say for each moment what ran: the innermost interrupt or softirq, else the thread, or
+//! KVM if the thread is a vCPU that has left its guest. Each source gets the time in which it was the
+//! innermost. What is left of a detour is the way into the kernel and back: up to [`WAY_NS`] belong to the
+//! detour's first source. More than that has a name of its own, [`UNTRACED`], and so has a detour in which
+//! nothing was traced: the hypervisor, firmware, or a part of the kernel without events.
 
 use super::events::{Event, What};
 use std::collections::HashMap;
@@ -23,7 +23,8 @@ pub struct Span {
     pub source: u32,
 }
 
-/// What ran on a CPU, from its events. Times without a span are the loop's own. `scale` turns ticks into nanoseconds.
+/// What ran on a CPU, from its events. Times without a span are the loop's own. `scale` turns ticks into
+/// nanoseconds.
 pub fn spans(events: &[Event], scale: impl Fn(f64) -> f64) -> Vec<Span> {
     let mut state = State::default();
     let mut spans: Vec<Span> = Vec::new();

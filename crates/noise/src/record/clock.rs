@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! The clock of the loop.
 //!
-//! The time-stamp counter, if it runs at a constant rate in all states (`constant_tsc`, `nonstop_tsc`): a reading takes some
-//! ten nanoseconds. Its rate comes from readings of CLOCK_MONOTONIC_RAW at both ends of the recording. Otherwise
-//! CLOCK_MONOTONIC_RAW itself, whose reading may be a system call.
+//! The time-stamp counter, if it runs at a constant rate in all states (`constant_tsc`, `nonstop_tsc`): a
+//! reading takes some ten nanoseconds. Its rate comes from readings of CLOCK_MONOTONIC_RAW at both ends of
+//! the recording. Otherwise CLOCK_MONOTONIC_RAW itself, whose reading may be a system call.
 
 use bifold_host::Host;
 use rustix::time::{ClockId, clock_gettime};
@@ -71,8 +71,8 @@ impl Clock {
 #[allow(unsafe_code)]
 fn tsc() -> u64 {
     use core::arch::x86_64::{_mm_lfence, _rdtsc};
-    // SAFETY: every x86-64 processor has both instructions. The fence keeps the reading from overtaking the one before
-    // it, as in Linux's `rdtsc_ordered`: without it, the shortest gap would be a tick.
+    // SAFETY: every x86-64 processor has both instructions. The fence keeps the reading from overtaking the
+    // one before it, as in Linux's `rdtsc_ordered`: without it, the shortest gap would be a tick.
     unsafe {
         _mm_lfence();
         _rdtsc()

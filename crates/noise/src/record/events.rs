@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! Lines of the kernel's trace, as events that begin and end something on a CPU.
 //!
-//! The form of a line is that of `print_trace_line` and `trace_print_context` (Linux's `kernel/trace/trace_output.c`): the
-//! command's name in 16 columns, its id, the CPU, flags, the time, and the event with its fields. Names of commands and
-//! interrupts come from outside.
+//! The form of a line is that of `print_trace_line` and `trace_print_context` (Linux's
+//! `kernel/trace/trace_output.c`): the command's name in 16 columns, its id, the CPU, flags, the time, and
+//! the event with its fields. Names of commands and interrupts come from outside.
 
 use std::collections::HashMap;
 
@@ -57,8 +57,8 @@ impl Names {
     }
 }
 
-/// Reads a line of the trace. `own` is the name of the loop's thread. None for comments, for other events, and for
-/// whatever else is no event.
+/// Reads a line of the trace. `own` is the name of the loop's thread. None for comments, for other events,
+/// and for whatever else is no event.
 pub fn parse(line: &[u8], own: &str, names: &mut Names) -> Option<Event> {
     let text = String::from_utf8_lossy(line.get(NAME..)?);
     let (thread, rest) = text.strip_prefix('-')?.split_once(' ')?;
@@ -129,7 +129,8 @@ fn delta(fields: &str) -> Option<&str> {
     fields.split_once("delta_ns: ")?.1.split(' ').next()
 }
 
-/// A thread's name without its CPU or number: `kworker/3:1-events` and `ksoftirqd/3` are the same work on each CPU.
+/// A thread's name without its CPU or number: `kworker/3:1-events` and `ksoftirqd/3` are the same work on
+/// each CPU.
 fn without_number(name: &str) -> &str {
     name.split_once('/').map_or(name, |(work, number)| {
         if number.starts_with(|c: char| c.is_ascii_digit() || c == 'u') { work } else { name }

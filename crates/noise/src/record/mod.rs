@@ -43,7 +43,8 @@ pub struct Options {
     pub cpus: Option<NumberSet>,
     /// For how long.
     pub time: Duration,
-    /// Shortest gap between two readings of the clock that counts, nanoseconds. Nine shortest iterations if not named.
+    /// Shortest gap between two readings of the clock that counts, nanoseconds. Nine shortest iterations if
+    /// not named.
     pub threshold_ns: Option<f64>,
     /// Whether to ask the kernel for sources.
     pub attribute: bool,
@@ -81,9 +82,11 @@ pub struct CpuRecording {
     pub early: Option<&'static str>,
     /// Trace events for which the kernel had no room.
     pub dropped_events: u64,
-    /// The last event before those, nanoseconds from the start of the recording: later interruptions have no sources.
+    /// The last event before those, nanoseconds from the start of the recording: later interruptions have no
+    /// sources.
     pub sources_until: Option<f64>,
-    /// Why this CPU's interruptions have no sources, although the kernel was asked: its trace could not be read.
+    /// Why this CPU's interruptions have no sources, although the kernel was asked: its trace could not be
+    /// read.
     pub no_sources: Option<String>,
 }
 
@@ -250,7 +253,8 @@ fn of_cpu(cpu: usize, seen: Seen, tracing: Option<&Tracing>, clock: Clock, epoch
     }
 }
 
-/// Adds detours to a trace, each divided among its sources. `traced` are the spans, and until when the kernel traced.
+/// Adds detours to a trace, each divided among its sources. `traced` are the spans, and until when the kernel
+/// traced.
 fn fill(
     trace: &mut Trace,
     start: f64,

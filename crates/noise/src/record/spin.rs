@@ -1,9 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! The loop that sees interruptions: it reads the clock again and again. Two readings that lie further apart than the
-//! threshold had an interruption between them.
+//! The loop that sees interruptions: it reads the clock again and again. Two readings that lie further apart
+//! than the threshold had an interruption between them.
 //!
-//! That is the selfish detour benchmark (Beckman et al. 2006; Netgauge's `perform_selfish`): the fixed work is one
-//! reading of the clock, so a detour's length is what lies between two readings, less the shortest time between two.
+//! That is the selfish detour benchmark (Beckman et al. 2006; Netgauge's `perform_selfish`): the fixed work
+//! is one reading of the clock, so a detour's length is what lies between two readings, less the shortest
+//! time between two.
 
 use super::clock::{Clock, Moment};
 use std::sync::atomic::{AtomicBool, Ordering};

@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! The kernel's trace of the recorded CPUs, in a tracing instance of our own.
 //!
-//! The trace is read after the recording: a reader beside the loops would be noise. The buffers keep the first events and
-//! drop those for which there is no room, so that memory is bounded and what is there is without gaps.
+//! The trace is read after the recording: a reader beside the loops would be noise. The buffers keep the
+//! first events and drop those for which there is no room, so that memory is bounded and what is there is
+//! without gaps.
 
 use super::clock::Clock;
 use super::events::{Event, Names, parse};

@@ -11,9 +11,9 @@
 //! | linear | all send to rank 0, which then sends to all (one byte) | 4o + 2L + 2(N-2) max(o, g) |
 //! | ideal | all wait for the last one, at no cost | 0 |
 //!
-//! The formulas of the table hold for M at most m; they are tests. Recursive doubling with N between two powers of two
-//! follows MPICH (Thakur et al. 2005): of the first 2(N - 2^k) ranks, each even one hands its part to the next rank,
-//! which takes part for both and returns the result.
+//! The formulas of the table hold for M at most m; they are tests. Recursive doubling with N between two
+//! powers of two follows MPICH (Thakur et al. 2005): of the first 2(N - 2^k) ranks, each even one hands its
+//! part to the next rank, which takes part for both and returns the result.
 
 use super::engine::{Ranks, Sender};
 use serde::Serialize;
@@ -123,7 +123,8 @@ fn recursive_doubling(ranks: &mut Ranks) {
     }
 }
 
-/// Rank r sends to its parent, r without the highest bit, when all its children have sent: the nearest ones last.
+/// Rank r sends to its parent, r without the highest bit, when all its children have sent: the nearest ones
+/// last.
 fn reduce(ranks: &mut Ranks) {
     for distance in (0..=(ranks.len() - 1).ilog2()).rev().map(|k| 1 << k) {
         for r in distance..ranks.len().min(2 * distance) {

@@ -37,9 +37,10 @@ impl LogGp {
         self.latency + self.stream()
     }
 
-    /// Least time between the starts of two messages that a rank sends, or receives: the CPU and the network interface are busy with
-    /// the first for the larger of `o` and `g`, and then for the bytes that follow. Two messages of k bytes end
-    /// o + (k-1)G + max(g, o) + (k-1)G + L + o after their begin (Alexandrov et al., "LogGP", SPAA 1995, section 2).
+    /// Least time between the starts of two messages that a rank sends, or receives: the CPU and the network
+    /// interface are busy with the first for the larger of `o` and `g`, and then for the bytes that follow.
+    /// Two messages of k bytes end o + (k-1)G + max(g, o) + (k-1)G + L + o after their begin (Alexandrov et
+    /// al., "LogGP", SPAA 1995, section 2).
     pub fn spacing(&self) -> f64 {
         self.gap.max(self.overhead) + self.stream()
     }

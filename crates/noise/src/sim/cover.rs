@@ -1,13 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! How much of its noise a run sees, and how many steps see enough.
 //!
-//! A run that ends before a rare interruption came says nothing about that interruption. The measure of a run is its
-//! rounds: how often its ranks together went through the recording, or through the mean time between two generated
-//! interruptions. Ranks with noise of their own add up; co-scheduled ranks count as one, since all see the same.
+//! A run that ends before a rare interruption came says nothing about that interruption. The measure of a run
+//! is its rounds: how often its ranks together went through the recording, or through the mean time between
+//! two generated interruptions. Ranks with noise of their own add up; co-scheduled ranks count as one, since
+//! all see the same.
 //!
-//! Ranks begin at random moments of a recording, so one round misses a third of what the recording has once; ten
-//! rounds miss 0.005 %. Co-scheduled ranks see everything in one round. The relative error of a rate, by Poisson, is one
-//! through the root of the number of events: a tenth for a hundred.
+//! Ranks begin at random moments of a recording, so one round misses a third of what the recording has once;
+//! ten rounds miss 0.005 %. Co-scheduled ranks see everything in one round. The relative error of a rate, by
+//! Poisson, is one through the root of the number of events: a tenth for a hundred.
 
 use super::noise::Noise;
 use super::sweep::{Case, run};
@@ -51,8 +52,8 @@ pub fn rounds(case: &Case, time: f64, steps: u32) -> f64 {
     rounds_of_one * ranks as f64
 }
 
-/// The number of steps after which a case, whose own number does not count, has had enough rounds; fewer if that were
-/// more than 2^26 steps of all ranks together, and always 100.
+/// The number of steps after which a case, whose own number does not count, has had enough rounds; fewer if
+/// that were more than 2^26 steps of all ranks together, and always 100.
 pub fn enough_steps(case: &Case) -> u32 {
     let wanted = enough_rounds(case);
     let most = FEWEST_STEPS.max(MOST_RANK_STEPS / case.ranks as u64);

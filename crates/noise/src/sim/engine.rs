@@ -1,9 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! The state of all ranks: flat arrays, which a round of messages updates as a whole.
 //!
-//! Most work of most ranks is not interrupted. The arrays are therefore updated in blocks: the undisturbed end of every
-//! rank's work, and whether one of them lies behind the rank's next interruption. Only then the ranks of the block are
-//! looked at one by one. All times are doubles; whole nanoseconds stay exact in them for 100 days.
+//! Most work of most ranks is not interrupted. The arrays are therefore updated in blocks: the undisturbed
+//! end of every rank's work, and whether one of them lies behind the rank's next interruption. Only then the
+//! ranks of the block are looked at one by one. All times are doubles; whole nanoseconds stay exact in them
+//! for 100 days.
 
 use super::cost::LogGp;
 use super::noise::{Noise, Schedule};
@@ -50,8 +51,8 @@ pub struct Ranks {
 impl Ranks {
     /// Ranks at time 0. The noise is that of [`Noise`]s in time; extensions of steps are the caller's.
     pub fn new(ranks: usize, cost: LogGp, noise: &Noise, coscheduled: bool, seed: u64) -> Ranks {
-        // Between two sends of a rank in a round of exchanges lie a send and a receive. Where a rank sends again and
-        // again, only one overhead lies between.
+        // Between two sends of a rank in a round of exchanges lie a send and a receive. Where a rank sends
+        // again and again, only one overhead lies between.
         let gaps = if cost.spacing() > cost.overhead { ranks } else { 0 };
         Ranks {
             time: vec![0.0; ranks],

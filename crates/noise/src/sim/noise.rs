@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! Noise of ranks: recorded, or generated.
 //!
-//! There are two kinds. Interruptions in time hit what a rank does then: recorded ones, periodic ones, and random ones
-//! ([`Schedule`]). An extension by chance lengthens the computation of a step ([`Extension`]); with a barrier that costs
-//! nothing, its effect has a closed form, which the tests use. Every rank has the same noise at another time, unless
-//! the noise is co-scheduled; so does LogGOPSim (`Noise.hpp`).
+//! There are two kinds. Interruptions in time hit what a rank does then: recorded ones, periodic ones, and
+//! random ones ([`Schedule`]). An extension by chance lengthens the computation of a step ([`Extension`]);
+//! with a barrier that costs nothing, its effect has a closed form, which the tests use. Every rank has the
+//! same noise at another time, unless the noise is co-scheduled; so does LogGOPSim (`Noise.hpp`).
 
 use crate::file::Trace;
 use rand::{Rng as _, RngCore as _, SeedableRng as _};
@@ -16,8 +16,8 @@ use std::sync::Arc;
 pub enum Noise {
     /// None.
     Silent,
-    /// Recorded. Rank `r` has recording `r` modulo their number, from a random moment on, over and over. Co-scheduled
-    /// ranks all have the first recording.
+    /// Recorded. Rank `r` has recording `r` modulo their number, from a random moment on, over and over.
+    /// Co-scheduled ranks all have the first recording.
     Recorded(Arc<Vec<Trace>>),
     /// An interruption of fixed length, at fixed intervals from start to start.
     Periodic {
@@ -26,7 +26,8 @@ pub enum Noise {
         /// Of each interruption.
         length: f64,
     },
-    /// An interruption of fixed length, after random intervals: exponential from the end of one to the start of the next.
+    /// An interruption of fixed length, after random intervals: exponential from the end of one to the start
+    /// of the next.
     Poisson {
         /// Mean time from start to start.
         period: f64,
@@ -48,8 +49,8 @@ pub enum Noise {
 }
 
 impl Noise {
-    /// Share of the time that the noise takes from a rank that computes without end. Of noise by steps, the share
-    /// depends on the grain.
+    /// Share of the time that the noise takes from a rank that computes without end. Of noise by steps, the
+    /// share depends on the grain.
     pub fn share(&self, grain: f64) -> f64 {
         match self {
             Noise::Silent => 0.0,
@@ -63,7 +64,8 @@ impl Noise {
     }
 }
 
-/// Shortest mean time between interruptions, from start to start. A shorter one would take the simulator's time alone.
+/// Shortest mean time between interruptions, from start to start. A shorter one would take the simulator's
+/// time alone.
 const SHORTEST_PERIOD: f64 = 1000.0;
 /// Largest share of a rank's time that noise may take. With all of it, no work would ever end.
 const LARGEST_SHARE: f64 = 0.95;
@@ -198,8 +200,8 @@ impl Schedule {
         schedule
     }
 
-    /// When rank `r` is done with work of length `work` that begins at `start`. No work is done at once, also in an
-    /// interruption.
+    /// When rank `r` is done with work of length `work` that begins at `start`. No work is done at once, also
+    /// in an interruption.
     pub fn finish(&mut self, r: usize, start: f64, work: f64) -> f64 {
         if work == 0.0 {
             return start;

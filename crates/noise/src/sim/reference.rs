@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! A slow simulator that is obviously right: each rank executes a list of operations, messages lie in queues, and time
-//! goes by nanosecond by nanosecond. Whole nanoseconds only.
+//! A slow simulator that is obviously right: each rank executes a list of operations, messages lie in queues,
+//! and time goes by nanosecond by nanosecond. Whole nanoseconds only.
 
 use super::{Collective, LogGp};
 use std::collections::HashMap;

@@ -51,8 +51,8 @@ pub struct Cell {
     pub slowdown: f64,
     /// The grain divided by `step_ns`: the share of the time in which ranks compute.
     pub efficiency: f64,
-    /// How often the ranks together went through the recording, or through the mean time between two generated
-    /// interruptions; co-scheduled ranks count as one.
+    /// How often the ranks together went through the recording, or through the mean time between two
+    /// generated interruptions; co-scheduled ranks count as one.
     pub rounds: f64,
     /// How many rounds would be enough.
     pub enough_rounds: f64,
@@ -131,8 +131,9 @@ pub fn sweep(cases: &[Case], done: impl Fn() + Sync) -> Vec<Cell> {
     cases.par_iter().map(of).collect()
 }
 
-/// Simulates a case without each of its sources: the source with the largest gain first, and those of which too few
-/// interruptions were simulated last. Noise that was not recorded has one source, and removing it is no question.
+/// Simulates a case without each of its sources: the source with the largest gain first, and those of which
+/// too few interruptions were simulated last. Noise that was not recorded has one source, and removing it is
+/// no question.
 pub fn gains(case: &Case) -> Vec<Gain> {
     let Noise::Recorded(traces) = &case.noise else { return Vec::new() };
     let ran = run(case);

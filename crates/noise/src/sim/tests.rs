@@ -83,8 +83,8 @@ fn a_limit_ends_a_case_after_a_step_whose_time_is_that_of_all() {
     assert_eq!((whole.steps, whole.step_ns), (50, cut.step_ns));
 }
 
-/// Ends of a quiet binomial reduction, message by message: an arrival whose receiver is busy comes again when the
-/// receiver is free. Nothing of the simulator is used.
+/// Ends of a quiet binomial reduction, message by message: an arrival whose receiver is busy comes again when
+/// the receiver is free. Nothing of the simulator is used.
 fn reduction_by_events(n: usize, cost: LogGp) -> Vec<u64> {
     let [l, o, g, per_byte] = [cost.latency, cost.overhead, cost.gap, cost.gap_per_byte].map(|ns| ns as u64);
     let stream = u64::from(cost.bytes - 1) * per_byte;

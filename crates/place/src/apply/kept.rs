@@ -2,10 +2,11 @@
 //! What `apply` keeps until `undo`: the plan, and a journal of what each change replaced.
 //!
 //! The journal is that of [`bifold_host::held`], with these lines: `boot ID`, `set PATH FOUND`,
-//! `thread PID THREAD STARTED FOUND`, `refused PATH`. `FOUND` is the value before the change. A line is written before its
-//! change. Once the kernel has the new value, that value is appended to the line after a tab, as the kernel reads it back.
-//! Undo compares the present value with it. Journals of older versions have no such values, and are undone without the
-//! comparison. Settings and threads do not survive a reboot, so the journal of another boot has nothing to take back.
+//! `thread PID THREAD STARTED FOUND`, `refused PATH`. `FOUND` is the value before the change. A line is
+//! written before its change. Once the kernel has the new value, that value is appended to the line after a
+//! tab, as the kernel reads it back. Undo compares the present value with it. Journals of older versions have
+//! no such values, and are undone without the comparison. Settings and threads do not survive a reboot, so
+//! the journal of another boot has nothing to take back.
 
 use super::ApplyError;
 use crate::plan::Plan;
@@ -79,9 +80,9 @@ impl Kept {
 
 /// What a change replaced, and what it set.
 ///
-/// `set` is `None` until the kernel has the value, and again while the change is being undone. A command that is killed in
-/// between leaves `None`: the present value may then be an intermediate one, such as a pool that is filled in part, so undo
-/// does not compare it.
+/// `set` is `None` until the kernel has the value, and again while the change is being undone. A command that
+/// is killed in between leaves `None`: the present value may then be an intermediate one, such as a pool that
+/// is filled in part, so undo does not compare it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) enum Entry {
     /// A setting's value.
@@ -165,8 +166,8 @@ impl Record {
     }
 }
 
-/// Whether the journal can have the value that a setting was found with. A journal is root's own, and yet no file is written that a
-/// plan may not set.
+/// Whether the journal can have the value that a setting was found with. A journal is root's own, and yet no
+/// file is written that a plan may not set.
 pub(super) fn can_be_kept(path: &str, found: &str) -> Result<(), BadStep> {
     settings::allowed(path, if found.is_empty() { "0" } else { found })
 }

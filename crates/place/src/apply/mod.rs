@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! Does a plan's steps on the host, pins the threads of guests that run, and takes all of it back.
 //!
-//! Each change is written down before it is made ([`Kept`]) and compared with what the kernel then has. An error takes
-//! back what the command has changed so far. A command that is killed leaves the journal: [`undo()`] takes back all of it,
-//! in the reverse order, and may be killed as well. Undo overwrites a value that another program has set since only on
-//! request ([`IfChanged`]).
+//! Each change is written down before it is made ([`Kept`]) and compared with what the kernel then has. An
+//! error takes back what the command has changed so far. A command that is killed leaves the journal:
+//! [`undo()`] takes back all of it, in the reverse order, and may be killed as well. Undo overwrites a value
+//! that another program has set since only on request ([`IfChanged`]).
 //!
 //! Nothing else changes the host, and only the guests that the caller names are touched.
 
@@ -96,8 +96,8 @@ struct Work<'a> {
 /// Does the plan's steps, then pins the threads of these guests as planned.
 ///
 /// # Errors
-/// If another plan is applied, the kernel refuses a needed step or a pin, or a guest is not as planned. All changes of
-/// this call are then taken back.
+/// If another plan is applied, the kernel refuses a needed step or a pin, or a guest is not as planned. All
+/// changes of this call are then taken back.
 pub fn apply(
     host: &Host,
     plan: &Plan,
@@ -138,7 +138,8 @@ fn begin(kept: &Kept) -> Result<File, ApplyError> {
     Ok(lock(WHAT, &kept.places)?)
 }
 
-/// The lock of KSM's settings, if one of these files is KSM's: what another command has set for a while is no value to restore.
+/// The lock of KSM's settings, if one of these files is KSM's: what another command has set for a while is no
+/// value to restore.
 fn ksm_lock<'a>(kept: &Kept, mut paths: impl Iterator<Item = &'a str>) -> Result<Option<File>, ApplyError> {
     if !paths.any(|p| p.starts_with("/sys/kernel/mm/ksm/")) {
         return Ok(None);

@@ -9,7 +9,8 @@ use crate::plan::GuestPlan;
 use bifold_host::placement::{LiveGuest, Role, Thread};
 use bifold_host::topology::NumberSet;
 
-/// Longest id of an I/O thread that the thread's name can have: names have 15 bytes, of which QEMU takes 3 (`IO `).
+/// Longest id of an I/O thread that the thread's name can have: names have 15 bytes, of which QEMU takes 3
+/// (`IO `).
 pub(crate) const MOST_ID: usize = 12;
 /// A VMM makes threads while others are pinned: so many times the list is read again.
 const ROUNDS: usize = 8;

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Plans on a host made of files, with the threads of a real process; commands that are killed at every moment.
+//! Plans on a host made of files, with the threads of a real process; commands that are killed at every
+//! moment.
 
 mod changed;
 

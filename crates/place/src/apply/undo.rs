@@ -39,8 +39,8 @@ pub enum IfChanged {
 /// Takes back everything, or what was changed of these processes.
 ///
 /// # Errors
-/// If another process holds the journal, the kernel refuses a value, or another program changed a value after `apply`: that
-/// change then stays in the journal. All others are taken back.
+/// If another process holds the journal, the kernel refuses a value, or another program changed a value after
+/// `apply`: that change then stays in the journal. All others are taken back.
 pub fn undo(
     host: &Host,
     kept: &Kept,
@@ -93,8 +93,9 @@ enum Back {
 }
 
 impl Work<'_> {
-    /// Takes back the chosen changes from number `first` on, in reverse. An entry leaves the journal when its change is taken
-    /// back. If one of several entries of a setting cannot be taken back, the earlier ones stay, too.
+    /// Takes back the chosen changes from number `first` on, in reverse. An entry leaves the journal when its
+    /// change is taken back. If one of several entries of a setting cannot be taken back, the earlier ones
+    /// stay, too.
     pub(super) fn restore(
         &mut self,
         first: usize,
@@ -165,8 +166,8 @@ impl Work<'_> {
             Entry::Setting { path, found, .. } => self.set(path, found).map(|_| Back::Restored),
             Entry::Thread { pid, thread, found, .. } => self.pin_back(*pid, *thread, found),
         };
-        // A kernel that took nothing still has Bifold's value. A pool that shrank in part has no value to compare: it shrinks
-        // further as guests end.
+        // A kernel that took nothing still has Bifold's value. A pool that shrank in part has no value to
+        // compare: it shrinks further as guests end.
         if back.is_err() && self.present(&entry).is_ok_and(|now| now.as_ref() == Some(&is)) {
             self.record.entries[at] = entry;
             self.write_down()?;

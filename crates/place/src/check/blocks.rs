@@ -1,9 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! Finds which mappings of a process hold the memory of which guest node.
 //!
-//! QEMU's monitor tells (`info ramblock`). Without it, a mapping is a backend's if its file bears the backend's id (files
-//! in `mem-path`) or its size is the backend's. The order in which QEMU made them distinguishes backends of
-//! the same size: files have rising descriptors, and the kernel hands out addresses downwards.
+//! QEMU's monitor tells (`info ramblock`). Without it, a mapping is a backend's if its file bears the
+//! backend's id (files in `mem-path`) or its size is the backend's. The order in which QEMU made them
+//! distinguishes backends of the same size: files have rising descriptors, and the kernel hands out addresses
+//! downwards.
 
 use crate::view::{Backend, View};
 use bifold_host::placement::Memory;
@@ -168,7 +169,8 @@ fn of_size(memory: &[Memory], bytes: u64, file: bool) -> Vec<Memory> {
     found
 }
 
-/// A backend's memory by guest node: several nodes share a backend if they have sizes alone (`-numa node,mem=`).
+/// A backend's memory by guest node: several nodes share a backend if they have sizes alone
+/// (`-numa node,mem=`).
 fn by_node(view: &View, part: &Part, piece: Memory) -> Vec<Found> {
     let own = view.nodes.iter().find(|(_, n)| n.backend.as_ref() == Some(&part.id));
     if let Some((number, _)) = own {

@@ -100,7 +100,8 @@ impl Case<'_> {
         online.difference(&taken).difference(&self.topology.isolated)
     }
 
-    /// The free CPUs that the cgroups of any of these threads allow; those on the guest's nodes, if there are any.
+    /// The free CPUs that the cgroups of any of these threads allow; those on the guest's nodes, if there are
+    /// any.
     pub fn free_for(&self, threads: impl IntoIterator<Item = u32>) -> NumberSet {
         let allowed: Option<Vec<&NumberSet>> =
             threads.into_iter().map(|t| Some(&self.guest.cpuset_of(t)?.cpus)).collect();

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! The list of findings: name, severity, what each means, why it costs. The reference page is made from this list.
+//! The list of findings: name, severity, what each means, why it costs. The reference page is made from this
+//! list.
 
 /// How bad a finding is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]

@@ -164,8 +164,9 @@ fn host_seen(host: &Host, plan: Option<&Plan>) -> HostSeen {
     }
 }
 
-/// The threads of a guest and the ids of its I/O threads in order; `None` if the guest has ended. Its monitor is asked
-/// only if the threads' names do not tell: QEMU 10 gives no name at all to the thread of an id that is too long.
+/// The threads of a guest and the ids of its I/O threads in order; `None` if the guest has ended. Its monitor
+/// is asked only if the threads' names do not tell: QEMU 10 gives no name at all to the thread of an id that
+/// is too long.
 pub(crate) fn threads_of(host: &Host, guest: &LiveGuest) -> Option<(Vec<Thread>, Vec<String>)> {
     let mut seen = outline(host, guest, &Told::default()).ok()?;
     let long_id = |view: &View| view.io_threads.iter().any(|id| id.len() > MOST_ID);

@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! Asks the kernel where pages of a process are, page by page.
 //!
-//! Up to [`MOST_PAGES`] pages of a guest, each one is asked for. Of more, every run of k neighbours has one, chosen by a
-//! fixed pseudo-random rule: a fixed distance would see one node only where pages alternate between nodes.
+//! Up to [`MOST_PAGES`] pages of a guest, each one is asked for. Of more, every run of k neighbours has one,
+//! chosen by a fixed pseudo-random rule: a fixed distance would see one node only where pages alternate
+//! between nodes.
 
 use super::seen::Pages;
 use crate::os::{Where, nodes_of_pages};

@@ -1,7 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Asks QEMU's monitor what its command line does not tell: threads of vCPUs and of I/O, addresses of RAM blocks.
+//! Asks QEMU's monitor what its command line does not tell: threads of vCPUs and of I/O, addresses of RAM
+//! blocks.
 //!
-//! A QMP socket has one client. If another program has the connection, QEMU does not answer, and the wait is short.
+//! A QMP socket has one client. If another program has the connection, QEMU does not answer, and the wait is
+//! short.
 
 use super::blocks::RamBlock;
 use bifold_host::Vcpu;

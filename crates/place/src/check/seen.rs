@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! What a check looks at: facts of the host and of its guests, read once.
 //!
-//! The rules ([`super::rules`]) are functions of these facts, of the host's topology and of a plan. They read nothing
-//! themselves, so every mistake can be made up in a test.
+//! The rules ([`super::rules`]) are functions of these facts, of the host's topology and of a plan. They read
+//! nothing themselves, so every mistake can be made up in a test.
 
 use crate::view::View;
 use bifold_host::placement::{CpuGroup, Cpuset, ForeignThread, Interrupt, Memory, Role, Thread};

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! A check for people: each finding with its figures and the command that mends it, a line for each guest without findings,
-//! and what was not seen.
+//! A check for people: each finding with its figures and the command that mends it, a line for each guest
+//! without findings, and what was not seen.
 
 use super::case::Finding;
 use super::seen::{GuestSeen, Seen};

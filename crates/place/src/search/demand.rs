@@ -1,14 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! The pages that guests wish of each host node, and whether the node has them.
 //!
-//! Pages come from their pool. A pool grows from the node's free memory, if the wishes allow: that of 2 MB pages for any
-//! guest, that of 1 GB pages only for guests that ask for such pages, as few hosts have a free GB in one piece.
+//! Pages come from their pool. A pool grows from the node's free memory, if the wishes allow: that of 2 MB
+//! pages for any guest, that of 1 GB pages only for guests that ask for such pages, as few hosts have a free
+//! GB in one piece.
 
 use super::options::{Choice, PAGES};
 use crate::room::Room;
 
-/// Pages wished of each host node, by size as in [`PAGES`]; last, those of the largest size for guests that leave the
-/// size to the plan.
+/// Pages wished of each host node, by size as in [`PAGES`]; last, those of the largest size for guests that
+/// leave the size to the plan.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Demand(Vec<(u32, [u64; 4])>);
 

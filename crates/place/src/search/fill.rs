@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! Fills one node: which cores of which L3 each guest's part gets, at the least cost.
 //!
-//! Cores of an L3 with as many free and online threads are alike, and so are caches with the same cores left. The search
-//! goes through the parts in order, and for each part through the numbers of cores per cache and kind. A state is the
-//! caches' contents without their order; the best end of each state is remembered. A bound that counts the caches each
-//! later part needs at least ends the search of a state early.
+//! Cores of an L3 with as many free and online threads are alike, and so are caches with the same cores left.
+//! The search goes through the parts in order, and for each part through the numbers of cores per cache and
+//! kind. A state is the caches' contents without their order; the best end of each state is remembered. A
+//! bound that counts the caches each later part needs at least ends the search of a state early.
 
 use crate::room::L3;
 use std::collections::HashMap;

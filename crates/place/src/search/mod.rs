@@ -1,17 +1,20 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! The search for the placement of least [`Cost`]: branch and bound over the guests' choices.
 //!
-//! Guests are placed one after the other, large ones first. A placement of some guests costs at least what they cost now,
-//! plus what each other guest costs in an empty host: all figures of a cost grow with each guest, and lexicographic order
-//! keeps under addition. Guests that share caches cost at least the caches used beyond those that there are.
+//! Guests are placed one after the other, large ones first. A placement of some guests costs at least what
+//! they cost now, plus what each other guest costs in an empty host: all figures of a cost grow with each
+//! guest, and lexicographic order keeps under addition. Guests that share caches cost at least the caches
+//! used beyond those that there are.
 //!
-//! Two symmetries are used. Guests with equal choices take them in ascending order. Of two nodes that could change places
-//! (equal cores and memory, equal distances to all others), and that hold the same guests so far, the lower one is used
-//! first. Choices are ordered by cost, then by their nodes, so the least placement of each class keeps both rules.
+//! Two symmetries are used. Guests with equal choices take them in ascending order. Of two nodes that could
+//! change places (equal cores and memory, equal distances to all others), and that hold the same guests so
+//! far, the lower one is used first. Choices are ordered by cost, then by their nodes, so the least placement
+//! of each class keeps both rules.
 //!
-//! A short search comes first, which suffices for most wishes. If it ends at its limit, [`start`] looks for any placement, and
-//! that bounds the search that follows. The search ends after a number of steps; then the best placement so far is taken, and
-//! is not called proven unless it costs no more than the guests' least costs together.
+//! A short search comes first, which suffices for most wishes. If it ends at its limit, [`start`] looks for
+//! any placement, and that bounds the search that follows. The search ends after a number of steps; then the
+//! best placement so far is taken, and is not called proven unless it costs no more than the guests' least
+//! costs together.
 
 mod demand;
 pub mod fill;
@@ -259,7 +262,8 @@ impl<'a> Branch<'a> {
     /// Whether nothing that costs at least this much is of interest.
     fn too_dear(&self, bound: Cost) -> bool {
         let bound = self.at_least(bound);
-        // What costs as much as the start is of interest: the placement found first stays the same with and without a start.
+        // What costs as much as the start is of interest: the placement found first stays the same with and
+        // without a start.
         self.best.as_ref().is_some_and(|(best, _)| bound >= *best)
             || self.start.as_ref().is_some_and(|(start, _)| bound > *start)
     }
@@ -329,7 +333,8 @@ struct Before {
     alone: Cost,
 }
 
-/// For each node, the lower nodes that it could change places with: swapping the two changes nothing for any guest.
+/// For each node, the lower nodes that it could change places with: swapping the two changes nothing for any
+/// guest.
 fn twins(
     room: &Room,
     kinds: &[usize],
@@ -364,7 +369,8 @@ fn owns_memory(room: &Room, node: &RoomNode) -> bool {
     node.home == node.number && room.nodes.iter().filter(|n| n.home == node.home).count() == 1
 }
 
-/// Whether guests cannot tell two nodes' memory apart: equal pools, and as much free, or enough for all guests.
+/// Whether guests cannot tell two nodes' memory apart: equal pools, and as much free, or enough for all
+/// guests.
 fn like_memory(a: &Memory, b: &Memory, most: u64) -> bool {
     options::PAGES.iter().all(|kib| a.free_pages(*kib) == b.free_pages(*kib))
         && (a.free == b.free || a.free.min(b.free) >= most)
@@ -395,11 +401,12 @@ fn swaps(choices: &[Choice], a: usize, b: usize) -> bool {
     plain == turned
 }
 
-/// The cores of each guest's part of a node: those of its vCPUs, and those of the VMM's other threads, each core with its
-/// free CPUs.
+/// The cores of each guest's part of a node: those of its vCPUs, and those of the VMM's other threads, each
+/// core with its free CPUs.
 pub type Cores = (Vec<Vec<u32>>, Vec<Vec<u32>>);
 
-/// The cores of each guest in a node, in the order of `parts`: pairs of a guest and what the node must hold of it.
+/// The cores of each guest in a node, in the order of `parts`: pairs of a guest and what the node must hold
+/// of it.
 pub fn cores(room: &Room, node: usize, parts: &[(usize, Part)]) -> Vec<(usize, Cores)> {
     let mut order = parts.to_vec();
     order.sort_by_key(|(guest, part)| (std::cmp::Reverse(*part), *guest));

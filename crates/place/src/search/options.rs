@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! What a guest can choose from: a page size, a number of nodes, and a set of host nodes. Within a set, guest nodes stand
-//! in the order of the host's, since the guest takes its distances from them.
+//! What a guest can choose from: a page size, a number of nodes, and a set of host nodes. Within a set, guest
+//! nodes stand in the order of the host's, since the guest takes its distances from them.
 
 use super::fill::Part;
 use crate::PlanError;
@@ -85,7 +85,8 @@ pub fn counts(guest: &Guest, most: usize) -> Vec<usize> {
     wished.filter(|k| *k > 0 && guest.vcpus as usize % k == 0).collect()
 }
 
-/// What a node must hold of a guest with `k` nodes, without the VMM's cores; `None` if threads do not come out even.
+/// What a node must hold of a guest with `k` nodes, without the VMM's cores; `None` if threads do not come
+/// out even.
 pub fn part(guest: &Guest, threads: u32, k: usize) -> Option<Part> {
     let vcpus = guest.vcpus / k as u32;
     match guest.smt {

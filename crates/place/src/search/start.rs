@@ -1,12 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! A first placement of guests that fill a host: the bound of the search that follows, and the plan if that search finds no
-//! better one.
+//! A first placement of guests that fill a host: the bound of the search that follows, and the plan if that
+//! search finds no better one.
 //!
-//! All guests are somewhere from the beginning, and some nodes have too much. A move takes a guest to another choice, or two
-//! guests to each other's nodes. A move is taken if the excess does not rise by more than a threshold, which falls to nothing
-//! within a round (threshold accepting: Dueck and Scheuer, Journal of Computational Physics 90, 1990). Each round begins with
-//! another placement. Random numbers have a fixed seed, so equal wishes have equal plans. At the end, moves that lower the
-//! cost are taken until there is none.
+//! All guests are somewhere from the beginning, and some nodes have too much. A move takes a guest to another
+//! choice, or two guests to each other's nodes. A move is taken if the excess does not rise by more than a
+//! threshold, which falls to nothing within a round (threshold accepting: Dueck and Scheuer, Journal of
+//! Computational Physics 90, 1990). Each round begins with another placement. Random numbers have a fixed
+//! seed, so equal wishes have equal plans. At the end, moves that lower the cost are taken until there is
+//! none.
 
 use super::demand::Demand;
 use super::options::Choice;
@@ -36,7 +37,8 @@ pub fn start(room: &Room, fillings: &mut Fillings, guests: &Guests) -> (Option<(
         let mut load = Load::new(room, guests, &mut rng);
         load.round(&mut rng, &mut tried);
         if load.excess == 0 {
-            // Whether cores fit together is known for sure only now: the caches play a part where the search of a node ends early.
+            // Whether cores fit together is known for sure only now: the caches play a part where the search
+            // of a node ends early.
             if let Some(cost) = total(room, fillings, guests, &load.picked) {
                 let (looks, found) = improved(room, fillings, guests, (cost, load.picked));
                 return (Some(found), tried + looks);

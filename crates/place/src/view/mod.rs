@@ -1,9 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! What a guest sees of CPUs and memory, from QEMU's command line.
 //!
-//! The rules are QEMU's: levels of `-smp` that are missing (`hw/core/machine-smp.c`, cores before sockets), CPUs that no
-//! `-numa` names go to nodes by socket (`x86_get_default_cpu_node_id`), nodes without `-numa dist` are 10 and 20 apart
-//! (`hw/core/numa.c`), and a guest's L3 is one per die (`target/i386/cpu.c`).
+//! The rules are QEMU's: levels of `-smp` that are missing (`hw/core/machine-smp.c`, cores before sockets),
+//! CPUs that no `-numa` names go to nodes by socket (`x86_get_default_cpu_node_id`), nodes without
+//! `-numa dist` are 10 and 20 apart (`hw/core/numa.c`), and a guest's L3 is one per die
+//! (`target/i386/cpu.c`).
 
 mod options;
 mod read;
@@ -13,7 +14,8 @@ pub use options::{Pairs, size};
 use bifold_host::topology::NumberSet;
 use std::collections::BTreeMap;
 
-/// Distance of a node to itself, and default to others (ACPI SLIT, `NUMA_DISTANCE_MIN` and `_DEFAULT` of QEMU).
+/// Distance of a node to itself, and default to others (ACPI SLIT, `NUMA_DISTANCE_MIN` and `_DEFAULT` of
+/// QEMU).
 pub const LOCAL: u32 = 10;
 /// Default distance to another node.
 pub const REMOTE: u32 = 20;

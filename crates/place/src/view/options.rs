@@ -1,13 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! QEMU's options: the words of a command line, and `name=value` lists with `,,` for a comma (`util/keyval.c`).
+//! QEMU's options: the words of a command line, and `name=value` lists with `,,` for a comma
+//! (`util/keyval.c`).
 //!
 //! `-object` and `-device` take JSON as well, as libvirt writes them.
 
 use bifold_host::comma_parts;
 use serde_json::Value;
 
-/// An option's value as names and values, in order. A name without a value has the value `on`, a first value without a
-/// name is named by the option.
+/// An option's value as names and values, in order. A name without a value has the value `on`, a first value
+/// without a name is named by the option.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Pairs(Vec<(String, String)>);
 

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! The wishes as they are written, and what their keys mean. Each value keeps its place in the text, so that an error can
-//! name the line.
+//! The wishes as they are written, and what their keys mean. Each value keeps its place in the text, so that
+//! an error can name the line.
 
 use bifold_host::keys::Table;
 use bifold_host::toml_table;

@@ -147,7 +147,8 @@ pub(crate) fn listed(wrong: &[String]) -> String {
     }
 }
 
-/// A message that quotes a text from outside, without control characters but the ends of lines, and with short lines.
+/// A message that quotes a text from outside, without control characters but the ends of lines, and with
+/// short lines.
 fn shown(message: &str) -> String {
     const LONGEST: usize = 400;
     let line = |line: &str| {

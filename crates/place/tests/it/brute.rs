@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! The planner's reference: it tries every use of every core and every page size, and follows the definitions word by word.
-//! It shares no code with the planner but the types of host, wishes and plan.
+//! The planner's reference: it tries every use of every core and every page size, and follows the definitions
+//! word by word. It shares no code with the planner but the types of host, wishes and plan.
 
 use bifold_host::topology::{NumberSet, Topology};
 use bifold_place::plan::{Cost, Plan};
@@ -204,7 +204,8 @@ impl<'a> Reference<'a> {
         cost
     }
 
-    /// Steps down from the largest pages, and KiB to reserve; none if a size is not as wished or memory is short.
+    /// Steps down from the largest pages, and KiB to reserve; none if a size is not as wished or memory is
+    /// short.
     fn of_memory(&self, nodes: &[Vec<u32>], pages: &[u64]) -> Option<(u64, u64)> {
         let mut steps = 0;
         let mut wished: BTreeMap<(u32, u64), u64> = BTreeMap::new();

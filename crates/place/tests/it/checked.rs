@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Guests that run exactly as their plans say have no findings: the plans of random machines and wishes, with QEMU's
-//! arguments read back from its command line.
+//! Guests that run exactly as their plans say have no findings: the plans of random machines and wishes, with
+//! QEMU's arguments read back from its command line.
 
 use crate::random::{host, wishes};
 use bifold_host::placement::{Interrupt, Memory, Role, Thread};

@@ -82,8 +82,8 @@ fn a_guest_over_four_nodes_gets_those_that_are_near_each_other() {
     assert_eq!(plan.guests[0].smp.sockets, 4);
 }
 
-/// Guests whose memory fills each of eight nodes to the last page, three guests a node: they fit by construction, and the search
-/// ends at its limit before it comes upon such a packing.
+/// Guests whose memory fills each of eight nodes to the last page, three guests a node: they fit by
+/// construction, and the search ends at its limit before it comes upon such a packing.
 #[test]
 fn wishes_that_fit_and_are_not_found_are_not_said_to_be_short() {
     let mut rng = Pcg64::seed_from_u64(17);

@@ -13,8 +13,8 @@ pub struct Spec {
     pub pools: (u64, u64),
 }
 
-/// A machine whose cores have this many threads. CPUs are numbered as on most servers: the first threads of all cores, then
-/// the second ones. `distance` is between any two nodes.
+/// A machine whose cores have this many threads. CPUs are numbered as on most servers: the first threads of
+/// all cores, then the second ones. `distance` is between any two nodes.
 pub fn machine(specs: &[Spec], threads: u32, distance: u32) -> Topology {
     let mut host = Topology { numa: true, ..Topology::default() };
     let all: u32 = specs.iter().flat_map(|s| &s.cores).sum();

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Wishes that fit by construction: whole nodes are split at random into guests, which take all cores and most of the memory.
+//! Wishes that fit by construction: whole nodes are split at random into guests, which take all cores and
+//! most of the memory.
 
 use crate::machine::{Spec, machine};
 use bifold_host::topology::{NumberSet, Topology};
@@ -122,7 +123,8 @@ fn many_guests_that_fill_a_host_are_placed() {
     }
 }
 
-/// The largest machine that is planned for, with guests that take all of its cores and nearly all of its memory.
+/// The largest machine that is planned for, with guests that take all of its cores and nearly all of its
+/// memory.
 #[test]
 fn guests_that_fill_eight_nodes_of_64_cpus_are_placed() {
     let mut rng = Pcg64::seed_from_u64(8);

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! 10,000 random small machines and wishes: the plan costs what brute force finds, and fits exactly where that fits.
+//! 10,000 random small machines and wishes: the plan costs what brute force finds, and fits exactly where
+//! that fits.
 
 use crate::brute::Reference;
 use crate::machine::{Spec, device, machine};

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Plans on the /sys trees of 47 machines (`tools/hwloc-trees`): from one node to hundreds, with nodes without memory or
-//! CPUs, sparse numbers, and kernels that tell no distances.
+//! Plans on the /sys trees of 47 machines (`tools/hwloc-trees`): from one node to hundreds, with nodes
+//! without memory or CPUs, sparse numbers, and kernels that tell no distances.
 
 use bifold_host::Host;
 use bifold_host::topology::{NumberSet, Topology};

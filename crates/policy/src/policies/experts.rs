@@ -9,9 +9,10 @@
 //! advice (Littlestone and Warmuth's weighted majority, Blum and Burch for task systems with switch costs),
 //! by following the leader over a fading past.
 //!
-//! The rules: stay in shadow; stay in nested; stay in another mode whose cost is known; expect the last interval's
-//! differences between the modes again; expect the differences of its new phase alone; expect an average over 2, 5 or
-//! 20 intervals; expect the differences of the interval p before the next, for every p up to `longest_period`.
+//! The rules: stay in shadow; stay in nested; stay in another mode whose cost is known; expect the last
+//! interval's differences between the modes again; expect the differences of its new phase alone; expect an
+//! average over 2, 5 or 20 intervals; expect the differences of the interval p before the next, for every p
+//! up to `longest_period`.
 //!
 //! The rules' costs and differences are remembered in cycles rather than per instruction: an interval with
 //! twice the work counts twice, and an idle interval counts nothing. After a vCPU is added, the past counts
@@ -111,7 +112,8 @@ struct Expert {
     rule: Rule,
     /// The mode that a VM under this rule would be in.
     mode: Mode,
-    /// Cycles that the rule would have cost above the cheapest mode of each interval. Older intervals count less.
+    /// Cycles that the rule would have cost above the cheapest mode of each interval. Older intervals count
+    /// less.
     cost: f64,
 }
 

@@ -89,8 +89,9 @@ mod tests {
     use super::*;
     use Mode::{Nested, Shadow};
 
-    /// Two machines whose decisions can be computed by hand. In shadow, with 2 % in walks and few faults, they
-    /// switch above about 10 % in the hypervisor; in nested, with no page faults, above about 10 % in walks.
+    /// Two machines whose decisions can be computed by hand. In shadow, with 2 % in walks and few faults,
+    /// they switch above about 10 % in the hypervisor; in nested, with no page faults, above about 10 % in
+    /// walks.
     const BY_HAND: &str = r#"
         policy = "kuang"
         interval_s = 1.0

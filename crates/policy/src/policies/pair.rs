@@ -10,7 +10,8 @@ pub(super) trait Rule: Send {
     fn decide(&mut self, mode: Mode, view: &View, log: &mut Log) -> Mode;
 }
 
-/// The policy of such a rule. The rule says nothing of a third mode, so that a VM in a third mode stays there.
+/// The policy of such a rule. The rule says nothing of a third mode, so that a VM in a third mode stays
+/// there.
 pub(super) struct Pair<R>(pub R);
 
 impl<R: Rule> Policy for Pair<R> {

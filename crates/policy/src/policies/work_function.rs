@@ -10,8 +10,9 @@
 //! when the cheapest sequence that ends here would come from there. An interval costs the cycles in walks and
 //! exits, as counted for this mode, and as [`View::others`] has them for the other modes; without the latter
 //! the VM stays. The first interval after a switch contains the switch's cost, which the work functions
-//! already have; it is subtracted (down to 0). There is no threshold to set. [`WorkFunctions`] proves the bound
-//! for two modes, for an algorithm that decides after an interval and for switch costs that differ by direction.
+//! already have; it is subtracted (down to 0). There is no threshold to set. [`WorkFunctions`] proves the
+//! bound for two modes, for an algorithm that decides after an interval and for switch costs that differ by
+//! direction.
 
 use super::{num, positive};
 use crate::{Counters, Log, Mode, Other, Parameters, PerMode, Policy, View};
@@ -51,13 +52,13 @@ impl Parameters for WorkFunction {
 
 /// The work functions w of all modes, less that of the VM's mode.
 ///
-/// In mode A, with `away` = d(A,B) and `back` = d(B,A) for each other mode B: before the first interval w(A) = 0 and
-/// w(B) = `away`. After each, each mode's cost is added to its w, and then w(A) is cut to
-/// at most w(B) + `back`, w(B) to at most w(A) + `away`. So w(A) - w(B) is cut to
-/// `-away..=back`; A is left if it was at or above `back` before the cut (and A cost
-/// more than B in that interval, which follows unless costs of switches change or are all 0). Among several such B the
-/// VM goes to the one that cuts w(A) most. A switch between two other modes counts as two, by way of A: a view has no more.
-/// If B's cost of an interval is unknown, the interval leaves w(A) - w(B) as it was.
+/// In mode A, with `away` = d(A,B) and `back` = d(B,A) for each other mode B: before the first interval
+/// w(A) = 0 and w(B) = `away`. After each, each mode's cost is added to its w, and then w(A) is cut to at
+/// most w(B) + `back`, w(B) to at most w(A) + `away`. So w(A) - w(B) is cut to `-away..=back`; A is left if
+/// it was at or above `back` before the cut (and A cost more than B in that interval, which follows unless
+/// costs of switches change or are all 0). Among several such B the VM goes to the one that cuts w(A) most. A
+/// switch between two other modes counts as two, by way of A: a view has no more. If B's cost of an interval
+/// is unknown, the interval leaves w(A) - w(B) as it was.
 ///
 /// # The bound for two modes
 ///
@@ -116,7 +117,8 @@ impl WorkFunctions {
         w(other.mode).map_or(-other.there_cycles, |there| w(mode).unwrap_or(0.0) - there)
     }
 
-    /// Adds an interval that cost `own`, and returns the mode of the next. Costs that are not finite change nothing.
+    /// Adds an interval that cost `own`, and returns the mode of the next. Costs that are not finite change
+    /// nothing.
     pub fn add(&mut self, mode: Mode, own: f64, others: &[Other]) -> (Mode, Option<Rival>) {
         let rivals = || {
             let finite = others.iter().filter(|o| own.is_finite() && o.is_finite());

@@ -107,8 +107,8 @@ pub struct StaticRun {
 }
 
 impl Timeline {
-    /// The timeline of a run of the model: of the modes that a hypervisor can switch to. Page sizes of which shadow or nested mode was
-    /// not modelled are left out.
+    /// The timeline of a run of the model: of the modes that a hypervisor can switch to. Page sizes of which
+    /// shadow or nested mode was not modelled are left out.
     pub fn of(outcome: &Outcome, profile: &Profile, program: String, guest: String) -> Timeline {
         let run = |c: &ConfigOutcome| {
             // A timeline has ages instead of cold starts.

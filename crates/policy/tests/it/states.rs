@@ -44,7 +44,8 @@ fn a_replay_is_as_near_in_every_state_of_the_vm() {
         assert_eq!(timeline.about.vm, state);
         let checks = checks(&timeline);
         assert_eq!(checks.len(), 5);
-        // Nested tables taken for dropped, or dropped ones for kept, are 0.15 to 1.3 % off in a long-lived VM.
+        // Nested tables taken for dropped, or dropped ones for kept, are 0.15 to 1.3 % off in a long-lived
+        // VM.
         let most_percent = if state == VmState::LongLived { 0.1 } else { 0.75 };
         for check in checks {
             assert!(check.passed() && check.switches > 0, "{state:?}: {check:?}");

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! What is claimed of policies over the suite's timelines, which are in the repository. The claims hold in
-//! long-lived VMs and in VMs that have just started, where first touches are a part of each mode's cost and the
-//! modes differ by less.
+//! long-lived VMs and in VMs that have just started, where first touches are a part of each mode's cost and
+//! the modes differ by less.
 
 use bifold_policy::evaluate::{Evaluation, Input, Options, Program, Row, evaluate};
 use bifold_policy::{Estimator, Mode, Named, Scale, Timeline, VmKind, replay_check};

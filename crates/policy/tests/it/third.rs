@@ -22,7 +22,8 @@ fn with_third(mut t: Timeline, walks: impl Fn(usize) -> u64) -> Timeline {
     t
 }
 
-/// Shadow mode is cheapest in the first hundred intervals, the third mode in the second, nested mode in the last.
+/// Shadow mode is cheapest in the first hundred intervals, the third mode in the second, nested mode in the
+/// last.
 fn thirds() -> Timeline {
     let cost = |cheap: bool| [if cheap { IDEAL / 50 } else { IDEAL / 2 }, 0];
     let interval =

@@ -1,13 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! The sizes that cost the fewest misses by the guests' last curves.
 //!
-//! The next 16 steps are taken to be as the last one. Misses are those from what a guest holds to what it would get, so that a change has its
-//! price; over one short step, memory that fills slowly would seem to gain nothing. The search is exact over 256 parts of what the
-//! guests can share ([`least_cost`]). Memory that would spare no miss is divided equally. Averages of several steps were tried: with them a
-//! policy is later where a program changes, and no better where it does not.
+//! The next 16 steps are taken to be as the last one. Misses are those from what a guest holds to what it
+//! would get, so that a change has its price; over one short step, memory that fills slowly would seem to
+//! gain nothing. The search is exact over 256 parts of what the guests can share ([`least_cost`]). Memory
+//! that would spare no miss is divided equally. Averages of several steps were tried: with them a policy is
+//! later where a program changes, and no better where it does not.
 //!
-//! The sum may be least where one guest pays for the others. The fair variant gives no guest less than the size with which the last
-//! step would have had twice the refaults of the equal split. A guest that rests is not protected.
+//! The sum may be least where one guest pays for the others. The fair variant gives no guest less than the
+//! size with which the last step would have had twice the refaults of the equal split. A guest that rests is
+//! not protected.
 
 use crate::grid::Curve;
 use crate::partition::{by_level, least_cost};

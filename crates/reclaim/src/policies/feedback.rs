@@ -1,10 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Less memory until a guest waits for it, and more when it does (Weiner and others, "TMO: Transparent memory offloading in datacenters",
-//! ASPLOS 2022), by the rule of github.com/facebookincubator/senpai.
+//! Less memory until a guest waits for it, and more when it does (Weiner and others, "TMO: Transparent memory
+//! offloading in datacenters", ASPLOS 2022), by the rule of github.com/facebookincubator/senpai.
 //!
-//! The rule aims at 10 ms of waits in 6 s. Below, a guest's size falls by up to 1 % in 6 s, above, it rises by up to all of itself; how
-//! much grows with the square of how far the waits are off. Each guest is judged alone. What guests want beyond the host's
-//! memory the host pages, and what the host has beyond that stays free.
+//! The rule aims at 10 ms of waits in 6 s. Below, a guest's size falls by up to 1 % in 6 s, above, it rises
+//! by up to all of itself; how much grows with the square of how far the waits are off. Each guest is judged
+//! alone. What guests want beyond the host's memory the host pages, and what the host has beyond that stays
+//! free.
 
 use super::bounds;
 use crate::partition::equally;

@@ -1,13 +1,16 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Shares with a tax on idle memory (Waldspurger, "Memory resource management in VMware ESX Server", OSDI 2002).
+//! Shares with a tax on idle memory (Waldspurger, "Memory resource management in VMware ESX Server", OSDI
+//! 2002).
 //!
-//! A guest with S shares and P frames, of which a part f is active, pays S / (P (f + k (1 - f))) for each frame, with k = 1 / (1 - tax):
-//! an idle frame costs k times as much as an active one. Memory goes from the guest that pays least to those that pay more,
-//! until all pay alike. Here all guests have equal shares, and the sizes at which all pay alike are computed at once.
+//! A guest with S shares and P frames, of which a part f is active, pays S / (P (f + k (1 - f))) for each
+//! frame, with k = 1 / (1 - tax): an idle frame costs k times as much as an active one. Memory goes from the
+//! guest that pays least to those that pay more, until all pay alike. Here all guests have equal shares, and
+//! the sizes at which all pay alike are computed at once.
 //!
-//! The host learns f from 100 pages of the guest chosen at random each 30 s: an exponential average that follows fast, one that follows
-//! slowly, and the fast one with the samples of the period that has not ended. The largest of the three counts, so that a guest
-//! which wakes is believed at once and one that rests is not. The averages' gains were not published; those here are ours.
+//! The host learns f from 100 pages of the guest chosen at random each 30 s: an exponential average that
+//! follows fast, one that follows slowly, and the fast one with the samples of the period that has not ended.
+//! The largest of the three counts, so that a guest which wakes is believed at once and one that rests is
+//! not. The averages' gains were not published; those here are ours.
 
 use super::bounds;
 use crate::partition::by_level;
@@ -112,7 +115,8 @@ mod tests {
 
     #[test]
     fn an_idle_guest_gives_an_active_one_all_that_it_can_use() {
-        // The paper's experiment: two guests of 256 MB with equal shares, one idle. Without a tax each has half of the host.
+        // The paper's experiment: two guests of 256 MB with equal shares, one idle. Without a tax each has
+        // half of the host.
         let (mb, all) = (256, [(0, 65_536); 2]);
         let host = 360 * mb;
         assert_eq!(targets(host, &all, &[0.0, 65_536.0], 0.0), [180 * mb, 180 * mb]);

@@ -1,10 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! The balloon rule of the memory overcommitment manager (MOM; `doc/balloon.rules` and `doc/mom-balloon.conf` of github.com/oVirt/mom).
+//! The balloon rule of the memory overcommitment manager (MOM; `doc/balloon.rules` and `doc/mom-balloon.conf`
+//! of github.com/oVirt/mom).
 //!
-//! Every 10 s: while less than a fifth of the host is free, each guest is shrunk by 5 % at most, but not below what it uses and some free
-//! memory in it, which is less the less the host has. Otherwise each guest grows by 5 %, or up to a fifth of free memory in
-//! it. The rule believes a guest's own count of free memory. A guest that has filled its memory with files has none, and stays.
-//! Averages over the last samples are left out: free memory is that of the last step.
+//! Every 10 s: while less than a fifth of the host is free, each guest is shrunk by 5 % at most, but not
+//! below what it uses and some free memory in it, which is less the less the host has. Otherwise each guest
+//! grows by 5 %, or up to a fifth of free memory in it. The rule believes a guest's own count of free memory.
+//! A guest that has filled its memory with files has none, and stays. Averages over the last samples are left
+//! out: free memory is that of the last step.
 
 use crate::replay::{Now, Policy, View};
 

@@ -48,7 +48,8 @@ impl fmt::Debug for OnLine {
 }
 
 impl PolicyName {
-    /// The policies that decide by what a host sees of guests that run. Miss curves and the future are not seen.
+    /// The policies that decide by what a host sees of guests that run. Miss curves and the future are not
+    /// seen.
     pub const ON_LINE: [PolicyName; 5] =
         [PolicyName::Equal, PolicyName::IdleTax, PolicyName::Mom, PolicyName::Proxmox, PolicyName::Feedback];
 
@@ -58,8 +59,8 @@ impl PolicyName {
         Some(OnLine { name: self, policy })
     }
 
-    /// As [`on_line`](PolicyName::on_line), for guests that have been given these sizes already, in frames: the rules of MOM and Proxmox
-    /// change what they gave last.
+    /// As [`on_line`](PolicyName::on_line), for guests that have been given these sizes already, in frames:
+    /// the rules of MOM and Proxmox change what they gave last.
     ///
     /// ```
     /// use bifold_reclaim::{PolicyName, Seen};
@@ -80,8 +81,8 @@ impl PolicyName {
 }
 
 impl OnLine {
-    /// The size of each guest, within its bounds. `seconds` have passed since the last decision; 0 at the first. Sizes can be more than
-    /// the host's frames.
+    /// The size of each guest, within its bounds. `seconds` have passed since the last decision; 0 at the
+    /// first. Sizes can be more than the host's frames.
     pub fn decide(&mut self, host: u64, seconds: f64, guests: &[Seen]) -> Vec<u64> {
         let view = |seen: &Seen| View {
             least: seen.least,

@@ -1,9 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! The sizes that cost the fewest misses by the guests' next curves.
 //!
-//! For each step the sizes are those of the least sum of misses over a number of steps to come, from what a guest holds, as if sizes stayed.
-//! The oracle is the best of several such numbers, from one step to all that are left. It is no bound: finding the best plan of all
-//! takes a search over all sizes of all guests at all times.
+//! For each step the sizes are those of the least sum of misses over a number of steps to come, from what a
+//! guest holds, as if sizes stayed. The oracle is the best of several such numbers, from one step to all that
+//! are left. It is no bound: finding the best plan of all takes a search over all sizes of all guests at all
+//! times.
 
 use super::curves::least_misses;
 use crate::grid::Curve;

@@ -1,10 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Automatic ballooning of Proxmox VE (`PVE/AutoBalloon.pm` and `PVE/Service/pvestatd.pm` of its `pve-manager`).
+//! Automatic ballooning of Proxmox VE (`PVE/AutoBalloon.pm` and `PVE/Service/pvestatd.pm` of its
+//! `pve-manager`).
 //!
-//! Every 10 s the host aims at 80 % of its memory in use. If it is more than 10 MiB off, the difference goes to guests by shares: what
-//! guests have above their least, with the difference, is divided by shares, and each guest moves at most 100 MiB towards its part.
-//! To grow, guests come first of whose memory little is free (a quarter of their least, at most); to shrink, the others do; all do if
-//! that changes nothing. All guests have equal shares here.
+//! Every 10 s the host aims at 80 % of its memory in use. If it is more than 10 MiB off, the difference goes
+//! to guests by shares: what guests have above their least, with the difference, is divided by shares, and
+//! each guest moves at most 100 MiB towards its part. To grow, guests come first of whose memory little is
+//! free (a quarter of their least, at most); to shrink, the others do; all do if that changes nothing. All
+//! guests have equal shares here.
 
 use crate::replay::{Now, Policy, View};
 
@@ -38,7 +40,8 @@ impl Policy for Proxmox {
             self.sizes = guests.iter().map(|guest| guest.most as f64).collect();
         }
         self.seconds += now.seconds;
-        // What guests hold follows in the next step: all decisions of a step after the first see the changes that were ordered.
+        // What guests hold follows in the next step: all decisions of a step after the first see the changes
+        // that were ordered.
         let mut used: f64 = guests.iter().map(|guest| guest.held).sum();
         while self.seconds >= PERIOD_S {
             self.seconds -= PERIOD_S;
@@ -70,7 +73,8 @@ impl Proxmox {
     fn divide(&mut self, goal: f64, some: &[usize], guests: &[View]) -> bool {
         let start = self.sizes.clone();
         let (mut rest, mut left) = (goal, some.to_vec());
-        // What a bound or the most change keeps from one guest, or gives beyond the goal, others share, until no size changes.
+        // What a bound or the most change keeps from one guest, or gives beyond the goal, others share, until
+        // no size changes.
         for _ in 0..MOST_ROUNDS {
             let above: f64 = left.iter().map(|&i| self.sizes[i] - guests[i].least as f64).sum();
             let part = (above + rest) / left.len() as f64;

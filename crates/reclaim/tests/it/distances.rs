@@ -55,8 +55,8 @@ impl List {
 /// Kinds and distances of references.
 type Distances = Vec<(ReferenceKind, Option<u32>)>;
 
-/// Distances by a list. `stays` has, for some acts, the frame that stays from before the act on: the list has a reference to this
-/// frame before each other one.
+/// Distances by a list. `stays` has, for some acts, the frame that stays from before the act on: the list has
+/// a reference to this frame before each other one.
 fn by_list(acts: &[Act], stays: &[Option<Option<u64>>]) -> Distances {
     let (mut list, mut distances, mut stay) = (List::default(), Vec::new(), None);
     for (act, next) in acts.iter().zip(stays.iter().chain(std::iter::repeat(&None))) {
@@ -220,7 +220,8 @@ fn uniform_references_to_n_frames_miss_in_proportion_to_what_is_missing() {
     const REFERENCES: u64 = 400_000;
     let mut random = Pcg64::seed_from_u64(1);
     let mut stack = <StackDistances>::new(N).expect("few frames");
-    // Once all frames were referenced, each depth of the stack is as likely as any other, whatever was referenced before.
+    // Once all frames were referenced, each depth of the stack is as likely as any other, whatever was
+    // referenced before.
     (0..N).for_each(|frame| stack.reference(frame, ReferenceKind::Code));
     (0..REFERENCES).for_each(|_| stack.reference(random.random_range(0..N), ReferenceKind::Data));
     let curve = stack.curve_of(ReferenceKind::Data);

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! What a guest misses while its memory grows: the estimate from the interval's curve beside an LRU memory whose size changes.
+//! What a guest misses while its memory grows: the estimate from the interval's curve beside an LRU memory
+//! whose size changes.
 
 use bifold_reclaim::{About, MemoryTimeline, MemoryUse, ReferenceKind};
 use rand::{Rng, SeedableRng};
@@ -31,7 +32,8 @@ impl Memory {
     }
 }
 
-/// A reference of a program that is alike all the time. Its curve bends at sizes of the grid, so that the lines between are near it.
+/// A reference of a program that is alike all the time. Its curve bends at sizes of the grid, so that the
+/// lines between are near it.
 fn reference(kind: usize, at: usize, random: &mut Pcg64) -> u64 {
     match kind {
         0 => random.random_range(0..1536),

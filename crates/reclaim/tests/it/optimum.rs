@@ -20,7 +20,8 @@ fn recorded(acts: &[Act], mut uses: NextUses) -> NextUses {
     uses
 }
 
-/// The fewest misses by trying every replacement: the fewest so far for each content of the memory, a bit per frame.
+/// The fewest misses by trying every replacement: the fewest so far for each content of the memory, a bit per
+/// frame.
 fn by_trial(acts: &[Act], size: u32) -> u64 {
     let mut best = BTreeMap::from([(0u32, 0u64)]);
     for act in acts {

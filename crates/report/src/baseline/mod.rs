@@ -1,9 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! A baseline: the counts of an earlier run, above which a later run of the same program must not grow.
 //!
-//! Under exact timing a run repeats to the bit, so a count that grew has a cause: the program, its libraries or the guest's kernel.
-//! A [`Baseline`] is read from a result (`bifold compare --format json`) or from the short form of one
-//! ([`Comparison::render_baseline`]), which has no intervals. [`Baseline::judge`] compares a run with it.
+//! Under exact timing a run repeats to the bit, so a count that grew has a cause: the program, its libraries
+//! or the guest's kernel. A [`Baseline`] is read from a result (`bifold compare --format json`) or from the
+//! short form of one ([`Comparison::render_baseline`]), which has no intervals. [`Baseline::judge`] compares
+//! a run with it.
 
 mod counts;
 mod read;
@@ -74,7 +75,8 @@ pub struct Moved {
     pub config: String,
     /// The place; none for the whole run.
     pub place: Option<PlaceNames>,
-    /// Name of the count: `tlb_misses`, `walks`, `walk_references`, `walk_cycles`, `exits`, `page_faults` or `extra_cycles`.
+    /// Name of the count: `tlb_misses`, `walks`, `walk_references`, `walk_cycles`, `exits`, `page_faults` or
+    /// `extra_cycles`.
     pub count: Cow<'static, str>,
     /// In the baseline; 0 for a place that the baseline does not list.
     pub before: i64,
@@ -115,8 +117,8 @@ impl Baseline {
         self.side.profile()
     }
 
-    /// Compares a run with the baseline: a count grew if it exceeds the baseline's by more than `worse_than` percent, and by more
-    /// than chance and rounding could give a short program (`docs/guide/ci.md`).
+    /// Compares a run with the baseline: a count grew if it exceeds the baseline's by more than `worse_than`
+    /// percent, and by more than chance and rounding could give a short program (`docs/guide/ci.md`).
     ///
     /// # Errors
     /// If the run is of another program, profile, guest or Bifold, or either is not whole.

@@ -71,7 +71,8 @@ impl Baseline {
 }
 
 impl Where {
-    /// The costs by place; none if a list is shorter or longer than the configurations' list, or a cost is impossible.
+    /// The costs by place; none if a list is shorter or longer than the configurations' list, or a cost is
+    /// impossible.
     fn checked(self) -> Option<Places> {
         let n = self.configs.len();
         let possible = |c: &Costs| {
@@ -95,8 +96,8 @@ impl Where {
 }
 
 impl Comparison {
-    /// The run as a baseline: the document of [`Format::Json`](crate::Format::Json) on one line, without intervals, and with the
-    /// places that a later run is judged by.
+    /// The run as a baseline: the document of [`Format::Json`](crate::Format::Json) on one line, without
+    /// intervals, and with the places that a later run is judged by.
     ///
     /// # Errors
     /// If JSON cannot be made.

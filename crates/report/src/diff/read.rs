@@ -2,8 +2,9 @@
 //! Reads results: the JSON of `bifold compare --format json`, of one run or of several.
 //!
 //! A diff keeps the totals and the facts of how they were made. Figures are recomputed from the totals,
-//! so both sides follow one definition, and documents of version 1 of the schemas are read as those of version 2. Fields of a later
-//! Bifold are ignored. A counter that an earlier Bifold lacked counts as 0, and the diff says so.
+//! so both sides follow one definition, and documents of version 1 of the schemas are read as those of
+//! version 2. Fields of a later Bifold are ignored. A counter that an earlier Bifold lacked counts as 0, and
+//! the diff says so.
 
 use super::{Kind, Made, Side, Total, made};
 use crate::{Core, Figures, Guest, Input, Partial};

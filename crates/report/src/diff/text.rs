@@ -14,8 +14,8 @@ const INDENT: usize = 9;
 /// Most rows of exits that changed.
 const MOST_EXITS: usize = 12;
 
-/// Figures of the second table with their names. Only JSON has the overheads at half and double CPI, which are
-/// twice and half the overhead.
+/// Figures of the second table with their names. Only JSON has the overheads at half and double CPI, which
+/// are twice and half the overhead.
 const FIGURES: [(&str, &str); 7] = [
     ("overhead_percent", "overhead %"),
     ("walk_percent", "walks %"),

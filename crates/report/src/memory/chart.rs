@@ -40,7 +40,8 @@ impl MemoryNeeds {
         MemoryChart { refaults: lru.chain(fewest).collect(), sets: self.sets_in(MAX_POINTS) }
     }
 
-    /// The working set in at most so many points. Of intervals that share a point, the one with the most counts.
+    /// The working set in at most so many points. Of intervals that share a point, the one with the most
+    /// counts.
     fn sets_in(&self, points: usize) -> Vec<Set> {
         let mut end = 0.0;
         let set = |intervals: &[IntervalUse]| {

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! What a guest's kernel used its memory for over a run, and what each way of taking memory back would give: from the looks of the
-//! stream.
+//! What a guest's kernel used its memory for over a run, and what each way of taking memory back would give:
+//! from the looks of the stream.
 
 use super::FRAME;
 use crate::text_table::{labelled, table as text_table};
@@ -70,7 +70,8 @@ impl MemoryLooks {
         (!looks.is_empty()).then(|| MemoryLooks { looks: looks.to_vec(), seconds_per_instruction })
     }
 
-    /// The mean over the run of what each look has. A look stands for the time up to the next one. `None` if there are no looks.
+    /// The mean over the run of what each look has. A look stands for the time up to the next one. `None` if
+    /// there are no looks.
     pub fn mean_of(looks: &[Looked], of: impl Fn(&Looked) -> u64) -> Option<f64> {
         let (mut sum, mut time) = (0.0, 0.0);
         for pair in looks.windows(2) {
@@ -92,14 +93,15 @@ impl MemoryLooks {
         (each().min().unwrap_or(0), each().max().unwrap_or(0))
     }
 
-    /// The frames that are neither free nor a file's as on the disk, at the look with the most: below, a balloon takes memory that the
-    /// guest can give up only to swap.
+    /// The frames that are neither free nor a file's as on the disk, at the look with the most: below, a
+    /// balloon takes memory that the guest can give up only to swap.
     pub fn least_balloon(&self) -> u64 {
         let kept = |l: &Look| l.frames.saturating_sub(l.free + l.cache_clean);
         self.looks.iter().map(|l| kept(&l.look)).max().unwrap_or(0)
     }
 
-    /// The part of its size to which a page of the guest's programs shrinks under zstd; none if no page was compressed.
+    /// The part of its size to which a page of the guest's programs shrinks under zstd; none if no page was
+    /// compressed.
     pub fn compressed(&self) -> Option<f64> {
         let sampled: u64 = self.looks.iter().map(|l| l.look.sampled).sum();
         let bytes: u64 = self.looks.iter().map(|l| l.look.compressed_bytes).sum();

@@ -82,8 +82,8 @@ impl Row {
 }
 
 impl MemoryNeeds {
-    /// What a run needs. `wanted`: sizes for the table, in frames; chosen here if there are none. The guest waits
-    /// `refault_s` seconds for a refault.
+    /// What a run needs. `wanted`: sizes for the table, in frames; chosen here if there are none. The guest
+    /// waits `refault_s` seconds for a refault.
     pub fn of(outcome: &Outcome, uses: &MemoryUse, wanted: &[u64], refault_s: f64) -> MemoryNeeds {
         let curves = ReferenceKind::ALL.map(|kind| uses.curve_of(kind));
         let all = uses.curve();
@@ -96,7 +96,8 @@ impl MemoryNeeds {
             shown,
         };
         let mut rows: Vec<Row> = choose(wanted, all.enough(), frames).into_iter().map(row).collect();
-        // A pass over the references for each size: only those that people see, and where LRU leaves something to gain.
+        // A pass over the references for each size: only those that people see, and where LRU leaves
+        // something to gain.
         let (mut wanted, none): (Vec<&mut Row>, Vec<&mut Row>) =
             rows.iter_mut().filter(|row| row.shown).partition(|row| row.all() > 0);
         let fewest = uses.optima(&wanted.iter().map(|row| row.frames).collect::<Vec<_>>());
@@ -136,8 +137,8 @@ impl MemoryNeeds {
     }
 }
 
-/// Sizes in frames, and whether the table has them: those wanted, or else four for each doubling up to the memory that is enough,
-/// every other one of them in the table.
+/// Sizes in frames, and whether the table has them: those wanted, or else four for each doubling up to the
+/// memory that is enough, every other one of them in the table.
 fn choose(wanted: &[u64], enough: u64, frames: u64) -> Vec<(u64, bool)> {
     if !wanted.is_empty() {
         let mut wanted = wanted.to_vec();

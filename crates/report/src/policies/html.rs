@@ -78,7 +78,8 @@ pub(crate) fn strips(p: &Program) -> Strips {
     }
 }
 
-/// The strips of a run whose intervals start at these seconds and differ in length, as the ends of regions cut some.
+/// The strips of a run whose intervals start at these seconds and differ in length, as the ends of regions
+/// cut some.
 pub(crate) fn strips_between(p: &Program, starts: &[f64], end: f64) -> Strips {
     Strips { starts: starts.iter().copied().step_by(joined(p)).collect(), end, ..strips(p) }
 }

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! Policies as tables for terminals: one table for a run; for many programs the bounds of each program, a
-//! matrix of programs and policies, and a summary per policy. At most 100 columns wide with the built-in policies'
-//! names.
+//! matrix of programs and policies, and a summary per policy. At most 100 columns wide with the built-in
+//! policies' names.
 
 use super::{Line, PolicyComparison, lines, modes, scale_words, setting_words, timed};
 use crate::text::{fixed, grouped, page_words, seconds, wrapped};
@@ -92,7 +92,8 @@ fn few_decisions(e: &Evaluation) -> Option<String> {
     })
 }
 
-/// The policies over a run, for the run's table: a table of policies, or a line with the reason why there are none.
+/// The policies over a run, for the run's table: a table of policies, or a line with the reason why there are
+/// none.
 pub(crate) fn of_run(evaluation: &Result<Evaluation, String>) -> String {
     match evaluation {
         Ok(e) => {

@@ -143,8 +143,8 @@ impl Runs {
         (parts.len() > 1).then(|| format!("the runs ended differently: {}", parts.join("; ")))
     }
 
-    /// Predicted times and numbers of instructions that are outliers by [`OUTLIER_RULE`](crate::spread::OUTLIER_RULE),
-    /// in the order of the runs, farthest first.
+    /// Predicted times and numbers of instructions that are outliers by
+    /// [`OUTLIER_RULE`](crate::spread::OUTLIER_RULE), in the order of the runs, farthest first.
     pub fn outliers(&self) -> Vec<Outlier> {
         let runs: Vec<&Comparison> = self.whole().collect();
         let mut out = Vec::new();

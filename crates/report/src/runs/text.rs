@@ -9,8 +9,8 @@ use crate::text_table::{self, labelled};
 use crate::{Comparison, PageTable, Show, Spread, verdict};
 use bifold_model::Sample;
 
-/// Columns after the time, by the names of their figures. Only JSON has the overheads at half and double CPI, which are
-/// twice and half the overhead.
+/// Columns after the time, by the names of their figures. Only JSON has the overheads at half and double CPI,
+/// which are twice and half the overhead.
 const COLUMNS: [(&str, &str); 7] = [
     ("overhead_percent", "over-\nhead %"),
     ("walk_percent", "walks\n%"),

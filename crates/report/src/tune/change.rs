@@ -97,7 +97,8 @@ impl Change {
     }
 }
 
-/// Configurations that can be chosen in place of each other: those of products, and apart from these the guests within guests.
+/// Configurations that can be chosen in place of each other: those of products, and apart from these the
+/// guests within guests.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Choice {
     OneHypervisor,
@@ -114,8 +115,8 @@ impl Choice {
     }
 }
 
-/// The mode and the page sizes, the inner level's first, in a configuration's name: `nested-4k`, `pvm-2m-4k`. One size is that of
-/// all levels.
+/// The mode and the page sizes, the inner level's first, in a configuration's name: `nested-4k`, `pvm-2m-4k`.
+/// One size is that of all levels.
 pub(super) fn parts(name: &str) -> (&str, [&str; 2]) {
     let cut = |name: &'_ str| name.rfind('-').filter(|at| ["-4k", "-2m", "-1g"].contains(&&name[*at..]));
     let Some(at) = cut(name) else { return (name, ["", ""]) };

@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Advice that ranks: what settings of guest and host would gain for one program, from runs under some of the guest's settings.
+//! Advice that ranks: what settings of guest and host would gain for one program, from runs under some of the
+//! guest's settings.
 //!
-//! A [`Tried`] is one run: a guest's [`Setting`], and what each paging mode and host page size cost in it. [`Tuning`] compares all
-//! pairs of both with what is set now.
+//! A [`Tried`] is one run: a guest's [`Setting`], and what each paging mode and host page size cost in it.
+//! [`Tuning`] compares all pairs of both with what is set now.
 
 mod change;
 mod how;
@@ -51,10 +52,11 @@ pub struct Cost {
     pub cycles: f64,
     /// The part of the ideal run.
     pub ideal_cycles: f64,
-    /// The predicted time if the core hid no wait, and if it hid all that it can; without data caches, at double and at half the assumed
-    /// cycles per instruction.
+    /// The predicted time if the core hid no wait, and if it hid all that it can; without data caches, at
+    /// double and at half the assumed cycles per instruction.
     pub ends_cycles: [f64; 2],
-    /// Half the width of the 95 % interval around the predicted time, from the sample of lines and of windows.
+    /// Half the width of the 95 % interval around the predicted time, from the sample of lines and of
+    /// windows.
     pub error_cycles: f64,
     /// The part in page walks.
     pub walk_cycles: f64,
@@ -119,8 +121,8 @@ pub struct Tuning {
     /// Changes that gain at least [`WORTH_PERCENT`], the largest gain first, and as much again beyond every
     /// row here with fewer of them, or with smaller host pages and no more changes.
     pub ranked: Vec<Advice>,
-    /// Changes that would be ranked by their gain, and may lose: the band of the gain spans 0, or the assumed costs of exits cannot
-    /// decide between two paging modes of one run.
+    /// Changes that would be ranked by their gain, and may lose: the band of the gain spans 0, or the assumed
+    /// costs of exits cannot decide between two paging modes of one run.
     pub undecided: Vec<Advice>,
     /// Single changes that gain less than [`WORTH_PERCENT`].
     pub no_gain: Vec<Advice>,
@@ -131,7 +133,8 @@ pub struct Tuning {
 }
 
 impl Cost {
-    /// Costs of every configuration of a run. Where placements were counted in cycles, of each configuration in each placement.
+    /// Costs of every configuration of a run. Where placements were counted in cycles, of each configuration
+    /// in each placement.
     pub fn of(c: &Comparison) -> Vec<Cost> {
         let of = |o: &ConfigOutcome| {
             let local = Cost::local(c, o);
@@ -158,8 +161,8 @@ impl Cost {
         }
     }
 
-    /// The cost in a placement, if the profile knows what remote memory costs. The band has the remote waits as stated: how much
-    /// of them a core hides is part of the model of placements.
+    /// The cost in a placement, if the profile knows what remote memory costs. The band has the remote waits
+    /// as stated: how much of them a core hides is part of the model of placements.
     fn placed(&self, p: &Placed) -> Option<Cost> {
         let remote = p.cycles?;
         let more = (remote.walk + remote.data) as f64;
@@ -220,7 +223,8 @@ impl Tuning {
                 c.placement == now.placement || placement_change(now.placement, c.placement).is_some();
             placed && (c.config == now.config || choice.is_some() && Choice::of(&c.config) == choice)
         };
-        // The assumed costs of exits decide between the modes of one run, as they do in the verdict of `compare`.
+        // The assumed costs of exits decide between the modes of one run, as they do in the verdict of
+        // `compare`.
         let close = |(a, of_a): (&Setting, &Cost), (b, of_b): (&Setting, &Cost)| {
             let modes = [of_a, of_b].map(|c| parts(&c.config).0);
             let [extra, other] = [of_a, of_b].map(|c| c.cycles - c.ideal_cycles);
@@ -282,9 +286,9 @@ impl Tuning {
         })
     }
 
-    /// The rankings of one run: one among the modes and page sizes of products, and one among guests within guests. The first
-    /// configuration of each in nested paging, or else the first, is that of now. None for a choice of which one configuration alone
-    /// was modelled.
+    /// The rankings of one run: one among the modes and page sizes of products, and one among guests within
+    /// guests. The first configuration of each in nested paging, or else the first, is that of now. None for
+    /// a choice of which one configuration alone was modelled.
     pub fn of_run(c: &Comparison) -> Vec<Tuning> {
         let o = &c.outcome;
         let guest = c.meta.guest.as_ref();

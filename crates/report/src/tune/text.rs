@@ -94,8 +94,8 @@ impl Tuning {
         }
     }
 
-    /// What to change first, in sentences for the comparison of which these are the figures: the first row of the ranking with its
-    /// price, and what may gain.
+    /// What to change first, in sentences for the comparison of which these are the figures: the first row of
+    /// the ranking with its price, and what may gain.
     pub(crate) fn first_change(&self) -> Vec<String> {
         let now = &self.now;
         let Some(best) = self.ranked.first() else {
@@ -171,7 +171,8 @@ impl Tuning {
         (!all.is_empty()).then(|| all.join(", "))
     }
 
-    /// The ranking for a terminal: `head` are lines on the run, as [`Comparison::render_head`](crate::Comparison::render_head) has them.
+    /// The ranking for a terminal: `head` are lines on the run, as
+    /// [`Comparison::render_head`](crate::Comparison::render_head) has them.
     pub fn table(&self, head: &str) -> String {
         let mut out = head.to_string();
         out += &labelled("now", &self.now_words());

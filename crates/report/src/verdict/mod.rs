@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Conclusions of a comparison: for each host page size the cheaper paging mode and the exit costs for which that verdict holds.
-//! [`words`] makes sentences of them and of the first change that [`tune`](crate::tune) ranks.
+//! Conclusions of a comparison: for each host page size the cheaper paging mode and the exit costs for which
+//! that verdict holds. [`words`] makes sentences of them and of the first change that [`tune`](crate::tune)
+//! ranks.
 
 mod checks;
 mod race;
@@ -24,7 +25,8 @@ const MOST_CYCLES: f64 = 1e9;
 /// The conclusions of a comparison.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct Conclusion {
-    /// The modes that can be advised against each other, for each host page size with several of them modelled.
+    /// The modes that can be advised against each other, for each host page size with several of them
+    /// modelled.
     pub pages: Vec<PageConclusion>,
 }
 
@@ -38,16 +40,16 @@ pub struct PageConclusion {
     pub costs: Vec<ModeCost>,
     /// The cheapest mode at the costs as stated.
     pub winner: Winner,
-    /// The winners over the band, in the order of [`Winner`]: as stated, if the core hides nothing and all that it can, and
-    /// within the error of a sample. Only one if the verdict does not depend on these.
+    /// The winners over the band, in the order of [`Winner`]: as stated, if the core hides nothing and all
+    /// that it can, and within the error of a sample. Only one if the verdict does not depend on these.
     pub possible: Vec<Winner>,
     /// Whether the winner's band of predicted times and another mode's overlap.
     pub bands_overlap: bool,
-    /// The least factor with which the verdict (`winner`) stays, on all exit costs together and on each alone; null if every
-    /// factor below 1 leaves the verdict.
+    /// The least factor with which the verdict (`winner`) stays, on all exit costs together and on each
+    /// alone; null if every factor below 1 leaves the verdict.
     pub holds_from: Option<f64>,
-    /// The largest factor with which the verdict stays, on all exit costs together and on each alone; null if every factor above 1
-    /// leaves the verdict.
+    /// The largest factor with which the verdict stays, on all exit costs together and on each alone; null if
+    /// every factor above 1 leaves the verdict.
     pub holds_to: Option<f64>,
     /// The change of exit costs by the smallest ratio that changes the verdict; null if none can.
     pub flip: Option<Flip>,
@@ -95,8 +97,8 @@ struct Row {
     figures: Figures,
     /// Extra cycles, beyond the ideal run.
     extra: f64,
-    /// Extra cycles, and the ideal run's, of a core that hides nothing and of one that hides all that it can; as stated
-    /// without data caches.
+    /// Extra cycles, and the ideal run's, of a core that hides nothing and of one that hides all that it can;
+    /// as stated without data caches.
     ends: [(f64, f64); 2],
     /// Half the width of the 95 % interval around the extra cycles.
     error: f64,
@@ -170,7 +172,8 @@ fn page_conclusion(c: &Comparison, rows: &[&Row]) -> PageConclusion {
     }
 }
 
-/// The winners over the band. What a core hides, it hides in every mode; the errors of two samples do not cancel.
+/// The winners over the band. What a core hides, it hides in every mode; the errors of two samples do not
+/// cancel.
 fn possible(c: &Comparison, rows: &[&Row]) -> Vec<Winner> {
     let stated = (rows.iter().map(|r| r.extra).collect::<Vec<f64>>(), c.outcome.ideal_cycles());
     let ends = [0, 1].map(|end| (rows.iter().map(|r| r.ends[end].0).collect(), rows[0].ends[end].1));
@@ -198,8 +201,8 @@ fn race(c: &Comparison, rows: &[&Row], assumed: f64, slope: &dyn Fn(&Row) -> f64
     Race { modes, ideal: c.outcome.ideal_cycles(), assumed }
 }
 
-/// Each change of a single exit cost, and of all together, that changes the verdict on these rows. A cost of 0 is left out, because
-/// no ratio changes it.
+/// Each change of a single exit cost, and of all together, that changes the verdict on these rows. A cost of
+/// 0 is left out, because no ratio changes it.
 fn flips(c: &Comparison, rows: &[&Row]) -> Vec<Flip> {
     let together = race(c, rows, 1.0, &|r| r.exits).ends().into_iter().flatten().map(|end| Flip {
         key: None,

@@ -1,14 +1,16 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! The race of paging modes on one host page size: the values of one assumed number at which the verdict changes.
+//! The race of paging modes on one host page size: the values of one assumed number at which the verdict
+//! changes.
 //!
-//! Every mode's cost is linear in every exit cost and in a factor on all exit costs, because counts do not depend on costs. So the
-//! verdict changes only at roots of linear equations, one for each border between two modes' verdicts.
+//! Every mode's cost is linear in every exit cost and in a factor on all exit costs, because counts do not
+//! depend on costs. So the verdict changes only at roots of linear equations, one for each border between two
+//! modes' verdicts.
 
 use bifold_model::Paging;
 use serde::{Serialize, Serializer};
 
-/// Costs that differ by less than this share of the larger are called equal: neither the assumed costs nor the placement of
-/// pages is exact enough to decide.
+/// Costs that differ by less than this share of the larger are called equal: neither the assumed costs nor
+/// the placement of pages is exact enough to decide.
 const EQUAL_SHARE: f64 = 0.05;
 /// Costs that differ by less than this share of the ideal run are called equal too: no measurement of
 /// time shows the difference.
@@ -97,8 +99,8 @@ impl Race {
         winner(&costs, self.ideal)
     }
 
-    /// The nearest values below and above the assumed one beyond which the verdict is another. None on a side where every value
-    /// above 0 has the same verdict.
+    /// The nearest values below and above the assumed one beyond which the verdict is another. None on a side
+    /// where every value above 0 has the same verdict.
     pub fn ends(&self) -> [Option<End>; 2] {
         let (was, borders) = (self.winner(self.assumed), self.borders());
         let end = |border: f64, beyond: f64| {
@@ -120,8 +122,8 @@ impl Race {
         [below, above]
     }
 
-    /// As [`ends`](Race::ends) for a number that is whole: the nearest values with another verdict. A stretch of values between two
-    /// whole ones is no end.
+    /// As [`ends`](Race::ends) for a number that is whole: the nearest values with another verdict. A stretch
+    /// of values between two whole ones is no end.
     pub fn whole_ends(&self) -> [Option<End>; 2] {
         let was = self.winner(self.assumed);
         // A stretch that has a whole value has one beside its border. The border may be whole, and rounded to

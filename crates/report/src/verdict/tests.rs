@@ -105,7 +105,8 @@ fn the_exit_cost_that_changes_the_verdict_is_told_with_its_value() {
     let p = &c.conclusion().pages[0];
     assert_eq!(percents(p), [(Paging::Nested, 31.0), (Paging::Shadow, 44.0)]);
     assert_eq!(p.winner, NESTED);
-    // Nested paging costs 95 % of 4,400,000 at 3,680 cycles a violation. Both pay for exits alike: all together need 4.4 times.
+    // Nested paging costs 95 % of 4,400,000 at 3,680 cycles a violation. Both pay for exits alike: all
+    // together need 4.4 times.
     let f = p.flip.as_ref().unwrap();
     assert_eq!((f.key.as_deref(), f.assumed_cycles), (Some("exit.violation.cycles"), Some(2600)));
     assert_eq!((f.winner, f.at_cycles), (Winner::Equal, Some(3680)));
@@ -124,7 +125,8 @@ fn the_exit_cost_that_changes_the_verdict_is_told_with_its_value() {
 
 #[test]
 fn a_change_of_all_costs_together_may_come_first() {
-    // 300,000 of three kinds of exits each against 1,000,000 in walks: together they need the smallest change.
+    // 300,000 of three kinds of exits each against 1,000,000 in walks: together they need the smallest
+    // change.
     let exits =
         Sample { exits_hidden_fault: 100, exits_guest_fault: 100, exits_unsync: 100, ..Sample::default() };
     let set = ["hidden_fault", "guest_fault", "unsync"].map(|n| format!("exit.{n}.cycles=3000"));
@@ -414,8 +416,8 @@ proptest! {
         assert_ends(&[("nested-4k", walks.0, nested), ("shadow-4k", walks.1, shadow)]);
     }
 
-    /// Every cost that both modes could differ in is set to every value in steps of a fifth of the reported ratio, and none nearer
-    /// than the reported one changes the verdict.
+    /// Every cost that both modes could differ in is set to every value in steps of a fifth of the reported
+    /// ratio, and none nearer than the reported one changes the verdict.
     #[test]
     fn no_exit_cost_changes_the_verdict_sooner_than_the_one_told(
         nested in counts(), shadow in counts(), walks in (0u64..8_000_000, 0u64..8_000_000),

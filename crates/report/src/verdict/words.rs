@@ -87,7 +87,8 @@ const OVERLAP: &str = "The bands of the modes overlap, and the cheaper mode is c
 /// Most of the other configurations that the verdict lists.
 const MOST_OTHERS: usize = 4;
 
-/// The modes on each page size with the cheaper one, and the other configurations in the order of their times.
+/// The modes on each page size with the cheaper one, and the other configurations in the order of their
+/// times.
 fn costs(c: &Comparison, pages: &[PageConclusion]) -> String {
     let figures = |config: Config| {
         let found = c.outcome.configs.iter().find(|o| o.config == config);
@@ -177,8 +178,8 @@ fn and(words: impl Iterator<Item = impl ToString>) -> String {
     }
 }
 
-/// The exit costs for which the verdicts stay, and the change of exit costs that changes a verdict first. A factor holds for all
-/// costs together and for each alone.
+/// The exit costs for which the verdicts stay, and the change of exit costs that changes a verdict first. A
+/// factor holds for all costs together and for each alone.
 fn robustness(pages: &[PageConclusion]) -> String {
     let robust =
         |p: &&PageConclusion| p.holds_from.is_none_or(|f| f <= HALF) && p.holds_to.is_none_or(|t| t >= TWICE);

@@ -167,7 +167,8 @@ pub fn comparison() -> Comparison {
     }
 }
 
-/// A guest that runs in a loop over 700 pages and then in one over 300: the first interval writes a quarter of its pages.
+/// A guest that runs in a loop over 700 pages and then in one over 300: the first interval writes a quarter
+/// of its pages.
 pub fn needs(outcome: &Outcome) -> MemoryNeeds {
     let mut uses =
         <MemoryUse>::new(outcome.guest_frames, NonZeroU64::new(1000).expect("not 0"), 1 << 20).expect("few");
@@ -263,8 +264,8 @@ pub fn policy_comparison() -> PolicyComparison {
     }
 }
 
-/// The same policies, and one that goes by costs, over the first program with a third mode whose walks cost nothing, and
-/// over the second without this mode.
+/// The same policies, and one that goes by costs, over the first program with a third mode whose walks cost
+/// nothing, and over the second without this mode.
 pub fn three_modes() -> PolicyComparison {
     let options = Options { vm: VmKind::default(), scale: Scale::both(100.0), estimator: None };
     let mut inputs = [input("one"), input("two")];

@@ -7,7 +7,8 @@ use bifold_model::{CacheFacts, Config, Paging};
 use bifold_report::{Comparison, PageTable};
 use serde_json::Value;
 
-/// The comparison with data caches and waits for host frames, some of whose figures differ from the sums of their rounded parts.
+/// The comparison with data caches and waits for host frames, some of whose figures differ from the sums of
+/// their rounded parts.
 pub fn with_caches() -> Comparison {
     let mut c = comparison();
     c.outcome.caches = Some(CacheFacts { simulated_classes: 8, data_overlap: 4.0, walk_overlap: 2.0 });

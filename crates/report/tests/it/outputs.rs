@@ -525,7 +525,8 @@ fn a_trace_has_a_process_per_configuration_and_counters_per_interval() {
     assert!(
         order.map(|e| &e["args"]["sort_index"]).eq((1..=configs).map(Value::from).collect::<Vec<_>>().iter())
     );
-    // Counters of the second configuration: their times are the intervals' starts, and walks and exits those of the interval.
+    // Counters of the second configuration: their times are the intervals' starts, and walks and exits those
+    // of the interval.
     let second =
         of("C").into_iter().filter(|e| e["pid"] == 2 && e["name"] == "overhead, %").collect::<Vec<_>>();
     let start = c.outcome.interval_starts[1] as f64 / c.outcome.frequency_hz as f64 * 1e6;

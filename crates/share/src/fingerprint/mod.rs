@@ -7,9 +7,9 @@
 //! part is counted alone, without a shuffle, and the results are added ([`Part`], [`merge`]).
 //!
 //! A fingerprint is the first 128 bits of BLAKE3 with a secret key. Without the key it cannot be tested
-//! whether a guest holds a known page. Among n contents, two have the same fingerprint with probability n^2 / 2^129:
-//! 1.5e-15 for 10^12 contents (4 PB of distinct pages). Zero pages have the fingerprint zero. The fingerprint
-//! of a 2 MB page is made of its 512 fingerprints.
+//! whether a guest holds a known page. Among n contents, two have the same fingerprint with probability n^2 /
+//! 2^129: 1.5e-15 for 10^12 contents (4 PB of distinct pages). Zero pages have the fingerprint zero. The
+//! fingerprint of a 2 MB page is made of its 512 fingerprints.
 
 mod count;
 mod file;

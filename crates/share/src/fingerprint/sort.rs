@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! Sorts rows in a given amount of memory.
 //!
-//! Rows are collected until memory is full. Then they are sorted, and rows with the same content and guest are
-//! joined. If that does not free half of the memory, the rows go to an unnamed file, which disappears with the
-//! process. At the end, the files and the rows in memory are merged. If contents repeat often, no file is
-//! written.
+//! Rows are collected until memory is full. Then they are sorted, and rows with the same content and guest
+//! are joined. If that does not free half of the memory, the rows go to an unnamed file, which disappears
+//! with the process. At the end, the files and the rows in memory are merged. If contents repeat often, no
+//! file is written.
 
 use super::FingerprintError;
 use rayon::prelude::*;

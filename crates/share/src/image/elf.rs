@@ -2,11 +2,11 @@
 //! Reads ELF cores of guests, as written by QEMU's `dump-guest-memory` and libvirt's
 //! `virsh dump --memory-only`.
 //!
-//! A PT_LOAD segment is a piece of guest-physical memory from `p_paddr` on. Its place in the file, `p_offset`,
-//! is not aligned to pages, because notes of any length come first. With `paging=true` (`-p`) QEMU writes
-//! segments by virtual address, and a frame once per mapping; such dumps are refused. If the guest's first CPU
-//! was not in long mode, for example in the firmware, the dump is 32-bit x86 (`get_dump_info` in QEMU's
-//! target/i386/arch_dump.c), with the same pages.
+//! A PT_LOAD segment is a piece of guest-physical memory from `p_paddr` on. Its place in the file,
+//! `p_offset`, is not aligned to pages, because notes of any length come first. With `paging=true` (`-p`)
+//! QEMU writes segments by virtual address, and a frame once per mapping; such dumps are refused. If the
+//! guest's first CPU was not in long mode, for example in the firmware, the dump is 32-bit x86
+//! (`get_dump_info` in QEMU's target/i386/arch_dump.c), with the same pages.
 
 use super::{ImageError, PAGE, Run};
 use object::elf::{self, FileHeader32, FileHeader64};

@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! Reads a guest's memory as pages, from a dump, a raw file or a process.
 //!
-//! An image holds runs of consecutive guest frames. Holes between them (device windows, and memory that a dump
-//! left out) are not counted. If the source has guest frame numbers (an ELF core's physical addresses), they
-//! are used, so 2 MB pages are aligned as in the guest and not as in the file. In a raw file or a process's
-//! memory, the frame number is the place in the file or the mapping: QEMU splits a guest's RAM below 4 GB at
-//! a multiple of 1 GB or 512 MB, which keeps 2 MB pages aligned.
+//! An image holds runs of consecutive guest frames. Holes between them (device windows, and memory that a
+//! dump left out) are not counted. If the source has guest frame numbers (an ELF core's physical addresses),
+//! they are used, so 2 MB pages are aligned as in the guest and not as in the file. In a raw file or a
+//! process's memory, the frame number is the place in the file or the mapping: QEMU splits a guest's RAM
+//! below 4 GB at a multiple of 1 GB or 512 MB, which keeps 2 MB pages aligned.
 //!
 //! Files are mapped, not read ([`map`]); a process's anonymous memory is copied ([`process`]). The bytes of a
 //! mapped image change while another process writes to the file, as a running guest does. Code here must
@@ -52,8 +52,8 @@ pub fn file_name(path: &Path) -> String {
     path.file_name().map_or_else(|| path.to_string_lossy(), |n| n.to_string_lossy()).into_owned()
 }
 
-/// Splits a guest as a user names it, `NAME=SOURCE`, unless a file in `folder` has this name. An empty folder is the current
-/// one.
+/// Splits a guest as a user names it, `NAME=SOURCE`, unless a file in `folder` has this name. An empty folder
+/// is the current one.
 ///
 /// ```
 /// use bifold_share::image::name_and_source;
@@ -110,8 +110,8 @@ impl Image {
         Ok(Image { name, memory: Memory::Owned(bytes), runs })
     }
 
-    /// Maps a file: raw RAM, an ELF core of QEMU or libvirt, or the shared memory of a running QEMU. The image
-    /// is named after the file.
+    /// Maps a file: raw RAM, an ELF core of QEMU or libvirt, or the shared memory of a running QEMU. The
+    /// image is named after the file.
     ///
     /// # Errors
     /// If the file cannot be read or has another format. The error says what to do.
@@ -141,8 +141,8 @@ impl Image {
         Ok(Image { name: name.into(), memory: Memory::Mapped(mapped), runs })
     }
 
-    /// The guest memory of a process such as QEMU: its largest writable mapping without code. A shared file is
-    /// mapped; anonymous memory, which the kernel's KSM merges, is copied.
+    /// The guest memory of a process such as QEMU: its largest writable mapping without code. A shared file
+    /// is mapped; anonymous memory, which the kernel's KSM merges, is copied.
     ///
     /// Pages that the process never touched are zeros. The copy of a running guest mixes states of different
     /// times; pause the guest first if that matters.

@@ -43,8 +43,8 @@ impl Advisor {
         Advisor { target_scan_time, max_cpu, min_pages_to_scan, max_pages_to_scan, change, scan_time, cpu }
     }
 
-    /// The next `pages_to_scan`. The pass took `took` at the present `pages` per batch, and ksmd has taken `cpu`
-    /// since its start.
+    /// The next `pages_to_scan`. The pass took `took` at the present `pages` per batch, and ksmd has taken
+    /// `cpu` since its start.
     pub(super) fn next(&mut self, pages: u64, took: Duration, cpu: Duration) -> u64 {
         let scan_time = took.as_secs().max(1);
         let cpu_ms = (cpu - self.cpu).as_millis() as u64;

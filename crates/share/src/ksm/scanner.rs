@@ -433,8 +433,8 @@ impl Scanner {
     }
 
     /// Splits the page's huge page, if it is part of one. Parts of zeros become mappings of the zero
-    /// page then, which are not KSM's (`try_to_map_unused_to_zeropage`, in Linux 6.12 but not in 6.1). Whether
-    /// the page itself is still there.
+    /// page then, which are not KSM's (`try_to_map_unused_to_zeropage`, in Linux 6.12 but not in 6.1).
+    /// Whether the page itself is still there.
     fn break_huge(&mut self, at: usize) -> bool {
         let huge = self.pages[at].huge;
         if huge == NO_HUGE || std::mem::replace(&mut self.huge[huge as usize].split, true) {

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! The stable tree: merged pages by content. If a content has several merged copies, the tree chooses the copy
-//! that the next page joins (`stable_node_dup`, `chain_prune`, `chain`).
+//! The stable tree: merged pages by content. If a content has several merged copies, the tree chooses the
+//! copy that the next page joins (`stable_node_dup`, `chain_prune`, `chain`).
 //!
 //! A copy becomes stale when the last page that maps it is written to. Its frame is then free, but its record
 //! stays until a search visits it (`ksm_get_folio`).
@@ -110,9 +110,9 @@ impl StableTree {
 
     /// Copies of other contents that a search visits on its way: each chain on the way is walked up to its
     /// first copy with room. There is no tree here, so the contents on the way are unknown, and this is the
-    /// mean (without the walks through whole chains every `chains_prune`). In a balanced tree of n contents, the
-    /// way to a leaf passes log2(n + 1) contents, and the way to a content passes log2(n + 1) (1 + 1/n) - 2
-    /// others.
+    /// mean (without the walks through whole chains every `chains_prune`). In a balanced tree of n contents,
+    /// the way to a leaf passes log2(n + 1) contents, and the way to a content passes log2(n + 1) (1 + 1/n) -
+    /// 2 others.
     fn seen_in_passing(&self, content: u32) -> u64 {
         let n = self.contents as f64;
         let levels = (n + 1.0).log2();

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! The unstable tree: single pages of this pass, in order of their contents (`root_unstable_tree`).
 //!
-//! It is a red-black tree as in the kernel (`lib/rbtree.c`), because the shape matters: a search reads the page
-//! of every node on its way, and ends without a result at a node whose page has gone
+//! It is a red-black tree as in the kernel (`lib/rbtree.c`), because the shape matters: a search reads the
+//! page of every node on its way, and ends without a result at a node whose page has gone
 //! (`unstable_tree_search_insert`, `get_mergeable_page`). A node's place decides which searches visit it.
 
 use std::cmp::Ordering;

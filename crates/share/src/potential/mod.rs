@@ -2,13 +2,13 @@
 //! Counts exactly how much memory guests could share at most, from the contents of their pages.
 //!
 //! The terms are those of published measurements. *Zero* pages are all zeros. The *minimum* is the number of
-//! distinct contents among the other pages. *Intra* counts repeats of a content inside a guest. *Inter* counts
-//! the further guests that have the content. So pages = zero + minimum + intra + inter, for all guests
+//! distinct contents among the other pages. *Intra* counts repeats of a content inside a guest. *Inter*
+//! counts the further guests that have the content. So pages = zero + minimum + intra + inter, for all guests
 //! together and for each guest, where a content's frame is charged to the first guest that has it.
 //!
-//! [`scan`] gives every page the number of its content. [`tally`] counts over these numbers, once by 4 KB pages
-//! and once by 2 MB pages. The count of a snapshot is an upper bound: it ignores how fast contents change, and
-//! which pages a scanner does not reach.
+//! [`scan`] gives every page the number of its content. [`tally`] counts over these numbers, once by 4 KB
+//! pages and once by 2 MB pages. The count of a snapshot is an upper bound: it ignores how fast contents
+//! change, and which pages a scanner does not reach.
 
 mod blocks;
 mod known;

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! Reads every page once and gives it the number of its content.
 //!
-//! Pages are taken in batches. All pages of a batch are hashed first, in order, because memory is read fastest
-//! in order: going to the table after each page, or after each 16, costs a third of the rate. Then the pages
-//! are looked up, some at a time, so that their slots are loaded into the cache at the same time.
+//! Pages are taken in batches. All pages of a batch are hashed first, in order, because memory is read
+//! fastest in order: going to the table after each page, or after each 16, costs a third of the rate. Then
+//! the pages are looked up, some at a time, so that their slots are loaded into the cache at the same time.
 //!
 //! An image can change while it is read, between hashing and comparing. A page whose hash has changed is
 //! counted as changed, and as a content of its own.

@@ -3,8 +3,8 @@
 //!
 //! A slot is one word: the number of the first page with a content plus one, and 32 bits of the content's
 //! hash. Other bits of the hash choose the first slot of a search, and the next slots follow in order. A slot
-//! is claimed by one compare-and-swap and never changes again, so its index is the content's number. There are
-//! a quarter more slots than pages, which takes 10 bytes per page.
+//! is claimed by one compare-and-swap and never changes again, so its index is the content's number. There
+//! are a quarter more slots than pages, which takes 10 bytes per page.
 //!
 //! The caller decides whether two pages with the same 32 bits are equal, by comparing their bytes or the rest
 //! of their hashes. The table is exact if the caller's decision is.
@@ -51,7 +51,8 @@ impl ContentTable {
         (word != 0 && word as u32 == key.tag).then(|| page_of(word))
     }
 
-    /// The number of a page's content: that of the first page with this key that is `same`, else a new number.
+    /// The number of a page's content: that of the first page with this key that is `same`, else a new
+    /// number.
     pub fn insert(&self, key: Key, page: u32, mut same: impl FnMut(u32) -> bool) -> u32 {
         let mine = (u64::from(page) + 1) << 32 | u64::from(key.tag);
         let mut at = key.home;

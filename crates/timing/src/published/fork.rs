@@ -1,9 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! Forks of many processes at once in PVM: how the lock of shadow work makes them wait.
 //!
-//! Published are the times of a fork of one process and of 32 at once, under nested and under shadow paging. Times of one process
-//! are taken as they are. What part of a fork under shadow paging holds the lock comes from a captured loop. One parameter is
-//! fitted on the times of 32: what each further vCPU at work adds to the time of all work ([`contention::SLOWDOWN`]).
+//! Published are the times of a fork of one process and of 32 at once, under nested and under shadow paging.
+//! Times of one process are taken as they are. What part of a fork under shadow paging holds the lock comes
+//! from a captured loop. One parameter is fitted on the times of 32: what each further vCPU at work adds to
+//! the time of all work ([`contention::SLOWDOWN`]).
 
 use std::fmt::Write as _;
 
@@ -104,7 +105,8 @@ pub fn run(args: &Args, page: &mut String) -> Result<bool> {
     let work = args.model.work("published")?.canonicalize()?;
     let program = work.join("syscalls");
     set::compile(&args.set.join("syscalls.c"), &program)?;
-    // Enough for the kernel's lists of freed tables to be in a steady state; a fork is some 100,000 instructions.
+    // Enough for the kernel's lists of freed tables to be in a steady state; a fork is some 100,000
+    // instructions.
     let forks = (args.calls / 500).max(20);
     let file = |forks: u64| work.join(format!("fork-{forks}.json"));
     let one = |forks: u64| {

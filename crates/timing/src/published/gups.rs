@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! GUPS of vMitosis. The updates come from the generator `gups`, whose table may be far larger than this machine's
-//! memory. Nothing is fitted: the profile is that of the published machine.
+//! GUPS of vMitosis. The updates come from the generator `gups`, whose table may be far larger than this
+//! machine's memory. Nothing is fitted: the profile is that of the published machine.
 
 use std::fmt::Write as _;
 
@@ -61,7 +61,8 @@ impl Cost {
         self.nested_2m / self.nested_4k
     }
 
-    /// The cycles per update which, if all three configurations had them in addition, would make 2 MB over 4 KB `ratio`.
+    /// The cycles per update which, if all three configurations had them in addition, would make 2 MB over 4
+    /// KB `ratio`.
     fn common(self, ratio: f64) -> f64 {
         (ratio * self.nested_4k - self.nested_2m) / (1.0 - ratio)
     }
@@ -82,13 +83,14 @@ impl Cost {
     }
 }
 
-/// Cycles of a 64-bit division in the loop of the published program, which divides by a number known at run time only:
-/// DIV r64 of Skylake-X, reciprocal throughput (Fog, Instruction tables, 2022; recalled).
+/// Cycles of a 64-bit division in the loop of the published program, which divides by a number known at run
+/// time only: DIV r64 of Skylake-X, reciprocal throughput (Fog, Instruction tables, 2022; recalled).
 const DIVISION: [f64; 2] = [21.0, 83.0];
 /// Updates of the table for each division.
 const PER_STEP: f64 = 2.0;
 
-/// Runs of as many updates as there are, and of twice as many: the second half is measured, when caches are warm.
+/// Runs of as many updates as there are, and of twice as many: the second half is measured, when caches are
+/// warm.
 fn costs(args: &Args, size: &str) -> Result<([Cost; 3], Remote, f64)> {
     let model = args.model.model(Some("xeon-gold-6252"))?;
     let work = args.model.work("published")?;
@@ -190,7 +192,8 @@ pub fn run(args: &Args, page: &mut String) -> Result<bool> {
     Ok(targets.iter().all(|t| t.met) && remote_met)
 }
 
-/// What the published program takes per update beside what the model says, and tests of what could be between.
+/// What the published program takes per update beside what the model says, and tests of what could be
+/// between.
 fn causes(published: &Published, size: &str, cost: Cost, hz: f64, page: &mut String) {
     let (s, program) = (&published.seconds, &published.program);
     if *size == program.table {

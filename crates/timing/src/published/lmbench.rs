@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! LMbench's pairs in PVM: what a null call, a page fault and a protection fault take under nested and under shadow
-//! paging, with page-table isolation in the guest.
+//! LMbench's pairs in PVM: what a null call, a page fault and a protection fault take under nested and under
+//! shadow paging, with page-table isolation in the guest.
 //!
-//! The model predicts the difference between the two modes: what is common to both depends on the kernel's code.
-//! Per operation, the difference is the costs of exits at CR3 loads, those of all other exits, and walks. Profiles
-//! take their exit costs from these very figures, so the check scales them: the CR3 costs to the null call, the
-//! others to one fault, and the other fault is predicted.
+//! The model predicts the difference between the two modes: what is common to both depends on the kernel's
+//! code. Per operation, the difference is the costs of exits at CR3 loads, those of all other exits, and
+//! walks. Profiles take their exit costs from these very figures, so the check scales them: the CR3 costs to
+//! the null call, the others to one fault, and the other fault is predicted.
 
 use std::fmt::Write as _;
 use std::path::Path;
@@ -143,8 +143,8 @@ fn cr3_costs(path: &Path) -> Result<[f64; 2]> {
     Ok([exit.cr3_write.cycles, exit.cr3_read.cycles])
 }
 
-/// What an operation costs more under shadow than under nested paging, if `n` of them make the difference between
-/// the runs `shorter` and `longer`.
+/// What an operation costs more under shadow than under nested paging, if `n` of them make the difference
+/// between the runs `shorter` and `longer`.
 fn extra(shorter: &Prediction, longer: &Prediction, costs: [f64; 2], n: f64) -> Result<Extra> {
     let of = |config: &str| -> Result<Extra> {
         let t = longer.since(config, shorter)?;

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! `timing published`: run times that others measured on known machines, beside what the model predicts for them.
+//! `timing published`: run times that others measured on known machines, beside what the model predicts for
+//! them.
 
 mod fork;
 mod gups;
@@ -18,7 +19,8 @@ pub struct Args {
     /// Only these parts: gups (vMitosis), lmbench and fork (PVM)
     #[arg(long, value_name = "LIST", value_delimiter = ',', value_parser = ["gups", "lmbench", "fork"], default_value = "gups,lmbench,fork")]
     parts: Vec<String>,
-    /// Sizes of the table of GUPS, largest last: the figures of the last one are held against the published ones
+    /// Sizes of the table of GUPS, largest last: the figures of the last one are held against the published
+    /// ones
     #[arg(long, value_name = "LIST", value_delimiter = ',', default_value = "1g,4g,16g,64g")]
     sizes: Vec<String>,
     /// Updates that are measured, in millions; as many come before them

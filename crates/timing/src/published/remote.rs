@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! GUPS of vMitosis with page tables on another node than the thread and its data.
 //!
-//! One figure is fitted: the latency of remote memory, to the native pair of run times. Nested paging with remote
-//! guest tables, remote nested tables and both is then predicted. Remote cycles are proportional to what the remote
-//! latency exceeds the local one by, so runs with any latency tell those with every other.
+//! One figure is fitted: the latency of remote memory, to the native pair of run times. Nested paging with
+//! remote guest tables, remote nested tables and both is then predicted. Remote cycles are proportional to
+//! what the remote latency exceeds the local one by, so runs with any latency tell those with every other.
 
 use std::fmt::Write as _;
 
@@ -78,14 +78,14 @@ pub(super) struct Cycles {
     pub nested_2m: f64,
 }
 
-/// The latency of remote memory, beyond the local one, that makes native paging with remote tables take `ratio`
-/// times as long.
+/// The latency of remote memory, beyond the local one, that makes native paging with remote tables take
+/// `ratio` times as long.
 fn fitted(ratio: f64, cycles: Cycles, remote: &Remote) -> f64 {
     (ratio - 1.0) * cycles.native_4k / remote.native_4k
 }
 
-/// Writes the part of the page; true if all targets are met. `local` has the published seconds of native 4 KB and of nested 4 KB
-/// and 2 MB, everything local.
+/// Writes the part of the page; true if all targets are met. `local` has the published seconds of native 4 KB
+/// and of nested 4 KB and 2 MB, everything local.
 pub(super) fn run(
     published: &Seconds,
     local: (f64, f64, f64),

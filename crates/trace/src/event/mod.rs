@@ -39,10 +39,11 @@ pub mod marker {
     /// place of [`STOP`].
     pub const REGION_END: u64 = 4;
     /// The command has ended, and the region to be recorded never began. Ends the stream in place of
-    /// [`STOP`]; the instructions of its [`Stats`](super::Stats) count from the region's marker or function on.
+    /// [`STOP`]; the instructions of its [`Stats`](super::Stats) count from the region's marker or function
+    /// on.
     pub const REGION_MISSED: u64 = 5;
-    /// The command's own program begins to run in user space. The events since [`START`] are those of the guest's init and of
-    /// exec. Recordings made before 0.3 lack it, and so do recordings of the boot.
+    /// The command's own program begins to run in user space. The events since [`START`] are those of the
+    /// guest's init and of exec. Recordings made before 0.3 lack it, and so do recordings of the boot.
     pub const PROGRAM: u64 = 6;
     /// The process that runs is the guest's own. The plugin alone sees this marker, so a stream has none.
     pub const OWN: u64 = 7;
@@ -58,8 +59,8 @@ pub mod marker {
     pub const CPUID_PERF: u64 = 0x10;
 }
 
-/// Codes of [`Event::Gap`]: a sampled stream has a head, then gaps, warm-ups and windows by turns. The stream of a
-/// region has a gap, a warm-up or both before the region; that of several regions goes on between them.
+/// Codes of [`Event::Gap`]: a sampled stream has a head, then gaps, warm-ups and windows by turns. The stream
+/// of a region has a gap, a warm-up or both before the region; that of several regions goes on between them.
 pub mod gap {
     /// A gap begins: the stream has tables, faults, control registers, instructions and first touches by
     /// the kernel, and no other access.
@@ -74,17 +75,18 @@ pub mod gap {
     /// The region to be recorded begins: every access is in the stream. The events before it made the memory,
     /// tables, TLBs and caches that the region finds, and are not part of its counts.
     pub const REGION: u64 = 4;
-    /// The region ends, and the command goes on: every access is in the stream, and none is part of the counts. Another
-    /// [`REGION`] may follow. The region at whose end the recording stops has none.
+    /// The region ends, and the command goes on: every access is in the stream, and none is part of the
+    /// counts. Another [`REGION`] may follow. The region at whose end the recording stops has none.
     pub const REGION_END: u64 = 5;
 }
 
 /// Payloads of [`Event::Ipi`].
 pub mod ipi {
-    /// The vCPU sends an IPI, to one vCPU or to several: it writes to the command register of its interrupt controller.
+    /// The vCPU sends an IPI, to one vCPU or to several: it writes to the command register of its interrupt
+    /// controller.
     pub const SENT: u64 = 0;
-    /// A function call for one vCPU is delivered (Linux's `CALL_FUNCTION_SINGLE_VECTOR`). Linux flushes the TLBs of other vCPUs by
-    /// function calls.
+    /// A function call for one vCPU is delivered (Linux's `CALL_FUNCTION_SINGLE_VECTOR`). Linux flushes the
+    /// TLBs of other vCPUs by function calls.
     pub const CALL_SINGLE: u64 = 0xfb;
     /// A function call is delivered (`CALL_FUNCTION_VECTOR`).
     pub const CALL: u64 = 0xfc;
@@ -101,8 +103,8 @@ pub enum Event<'a> {
     /// own address was loaded. Otherwise the same as [`Event::Load`]. A core cannot overlap such a load
     /// with the loads before it. The capture finds these by `qemu-plugin/loops.c`.
     LoadDependent(u64),
-    /// Data read at a GVA, independent as [`Event::Load`] is, behind which a chain of dependent loads restarts: a core overlaps
-    /// that chain with those before, as far as it looks ahead.
+    /// Data read at a GVA, independent as [`Event::Load`] is, behind which a chain of dependent loads
+    /// restarts: a core overlaps that chain with those before, as far as it looks ahead.
     LoadBeforeChain(u64),
     /// Data written at a GVA by an instruction that KVM classes as one that
     /// writes page tables (`x86_page_table_writing_insn`: MOV, XCHG, CMPXCHG,
@@ -131,7 +133,8 @@ pub enum Event<'a> {
         /// Error code as pushed by the CPU (bit 0 present, 1 write, 2 user, 4 fetch).
         error: u64,
     },
-    /// An entry of a page table was written. In 32-bit paging, whose entries have 4 bytes, the word that holds the entry.
+    /// An entry of a page table was written. In 32-bit paging, whose entries have 4 bytes, the word that
+    /// holds the entry.
     PtStore {
         /// Guest-physical address of the entry or word, 8-byte aligned.
         gpa: u64,
@@ -140,8 +143,8 @@ pub enum Event<'a> {
         /// The entry or word after.
         new: u64,
     },
-    /// A page became a page table, or was found to be a page table; with its 512 entries, or the 512 words of its 1,024.
-    /// PAE's root is a table of level 3, whose page may hold other data too.
+    /// A page became a page table, or was found to be a page table; with its 512 entries, or the 512 words of
+    /// its 1,024. PAE's root is a table of level 3, whose page may hold other data too.
     Table {
         /// Guest frame number of the table.
         gfn: u64,
@@ -199,13 +202,14 @@ pub enum Event<'a> {
     Block(u64),
     /// The stream of a region or a sample enters its next part (see [`gap`]).
     Gap(u64),
-    /// The block that runs calls a function: the next access stores the return address at this GVA. Only of user code, and
-    /// only in streams captured for stacks.
+    /// The block that runs calls a function: the next access stores the return address at this GVA. Only of
+    /// user code, and only in streams captured for stacks.
     Call(u64),
-    /// The block that runs returns: the next access loads the return address from this GVA. As [`Event::Call`].
+    /// The block that runs returns: the next access loads the return address from this GVA. As
+    /// [`Event::Call`].
     Return(u64),
-    /// A device has moved data from or to the guest's memory. The host's files are a 9p device without sectors. Only in streams
-    /// captured with looks.
+    /// A device has moved data from or to the guest's memory. The host's files are a 9p device without
+    /// sectors. Only in streams captured with looks.
     Transfer {
         /// Guest-physical address of the first byte.
         gpa: u64,
@@ -214,22 +218,25 @@ pub enum Event<'a> {
         /// Whether the device wrote to memory, as it does where the guest reads a file.
         write: bool,
     },
-    /// The guest's allocator has these frames in free blocks of 2 MB or more, at the [`Event::Look`] that follows.
+    /// The guest's allocator has these frames in free blocks of 2 MB or more, at the [`Event::Look`] that
+    /// follows.
     Free {
         /// First guest frame number.
         gfn: u64,
         /// How many frames.
         frames: u64,
     },
-    /// What the guest's kernel uses its memory for, at this place in the stream. Only in streams captured with looks.
+    /// What the guest's kernel uses its memory for, at this place in the stream. Only in streams captured
+    /// with looks.
     Look(Look),
-    /// An inter-processor interrupt: the vCPU sends one ([`ipi::SENT`]), or one with this vector is delivered to it. Only in streams
-    /// of several vCPUs; recordings made before 0.2 lack it.
+    /// An inter-processor interrupt: the vCPU sends one ([`ipi::SENT`]), or one with this vector is delivered
+    /// to it. Only in streams of several vCPUs; recordings made before 0.2 lack it.
     Ipi(u64),
 }
 
-/// What the guest's kernel uses its memory for, in frames of 4 KB, by its own page descriptors (`struct page`).
-/// Each frame is in one of the classes `free`, `cache_clean`, `cache_dirty`, `anonymous`, `kernel` and `tables`.
+/// What the guest's kernel uses its memory for, in frames of 4 KB, by its own page descriptors
+/// (`struct page`). Each frame is in one of the classes `free`, `cache_clean`, `cache_dirty`, `anonymous`,
+/// `kernel` and `tables`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, serde::Serialize, serde::Deserialize)]
 pub struct Look {
     /// All frames that have a descriptor.
@@ -254,11 +261,13 @@ pub struct Look {
     pub tables: u64,
     /// Frames in use that hold zeros only.
     pub zero: u64,
-    /// Frames in use with another content than zeros that another frame in use has too, without the first of each content.
+    /// Frames in use with another content than zeros that another frame in use has too, without the first of
+    /// each content.
     pub same: u64,
     /// Anonymous frames that were compressed as a sample.
     pub sampled: u64,
-    /// Bytes that the sampled frames take, compressed one by one with zstd at level 3, as the kernel's; 4,096 for one that does not shrink.
+    /// Bytes that the sampled frames take, compressed one by one with zstd at level 3, as the kernel's; 4,096
+    /// for one that does not shrink.
     pub compressed_bytes: u64,
 }
 

@@ -27,9 +27,11 @@ use xxhash_rust::xxh3::xxh3_64_with_seed;
 pub const MAGIC: [u8; 8] = *b"\x89BIFOLD\n";
 /// Version of the layout and of the events in it, of guests with 4-level tables.
 pub const VERSION: u32 = 1;
-/// The version of recordings of guests with other tables. The layout is the same; a reader that knows no other tables must refuse them.
+/// The version of recordings of guests with other tables. The layout is the same; a reader that knows no
+/// other tables must refuse them.
 pub const VERSION_OF_TABLES: u32 = 2;
-/// The version of compact recordings, whatever the guest's tables. The layout is the same; a reader that knows none would take pages for bytes.
+/// The version of compact recordings, whatever the guest's tables. The layout is the same; a reader that
+/// knows none would take pages for bytes.
 pub const VERSION_OF_PAGES: u32 = 3;
 /// Words after which a block ends, together with the event that has the last of these words.
 const BLOCK_WORDS: usize = 1 << 16;
@@ -54,7 +56,8 @@ pub struct Header {
     /// The format of the guest's page tables: 4 levels in older recordings.
     #[serde(default, skip_serializing_if = "is_four_level")]
     pub guest_tables: TableFormat,
-    /// What the addresses of loads and fetches tell: bytes in older recordings. A writer of pages makes them of bytes.
+    /// What the addresses of loads and fetches tell: bytes in older recordings. A writer of pages makes them
+    /// of bytes.
     #[serde(default, skip_serializing_if = "Granularity::is_byte")]
     pub granularity: Granularity,
     /// Where the events come from.
@@ -120,8 +123,8 @@ pub struct Source {
     pub sample: Option<Windows>,
 }
 
-/// Whether a region, in the words of [`Source::region`], begins later than its command. A region that begins with the command
-/// has a length alone. Headers have nothing but the words.
+/// Whether a region, in the words of [`Source::region`], begins later than its command. A region that begins
+/// with the command has a length alone. Headers have nothing but the words.
 pub fn region_begins_later(region: Option<&str>) -> bool {
     region.is_some_and(|words| !words.starts_with("for "))
 }

@@ -208,7 +208,8 @@ impl Drop for Writer {
 /// What stands behind the process's number in the name of a temporary file.
 const UNFINISHED: &str = ".unfinished";
 
-/// Removes the temporary files of writers of `target` that were killed: their process is gone, and none holds the lock.
+/// Removes the temporary files of writers of `target` that were killed: their process is gone, and none holds
+/// the lock.
 fn remove_abandoned(target: &Path) {
     let (Some(name), Some(dir)) = (target.file_name(), target.parent()) else { return };
     let dir = if dir.as_os_str().is_empty() { Path::new(".") } else { dir };

@@ -50,8 +50,8 @@ impl Memory {
         take(&mut self.free, &mut self.next, self.frames)
     }
 
-    /// The first of 512 free frames that lie as a 2 MB page does; none if no such frames are left. Frames that
-    /// are passed over stay free.
+    /// The first of 512 free frames that lie as a 2 MB page does; none if no such frames are left. Frames
+    /// that are passed over stay free.
     pub fn take_large(&mut self) -> Option<u64> {
         let first = self.next.next_multiple_of(512);
         if first + 512 > self.frames {

@@ -1,9 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Random updates, as GUPS of the HPC Challenge makes them: a load and a store at a uniformly random place of one
-//! large table. The places follow from arithmetic alone, so the updates are independent of each other. The guest
-//! maps the table with 4 KB or with 2 MB pages and has written every page before.
+//! Random updates, as GUPS of the HPC Challenge makes them: a load and a store at a uniformly random place of
+//! one large table. The places follow from arithmetic alone, so the updates are independent of each other.
+//! The guest maps the table with 4 KB or with 2 MB pages and has written every page before.
 //!
-//! The table may be far larger than the memory of the machine that runs the model: only its page tables exist.
+//! The table may be far larger than the memory of the machine that runs the model: only its page tables
+//! exist.
 
 use super::guest::{CHUNK, LARGE, Memory, USER_DATA, USER_TABLE, USER_TEXT};
 use super::random::SplitMix64;
@@ -12,8 +13,8 @@ use crate::event::{Event, head, kind};
 const DATA: u64 = 0x7f00_0000_0000;
 const CODE: u64 = 0x40_1000;
 const SEED: u64 = 1;
-/// Instructions of an update. The inner loop of HPCC's `RandomAccess` as GCC compiles it: shift, sign, mask and
-/// exclusive or make the next number, one masks it to an index, one updates the table, two end the loop.
+/// Instructions of an update. The inner loop of HPCC's `RandomAccess` as GCC compiles it: shift, sign, mask
+/// and exclusive or make the next number, one masks it to an index, one updates the table, two end the loop.
 const INSNS: u64 = 8;
 
 /// What the table consists of.

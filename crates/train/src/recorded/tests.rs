@@ -5,8 +5,8 @@ use bifold_policy::{Scale, Setup, replay};
 use proptest::prelude::*;
 
 const INSTRUCTIONS: u64 = 1_000_000_000;
-/// The law of the made-up host: walk cycles in shadow paging relative to nested paging, and cycles of a page fault and
-/// of a flush in shadow paging.
+/// The law of the made-up host: walk cycles in shadow paging relative to nested paging, and cycles of a page
+/// fault and of a flush in shadow paging.
 const WALKS: f64 = 0.4;
 const FAULT: f64 = 6000.0;
 const FLUSH: f64 = 2500.0;

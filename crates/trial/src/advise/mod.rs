@@ -2,8 +2,8 @@
 //! Advises on a host's KSM: what it saves and costs, and what to change.
 //!
 //! [`observe`] reads the host: KSM's settings and counters, ksmd's CPU time, memory and its pressure (PSI),
-//! NUMA nodes, huge pages, and the processes that run guests with KSM's figures of each. [`advise`] turns these
-//! facts into [`Advice`]. Every rule gives its reason.
+//! NUMA nodes, huge pages, and the processes that run guests with KSM's figures of each. [`advise`] turns
+//! these facts into [`Advice`]. Every rule gives its reason.
 //!
 //! The advice uses only facts that are visible from outside. `bifold share potential` counts equal pages that
 //! KSM has not found, and only the operator knows which guests trust each other.

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! Runs experiments: real Linux guests under the real KSM, observed from outside.
 //!
-//! A [`Spec`] is a TOML file: guests, their workloads, KSM's settings, and cases that differ in some of these.
-//! At a [`Scale`] it becomes a [`Plan`], in which all sizes and times are this machine's. A
+//! A [`Spec`] is a TOML file: guests, their workloads, KSM's settings, and cases that differ in some of
+//! these. At a [`Scale`] it becomes a [`Plan`], in which all sizes and times are this machine's. A
 //! [`run`](run::run) starts the guests of one case after the other, samples the memory they take and KSM's
 //! work, counts the potential of their memory at marked times, and yields an [`Outcome`]. [`output`] makes
 //! tables, rows and charts of the outcome.

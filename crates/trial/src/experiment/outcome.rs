@@ -53,7 +53,8 @@ pub struct CaseOutcome {
     pub samples: Vec<Sample>,
     /// Potentials at the marked times.
     pub marks: Vec<Mark>,
-    /// What KSM had merged of the guests' memory at the end, by their page tables; `None` if no guest was left.
+    /// What KSM had merged of the guests' memory at the end, by their page tables; `None` if no guest was
+    /// left.
     pub merged: Option<Merged>,
     /// Other programs with mergeable memory at the end.
     pub others: Others,

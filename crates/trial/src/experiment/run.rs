@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! Runs a plan: case after case, each with guests of its own.
 //!
-//! A case begins with KSM off and the case's settings. All guests start together, at time 0. Times in the plan
-//! start when every workload is ready, because boot time varies. From then on the [`Tuner`] gets every sample
-//! and starts and stops KSM. If a guest fails, the outcome notes it and the case continues. If the user stops
-//! the run, the case ends, and the outcome has everything up to then. At the end of a case its guests are ended
-//! (dropped, or killed with this process); then the KSM guard restores the settings.
+//! A case begins with KSM off and the case's settings. All guests start together, at time 0. Times in the
+//! plan start when every workload is ready, because boot time varies. From then on the [`Tuner`] gets every
+//! sample and starts and stops KSM. If a guest fails, the outcome notes it and the case continues. If the
+//! user stops the run, the case ends, and the outcome has everything up to then. At the end of a case its
+//! guests are ended (dropped, or killed with this process); then the KSM guard restores the settings.
 
 use super::ExperimentError;
 use super::guests::{Guest, Kind, fits};
@@ -412,8 +412,8 @@ fn file_name(name: &str) -> String {
     name.chars().map(|c| if c.is_ascii_alphanumeric() || c == '.' { c } else { '-' }).collect()
 }
 
-/// Writes an image as raw RAM of `ram` bytes, with holes for zero and missing pages. The file gets its name when
-/// it is complete.
+/// Writes an image as raw RAM of `ram` bytes, with holes for zero and missing pages. The file gets its name
+/// when it is complete.
 fn dump(image: &Image, ram: u64, path: PathBuf) -> Result<(), (PathBuf, io::Error)> {
     let new = path.with_extension("raw.new");
     let write = || {

@@ -28,8 +28,8 @@ pub(crate) struct Memory {
     pub all: u64,
 }
 
-/// Parses a process's memory from /proc/PID/smaps. The guest's RAM is the largest readable and writable mapping
-/// with at least `ram` bytes.
+/// Parses a process's memory from /proc/PID/smaps. The guest's RAM is the largest readable and writable
+/// mapping with at least `ram` bytes.
 fn memory(smaps: &str, ram: u64) -> Option<Memory> {
     let mappings = Mapping::parse(smaps);
     let size = |m: &&Mapping| m.end - m.start;

@@ -3,8 +3,8 @@
 //! ship with KVM. The rule is applied to the experiment's own memory.
 //!
 //! It compares two amounts of free memory of an imagined host with a threshold: the memory that would be free
-//! without sharing, and the memory that is free. KSM runs while the first is below the threshold. Merging does
-//! not change the first amount, so KSM continues once it has begun, as under ksmtuned, which compares
+//! without sharing, and the memory that is free. KSM runs while the first is below the threshold. Merging
+//! does not change the first amount, so KSM continues once it has begun, as under ksmtuned, which compares
 //! committed memory. While the second amount is below the threshold too, each step adds `boost` pages per
 //! wake-up; otherwise it removes `decay` pages.
 

@@ -1,8 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! A guest's monitor while a case runs: looks at the guest, and has orders about its size carried out as `bifold reclaim set` does.
+//! A guest's monitor while a case runs: looks at the guest, and has orders about its size carried out as
+//! `bifold reclaim set` does.
 //!
-//! An order begins when the policy first wants less than the guest has, and aims at other sizes as the policy decides. When the order
-//! gives everything back, a new one begins after a pause. All waits for the guest are in a thread of its own.
+//! An order begins when the policy first wants less than the guest has, and aims at other sizes as the policy
+//! decides. When the order gives everything back, a new one begins after a pause. All waits for the guest are
+//! in a thread of its own.
 
 use super::outcome::Orders;
 use bifold_host::Host;
@@ -237,7 +239,8 @@ impl Hand<'_> {
             Err(e) => {
                 self.counted(|o| o.refused += 1);
                 match e.least() {
-                    // What the policy wants is below what is safe. The next order is for that, if the guest has more.
+                    // What the policy wants is below what is safe. The next order is for that, if the guest
+                    // has more.
                     Some(least) => self.least = least + ABOVE_LEAST,
                     None => self.control.note(self.guest, e),
                 }

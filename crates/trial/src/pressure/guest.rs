@@ -55,8 +55,8 @@ fn socket(folder: &Path) -> PathBuf {
 }
 
 impl Guest {
-    /// Starts the guest, under KVM or emulated. Its disks and its monitor's socket are in `folder`, which is its own; `group` is
-    /// the open `cgroup.procs` of its group, where the host pages.
+    /// Starts the guest, under KVM or emulated. Its disks and its monitor's socket are in `folder`, which is
+    /// its own; `group` is the open `cgroup.procs` of its group, where the host pages.
     pub fn start(
         qemu: &Qemu,
         kernel: &Kernel,

@@ -140,7 +140,8 @@ pub struct GuestSample {
     pub resident: u64,
     /// The same, where a page with n mappings counts 1/n.
     pub used: u64,
-    /// Bytes of guest memory that were used since the sample before, where a policy asks for that; otherwise since the start.
+    /// Bytes of guest memory that were used since the sample before, where a policy asks for that; otherwise
+    /// since the start.
     pub touched: u64,
     /// Bytes of guest memory in the host's swap.
     pub swapped: u64,

@@ -1,9 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! A host that pages out what its guests have beyond a limit: all guests of a case are in one cgroup, whose `memory.max` is the
-//! host's size, and each in a group of its own below, which counts. Needs root, cgroup v2 and swap.
+//! A host that pages out what its guests have beyond a limit: all guests of a case are in one cgroup, whose
+//! `memory.max` is the host's size, and each in a group of its own below, which counts. Needs root, cgroup v2
+//! and swap.
 //!
-//! The kernel also accounts QEMU's own memory and its page tables to the group. What these take when the limit begins is added to
-//! it. The page cache of the guests' disks is not: it takes part, as on a host.
+//! The kernel also accounts QEMU's own memory and its page tables to the group. What these take when the
+//! limit begins is added to it. The page cache of the guests' disks is not: it takes part, as on a host.
 
 use super::outcome::PagingCounts;
 use super::spec::{CaseSpec, Spec};
@@ -147,16 +148,16 @@ impl Paging {
         File::options().write(true).open(&path).map_err(|source| PagingError::File { path, source })
     }
 
-    /// From now on, all groups together have at most `bytes` and what QEMU's own memory takes now: all but `of_guests`. Returns how
-    /// much is QEMU's own.
+    /// From now on, all groups together have at most `bytes` and what QEMU's own memory takes now: all but
+    /// `of_guests`. Returns how much is QEMU's own.
     ///
     /// # Errors
     /// If the kernel refuses, or does not find enough to page out.
     pub fn limit(&self, bytes: u64, of_guests: u64) -> Result<u64, PagingError> {
         let others = others(&MemoryGroup::read(&self.folder)).saturating_sub(of_guests);
         let limit = bytes + others;
-        // `memory.high` pages out and kills nothing. A write of it ends after some tries, so it is written until that is enough:
-        // `memory.max` alone would kill a process then.
+        // `memory.high` pages out and kills nothing. A write of it ends after some tries, so it is written
+        // until that is enough: `memory.max` alone would kill a process then.
         for _ in 0..TRIES {
             put(self.folder.join("memory.high"), &limit.to_string())?;
             if self.held() <= limit {
@@ -173,8 +174,8 @@ impl Paging {
         Ok(others)
     }
 
-    /// Lets the limit follow QEMU's own memory, which grows while an emulator translates code. Returns how many processes the kernel has
-    /// killed because the host's size did not suffice.
+    /// Lets the limit follow QEMU's own memory, which grows while an emulator translates code. Returns how
+    /// many processes the kernel has killed because the host's size did not suffice.
     ///
     /// # Errors
     /// If the kernel refuses.
@@ -223,8 +224,8 @@ fn others(group: &MemoryGroup) -> u64 {
     of(&["anon"]) + kernel.unwrap_or_else(|| of(&["kernel_stack", "pagetables", "percpu", "slab"]))
 }
 
-/// Removes groups of runs that were killed. The kernel does not remove one that has processes, and those of a run that is starting
-/// its guests are left.
+/// Removes groups of runs that were killed. The kernel does not remove one that has processes, and those of a
+/// run that is starting its guests are left.
 fn remove_left(host: &Host, top: &Path) {
     for entry in fs::read_dir(top).into_iter().flatten().flatten() {
         let name = entry.file_name().to_string_lossy().into_owned();

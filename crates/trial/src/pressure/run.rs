@@ -1,9 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! Runs an experiment: case after case, each with guests of its own.
 //!
-//! All guests of a case start together, and their loads begin when every one is ready. From then on samples are taken, and the case's
-//! policy decides after each. At the end, orders give everything back, and then the guests are ended. If a guest fails, the outcome
-//! notes it and the case continues. If the user stops the run, the case ends, and the outcome has everything up to then.
+//! All guests of a case start together, and their loads begin when every one is ready. From then on samples
+//! are taken, and the case's policy decides after each. At the end, orders give everything back, and then the
+//! guests are ended. If a guest fails, the outcome notes it and the case continues. If the user stops the
+//! run, the case ends, and the outcome has everything up to then.
 
 use super::control::{Control, Place};
 use super::guest::Guest;
@@ -68,8 +69,8 @@ pub enum Notice<'a> {
 /// Runs an experiment.
 ///
 /// # Errors
-/// If nothing could be run: no emulator, no kernel, too little memory; with KSM, not root. A failure within a case is in the case's
-/// ending.
+/// If nothing could be run: no emulator, no kernel, too little memory; with KSM, not root. A failure within a
+/// case is in the case's ending.
 pub fn run(
     spec: &Spec,
     options: &RunOptions,
@@ -353,7 +354,8 @@ impl<'a> Run<'a> {
         }
     }
 
-    /// Limits what the guests have together to the host's size. Returns what else the group may have, as text.
+    /// Limits what the guests have together to the host's size. Returns what else the group may have, as
+    /// text.
     fn limit(&mut self, paging: &Paging) -> Result<String, ExperimentError> {
         let host = self.options.host;
         let memory = |g: &Guest| memory_of(host, g.pid?, g.outcome.memory_mib * MIB);
@@ -364,7 +366,8 @@ impl<'a> Run<'a> {
         Ok(format!("the host may have {} MiB more, which are QEMU's own", others / MIB))
     }
 
-    /// Lets the host's limit follow. A host that has killed a guest ends the case: the others have its memory.
+    /// Lets the host's limit follow. A host that has killed a guest ends the case: the others have its
+    /// memory.
     fn follow(&self, sample: &Sample) -> Result<Option<Ending>, ExperimentError> {
         let Some(paging) = self.paging else { return Ok(None) };
         let kills = paging.follow(self.machine.case.host_mib(self.machine.spec) * MIB, sample.used())?;

@@ -25,7 +25,8 @@ pub struct Args {
     /// Rounds of this kind only
     #[arg(long, value_parser = ["deterministic", "concurrent"])]
     kind: Option<String>,
-    /// Compare with VMs that stay in shadow paging, which tells errors of shadow paging from errors of switches
+    /// Compare with VMs that stay in shadow paging, which tells errors of shadow paging from errors of
+    /// switches
     #[arg(long)]
     still: bool,
     /// Directory with KVM's modules (default: the modules of `make kernel`)
@@ -40,7 +41,8 @@ pub struct Args {
     /// Memory of the laboratory in MiB (1536, or 3072 for a debug kernel)
     #[arg(long)]
     memory: Option<u64>,
-    /// Time limit of each boot and of its end together, beside the fuzzer's (180, or 1200 for a debug kernel or under Bochs)
+    /// Time limit of each boot and of its end together, beside the fuzzer's (180, or 1200 for a debug kernel
+    /// or under Bochs)
     #[arg(long)]
     more_seconds: Option<u64>,
     /// Write the outcome to this file: JSON if its name ends in .json, else Markdown

@@ -32,7 +32,8 @@ pub struct Args {
     /// Time limit of a test, in seconds of the laboratory's time (default: 10 under QEMU, 40 under Bochs)
     #[arg(long)]
     seconds: Option<u64>,
-    /// Time between two switches of a VM, in milliseconds of the laboratory's time (default: 20 under QEMU, 100 under Bochs)
+    /// Time between two switches of a VM, in milliseconds of the laboratory's time (default: 20 under QEMU,
+    /// 100 under Bochs)
     #[arg(long)]
     switch_every: Option<u64>,
     /// How often a result that is worse than under the kernel's own KVM is tried again

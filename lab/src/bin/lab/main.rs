@@ -29,8 +29,9 @@ use clap::{Parser, Subcommand};
 
 /// Run tests of KVM in the laboratory: a kernel with KVM inside an emulated machine.
 ///
-/// Exit status: 0 success, 1 failure, 2 wrong usage, 3 the comparison found rows outside its tolerances, 77 this
-/// machine lacks something (QEMU, a kernel package with KVM's module). lab/README.md has times and results.
+/// Exit status: 0 success, 1 failure, 2 wrong usage, 3 the comparison found rows outside its tolerances, 77
+/// this machine lacks something (QEMU, a kernel package with KVM's module). lab/README.md has times and
+/// results.
 #[derive(Parser)]
 #[command(name = "lab")]
 struct Cli {
@@ -46,8 +47,8 @@ struct Processor {
     /// Vendor of the laboratory's processors
     #[arg(long, global = true, value_parser = VENDORS.map(|v| v.option), default_value = VENDORS[0].option)]
     vendor: String,
-    /// Bochs's model of CPU for --vendor intel (`bochs --help cpu` lists them); for --vendor amd flags of QEMU's
-    /// CPU, such as +la57 (tables of five levels) or +la57,-pcid
+    /// Bochs's model of CPU for --vendor intel (`bochs --help cpu` lists them); for --vendor amd flags of
+    /// QEMU's CPU, such as +la57 (tables of five levels) or +la57,-pcid
     #[arg(long, global = true, value_name = "MODEL")]
     model: Option<String>,
     /// A parameter of the vendor's module of KVM, such as unrestricted_guest=0, or of kvm itself, such as
@@ -60,11 +61,13 @@ struct Processor {
 enum Verb {
     /// Compare predicted exits of a guest's programs with exits counted under the real KVM
     Validate(Validate),
-    /// Compare predicted refaults and exits of a guest whose host holds a part of it with those under the real KVM
+    /// Compare predicted refaults and exits of a guest whose host holds a part of it with those under the
+    /// real KVM
     Reclaim(reclaim::Args),
     /// Run `bifold reclaim run` with guests under KVM, on a host that can page out
     Pressure(pressure::Args),
-    /// Compare the superfluous swap operations of a host that holds a part of its guest, predicted and counted
+    /// Compare the superfluous swap operations of a host that holds a part of its guest, predicted and
+    /// counted
     Superfluous(superfluous::Args),
     /// Switch a guest's paging mode under load and check its memory
     Storm(storm::Args),
@@ -74,7 +77,8 @@ enum Verb {
     Fuzz(fuzz::Args),
     /// Compare a guest's exits under an unmodified KVM and under ours without a switch
     Unswitched(unswitched::Args),
-    /// Run kvm-unit-tests and the kernel's KVM selftests under an unmodified KVM and under ours, in every mode
+    /// Run kvm-unit-tests and the kernel's KVM selftests under an unmodified KVM and under ours, in every
+    /// mode
     KvmTests(kvm_tests::Args),
     /// Model what steps of the program with phases cost in each mode, for laboratories without a PMU
     ModelledPmu(modelled_pmu::Args),

@@ -34,8 +34,8 @@ pub struct Args {
     /// Host pages behind the guest's memory
     #[arg(long, value_parser = ["4k", "thp", "ksm"], default_value = "4k")]
     pages: String,
-    /// Further stress of the guest's memory: swap it, log dirty pages, or split huge pages; may be given several
-    /// times
+    /// Further stress of the guest's memory: swap it, log dirty pages, or split huge pages; may be given
+    /// several times
     #[arg(long, value_parser = ["swap", "dirty", "split"])]
     noise: Vec<String>,
     /// Number of migrations to another QEMU of the laboratory during the storm; not with --noise
@@ -59,13 +59,15 @@ pub struct Args {
     /// Memory of the laboratory besides the guest's, in MiB (1536, or 3072 for a debug kernel)
     #[arg(long)]
     lab_memory: Option<u64>,
-    /// Directory with KVM's modules (default: the modules of `make kernel`; with --switches 0 the kernel's own)
+    /// Directory with KVM's modules (default: the modules of `make kernel`; with --switches 0 the kernel's
+    /// own)
     #[arg(long, value_name = "DIR")]
     modules: Option<PathBuf>,
     /// Boot the laboratory with this kernel: a directory with vmlinux and modules/
     #[arg(long, value_name = "DIR")]
     debug_kernel: Option<PathBuf>,
-    /// Write the outcome to this file: every switch as JSON if its name ends in .json, else the table as Markdown
+    /// Write the outcome to this file: every switch as JSON if its name ends in .json, else the table as
+    /// Markdown
     #[arg(short, long, value_name = "FILE")]
     output: Option<PathBuf>,
 }

@@ -15,7 +15,8 @@ use super::{Processor, lab, write};
 
 #[derive(clap::Args)]
 pub struct Args {
-    /// Kernels of laboratory and guests: a series (its newest package) or a package; may be given several times
+    /// Kernels of laboratory and guests: a series (its newest package) or a package; may be given several
+    /// times
     #[arg(long = "kernel", value_name = "KERNEL", default_value = default_series())]
     kernels: Vec<String>,
     /// Programs to compare (default: all whose names begin with swaps-)

@@ -22,7 +22,8 @@ pub struct Args {
     /// Boot the laboratory with this kernel: a directory with vmlinux and modules/
     #[arg(long, value_name = "DIR")]
     debug_kernel: Option<PathBuf>,
-    /// Memory of the laboratory in MiB; the case `cost` has guests of 4 GB from 7000 on, of 16 GB from 19000 on
+    /// Memory of the laboratory in MiB; the case `cost` has guests of 4 GB from 7000 on, of 16 GB from 19000
+    /// on
     #[arg(long, default_value_t = 1536)]
     memory: u64,
     /// Time limit of the boot in seconds

@@ -23,8 +23,8 @@ pub struct Args {
     /// Configurations to compare (default: all)
     #[arg(long = "config", value_name = "NAME", value_parser = CONFIGS)]
     configs: Vec<String>,
-    /// Number of runs under the unmodified KVM; each in turn is left out and compared, like our runs, with the
-    /// range of the others
+    /// Number of runs under the unmodified KVM; each in turn is left out and compared, like our runs, with
+    /// the range of the others
     #[arg(long, default_value_t = 6)]
     unmodified: u64,
     /// Number of runs under our KVM

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Guests that start from their plans: sound ones, of which `place check` says nothing, and planted mistakes, which it
-//! names. The host has CPUs 0 and 1 on node 0, CPUs 2 and 3 on node 1, distances of 21, and 2 MB pages.
+//! Guests that start from their plans: sound ones, of which `place check` says nothing, and planted mistakes,
+//! which it names. The host has CPUs 0 and 1 on node 0, CPUs 2 and 3 on node 1, distances of 21, and 2 MB
+//! pages.
 
 /// A file of wishes.
 #[derive(Debug, Clone, Copy)]
@@ -127,7 +128,8 @@ pub const DONE: [Mistake; 9] = [
 
 /// Mistakes that move memory, each with a guest of its own, which is not sound any more.
 pub const MOVED: [Mistake; 2] = [
-    // The kernel moves the guest's huge pages from one node's pool to the other's, so that the pools are not as planned.
+    // The kernel moves the guest's huge pages from one node's pool to the other's, so that the pools are not
+    // as planned.
     done("cpuset-without-node", "cgroup cpuset.mems 0", "no_cgroup; force=--force"),
     done("cpuset-without-cpu", "cgroup cpuset.cpus 1-3", "no_cgroup"),
 ];

@@ -1,10 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Guests that start from their plans, in a laboratory with two nodes: `bifold place plan` plans and writes QEMU's command
-//! line, `apply` sets the host and pins, `check` looks, `undo` takes back.
+//! Guests that start from their plans, in a laboratory with two nodes: `bifold place plan` plans and writes
+//! QEMU's command line, `apply` sets the host and pins, `check` looks, `undo` takes back.
 //!
-//! A sound guest has no finding. A planted mistake is named. Behind every guest, and behind `apply` killed at many
-//! moments, the host is as it was. One guest boots: what its kernel says of nodes and distances is what the plan says.
-//! Other guests stay paused before their first instruction, when memory and threads are already in place.
+//! A sound guest has no finding. A planted mistake is named. Behind every guest, and behind `apply` killed at
+//! many moments, the host is as it was. One guest boots: what its kernel says of nodes and distances is what
+//! the plan says. Other guests stay paused before their first instruction, when memory and threads are
+//! already in place.
 
 mod cases;
 

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! The process of a concurrent round: one VM, and threads that run its vCPUs, make random calls, switch its mode, read
-//! its files, and interrupt each other.
+//! The process of a concurrent round: one VM, and threads that run its vCPUs, make random calls, switch its
+//! mode, read its files, and interrupt each other.
 
 use std::fs;
 use std::io::Write;
@@ -357,7 +357,8 @@ fn last_words(s: &Shared, t: &mut Tally, wrong: &mut Vec<String>) -> Result<()> 
     for mode in ["nested", "shadow", "nested"] {
         let mut end = fs::write(s.vm.debugfs.join("paging_mode"), mode);
         if end.is_err() && mode == "shadow" && s.offered.amd && refusal(s).starts_with("hypervisor") {
-            // What kvm-amd allocates for a hypervisor outlives EFER.SVME if user space ends an SMM that began with it.
+            // What kvm-amd allocates for a hypervisor outlives EFER.SVME if user space ends an SMM that began
+            // with it.
             count(
                 &mut t.tolerated,
                 "memory for a hypervisor that is one no more keeps the VM in nested paging",
@@ -393,8 +394,8 @@ fn last_words(s: &Shared, t: &mut Tally, wrong: &mut Vec<String>) -> Result<()> 
     Ok(())
 }
 
-/// Runs code that ends at a port. After an entry that failed, Intel's VMCS still has the event that was to be injected, with which
-/// no vCPU is entered that has interrupts off: a few events may come first.
+/// Runs code that ends at a port. After an entry that failed, Intel's VMCS still has the event that was to be
+/// injected, with which no vCPU is entered that has interrupts off: a few events may come first.
 fn runs_to_its_end(v: &Vcpu, amd: bool, t: &mut Tally) -> Result<(), String> {
     const RFLAGS_IF: u64 = 0x200;
     let mut another = false;
@@ -409,8 +410,8 @@ fn runs_to_its_end(v: &Vcpu, amd: bool, t: &mut Tally) -> Result<(), String> {
             // The other event, with whatever IDT the round left.
             (Ok(_), None) if another && v.exit_reason() == KVM_EXIT_SHUTDOWN => another = false,
             (Ok(_), None) if v.exit_reason() == KVM_EXIT_FAIL_ENTRY && !amd && !another => {
-                // kvm-intel leaves an event whose entry failed in the VMCS, until another event takes its place: one that
-                // user space gave an error code that its vector has not, for example.
+                // kvm-intel leaves an event whose entry failed in the VMCS, until another event takes its
+                // place: one that user space gave an error code that its vector has not, for example.
                 another = true;
                 count(&mut t.tolerated, "an event whose entry failed stays in the VMCS");
                 let mut e: kvm_vcpu_events = v.get(kvm::GET_VCPU_EVENTS).unwrap_or_default();

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Concurrent rounds: each in a process of its own ([`super::chaos`]), which ends by itself or is killed in the middle.
+//! Concurrent rounds: each in a process of its own ([`super::chaos`]), which ends by itself or is killed in
+//! the middle.
 
 use std::fs;
 use std::io::{BufRead, BufReader};

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Deterministic rounds: one sequence of steps is played on a VM that stays in nested paging and on one that is switched
-//! at random between the steps and within. Both have to behave alike.
+//! Deterministic rounds: one sequence of steps is played on a VM that stays in nested paging and on one that
+//! is switched at random between the steps and within. Both have to behave alike.
 
 use std::collections::VecDeque;
 use std::fmt::Write;
@@ -75,8 +75,9 @@ fn memory_differences(a: &Side, b: &Side, all: bool) -> Vec<String> {
     out
 }
 
-/// An entry for a device says nothing of the guest's rights (`handle_mmio_page_fault` in the kernel's mmu.c), so the emulator takes
-/// an instruction that reads and writes the device, reads, and only then finds that the guest may not write.
+/// An entry for a device says nothing of the guest's rights (`handle_mmio_page_fault` in the kernel's mmu.c),
+/// so the emulator takes an instruction that reads and writes the device, reads, and only then finds that the
+/// guest may not write.
 fn reads_before_fault(a: &Seen, b: &Seen) -> bool {
     const WRITE: u64 = 2;
     let Some(at) = a.0.iter().zip(&b.0).position(|(a, b)| a != b) else { return false };
@@ -88,29 +89,31 @@ fn reads_before_fault(a: &Seen, b: &Seen) -> bool {
 /// A known reason why the two VMs may differ, and end their round.
 fn known_reason(step: &Step, a: &Seen, b: &Seen, shadow: bool, amd: bool) -> Option<&'static str> {
     let internal = u64::from(KVM_EXIT_INTERNAL_ERROR);
-    // Under shadow paging KVM emulates an instruction that writes to a page table or reads through tables that it could
-    // not shadow, and its emulator does not know every instruction.
+    // Under shadow paging KVM emulates an instruction that writes to a page table or reads through tables
+    // that it could not shadow, and its emulator does not know every instruction.
     let emulation = |s: &Seen| s.get("exit") == Some(internal) && s.get("suberror") == Some(1);
     if matches!(step, Step::Run(_)) && shadow && emulation(b) && !emulation(a) {
         return Some("KVM's emulator does not know an instruction that it met in shadow paging");
     }
-    // kvm-amd takes PKE from the processor's CR4 under shadow paging while the guest has no paging, so that the two
-    // instructions of protection keys do not exist. The VM may be in nested paging again when the run ends.
+    // kvm-amd takes PKE from the processor's CR4 under shadow paging while the guest has no paging, so that
+    // the two instructions of protection keys do not exist. The VM may be in nested paging again when the run
+    // ends.
     let keys = |run: &Run| run.ops.iter().any(|op| matches!(op, GuestOp::Rdpkru | GuestOp::Wrpkru { .. }));
     let unknown = b.get("vector") == Some(6) && a.get("vector") != Some(6);
     if matches!(step, Step::Run(run) if !run.width.paged() && keys(run)) && unknown {
         return Some("an instruction of protection keys without paging, in shadow paging");
     }
-    // Shadow paging has two tables for the pieces of a large page that the kernel reads and, without CR0.WP, writes
-    // against the page's rights. An instruction that reads one piece and writes another of the same page never has both
-    // (validate_direct_spte in the kernel's mmu.c).
+    // Shadow paging has two tables for the pieces of a large page that the kernel reads and, without CR0.WP,
+    // writes against the page's rights. An instruction that reads one piece and writes another of the same
+    // page never has both (validate_direct_spte in the kernel's mmu.c).
     let copies = |run: &Run| run.ops.iter().any(|op| matches!(op, GuestOp::Movs { .. }));
     let no_wp = b.get("cr0").is_some_and(|c| c & (CR0_WP | CR0_PG) == CR0_PG);
     if matches!(step, Step::Run(run) if copies(run)) && shadow && no_wp && unbounded(b) {
         return Some("a copy within a large page without CR0.WP, in shadow paging");
     }
-    // Shadow paging needs NX for itself, so its tables serve guests with and without EFER.NXE (kvm_init_shadow_mmu): an
-    // entry made while the guest had NXE is used after the guest took NXE away, when its NX bit is a reserved one.
+    // Shadow paging needs NX for itself, so its tables serve guests with and without EFER.NXE
+    // (kvm_init_shadow_mmu): an entry made while the guest had NXE is used after the guest took NXE away,
+    // when its NX bit is a reserved one.
     const RESERVED: u64 = 8;
     let reserved = a.get("vector") == Some(14) && a.get("error code").is_some_and(|c| c & RESERVED != 0);
     if shadow && reserved && a.get("efer").is_some_and(|e| e & EFER_NXE == 0) {
@@ -125,29 +128,30 @@ fn known_reason(step: &Step, a: &Seen, b: &Seen, shadow: bool, amd: bool) -> Opt
     if amd {
         return None;
     }
-    // An entry fails in nested paging with what user space set: an event that may not come now, or a CR3 that no instruction
-    // could load. In shadow paging KVM emulates real mode on Intel, the delivery of events included, and CR3 is KVM's own.
+    // An entry fails in nested paging with what user space set: an event that may not come now, or a CR3 that
+    // no instruction could load. In shadow paging KVM emulates real mode on Intel, the delivery of events
+    // included, and CR3 is KVM's own.
     if a.get("exit") == Some(KVM_EXIT_FAIL_ENTRY.into())
         && shadow
         && b.get("exit").is_some_and(|exit| exit != u64::from(KVM_EXIT_FAIL_ENTRY))
     {
         return Some("an entry that fails with what user space set, in nested paging");
     }
-    // kvm-intel gives both errors (EMULATION and DELIVERY_EV against SIMUL_EX) for an exit while an event is delivered that it
-    // cannot deliver again. Which one depends on the exit, that is on the mode.
+    // kvm-intel gives both errors (EMULATION and DELIVERY_EV against SIMUL_EX) for an exit while an event is
+    // delivered that it cannot deliver again. Which one depends on the exit, that is on the mode.
     let delivery = |s: &Seen| s.get("exit") == Some(internal) && matches!(s.get("suberror"), Some(2 | 3));
     if shadow && delivery(a) && delivery(b) {
         return Some("an event that cannot be delivered, with another error in shadow paging");
     }
-    // A hypervisor's VMX operation comes after SMM when user space sets both, so that SMM needs nested paging on Intel, to
-    // which no vCPU goes that runs without paging.
+    // A hypervisor's VMX operation comes after SMM when user space sets both, so that SMM needs nested paging
+    // on Intel, to which no vCPU goes that runs without paging.
     let smm = a.get("KVM_SET_VCPU_EVENTS") == Some(0)
         && b.get("KVM_SET_VCPU_EVENTS") == Some(-i64::from(libc::EBUSY) as u64);
     if matches!(step, Step::Smm { on: true, .. }) && shadow && smm {
         return Some("system management mode by user space without paging, in shadow paging");
     }
-    // Neither single steps nor rare instructions are as a processor's in the emulator of real mode: DR6 has no BS, and an
-    // instruction may be an undefined one.
+    // Neither single steps nor rare instructions are as a processor's in the emulator of real mode: DR6 has
+    // no BS, and an instruction may be an undefined one.
     const DR6_BS: u64 = 1 << 14;
     let real =
         |single: bool| matches!(step, Step::Run(run) if run.width == Width::Real && run.single >= single);
@@ -248,10 +252,10 @@ impl Round<'_> {
         Ok((seen, what))
     }
 
-    /// KVM sets RF in the registers with a page fault that it injects. If the fault's delivery faults under shadow paging,
-    /// the frame of the double fault that follows has RF, which the processor alone leaves clear. The frame may lie
-    /// anywhere, so a single difference in a flag of that kind is taken for it, and taken away. Under Bochs RF depends on the
-    /// exits (`Player::frame_word`), in either VM.
+    /// KVM sets RF in the registers with a page fault that it injects. If the fault's delivery faults under
+    /// shadow paging, the frame of the double fault that follows has RF, which the processor alone leaves
+    /// clear. The frame may lie anywhere, so a single difference in a flag of that kind is taken for it, and
+    /// taken away. Under Bochs RF depends on the exits (`Player::frame_word`), in either VM.
     fn settle_frames(&mut self, tally: &mut Tally) -> Result<()> {
         const RF: u8 = 1;
         let (a, b) = (self.a.bytes(0, HOST_SIZE), self.b.bytes(0, HOST_SIZE));

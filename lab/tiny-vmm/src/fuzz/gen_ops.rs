@@ -1,9 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Draws the operations of the fuzzed guest: random addresses, entries of page tables, register values, instructions.
+//! Draws the operations of the fuzzed guest: random addresses, entries of page tables, register values,
+//! instructions.
 //!
-//! In a *careful* guest the outcome does not depend on when the processor forgets a translation or sets an A or D bit:
-//! a change that takes rights away is followed by a flush, entries are read without A and D, and instructions that
-//! read clocks are left out.
+//! In a *careful* guest the outcome does not depend on when the processor forgets a translation or sets an A
+//! or D bit: a change that takes rights away is followed by a flush, entries are read without A and D, and
+//! instructions that read clocks are left out.
 
 use super::layout::*;
 use super::ops::{Flush, GuestOp, How};
@@ -28,8 +29,8 @@ pub struct Gen {
 const NX: u64 = 1 << 63;
 const PS: u64 = 0x80;
 const G: u64 = 0x100;
-/// The MSRs that guests and VMMs write: PAT, EFER, STAR, LSTAR, SFMASK, FS and GS base, KERNEL_GS_BASE, SYSENTER_CS, an
-/// MSR that does not exist.
+/// The MSRs that guests and VMMs write: PAT, EFER, STAR, LSTAR, SFMASK, FS and GS base, KERNEL_GS_BASE,
+/// SYSENTER_CS, an MSR that does not exist.
 pub const MSRS: [u32; 10] = [
     0x277,
     0xc000_0080,
@@ -278,7 +279,8 @@ impl Gen {
             0x277 => {
                 self.pick(&[0x0007_0406_0007_0406, 0x0606_0606_0606_0606, 0x0007_0405_0007_0401, 0x0202_0000])
             }
-            // QEMU's TCG takes bases that are not canonical from WRMSR, and makes them canonical at a later entry.
+            // QEMU's TCG takes bases that are not canonical from WRMSR, and makes them canonical at a later
+            // entry.
             0xc000_0100..=0xc000_0102 if self.offered.amd => self.below(1 << 47),
             _ if self.chance(10) => self.rng.next(),
             _ => self.below(1 << 40),
@@ -392,8 +394,8 @@ impl Gen {
         }
     }
 
-    /// A vector for INT by the user. QEMU's TCG names the next instruction as the one that faults at times, if the gate is
-    /// not for the user.
+    /// A vector for INT by the user. QEMU's TCG names the next instruction as the one that faults at times,
+    /// if the gate is not for the user.
     fn user_vector(&mut self) -> u8 {
         if self.offered.amd { END_VECTOR } else { self.pick(&[3, 0x30, END_VECTOR]) }
     }
@@ -420,10 +422,11 @@ impl Gen {
 /// Whether bytes are without what reads clocks or random numbers, changes control registers, or lets TF go.
 fn steady(bytes: &[u8]) -> bool {
     let two = |second: &[u8]| bytes.windows(2).any(|w| w[0] == 0x0f && second.contains(&w[1]));
-    // FNSTENV and FNSAVE store x87 pointers, which differ from run to run in a VM that is never switched as well.
+    // FNSTENV and FNSAVE store x87 pointers, which differ from run to run in a VM that is never switched as
+    // well.
     let pointers = |w: &[u8]| [0xd9, 0xdd].contains(&w[0]) && w[1] < 0xc0 && w[1] >> 3 & 7 == 6;
-    // POPF, IRET; RDTSC, RDPMC, SYSCALL and relatives, MOV to control and debug registers; group 7, RDRAND's group,
-    // FXSAVE's group; SYSENTER, RSM.
+    // POPF, IRET; RDTSC, RDPMC, SYSCALL and relatives, MOV to control and debug registers; group 7, RDRAND's
+    // group, FXSAVE's group; SYSENTER, RSM.
     !bytes.iter().any(|b| [0x9d, 0xcf].contains(b))
         && !bytes.windows(2).any(pointers)
         && !two(&[

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! KVM's calls by number, with error numbers as results. Several threads may use one vCPU's file at once, which the
-//! types of `kvm_ioctls` do not allow.
+//! KVM's calls by number, with error numbers as results. Several threads may use one vCPU's file at once,
+//! which the types of `kvm_ioctls` do not allow.
 
 use std::fs::File;
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
@@ -83,8 +83,8 @@ pub type Errno = i32;
 pub const CAP: u32 = 0x42464d;
 
 fn raw(fd: RawFd, op: Op, argument: u64) -> Result<i32, Errno> {
-    // SAFETY: each caller gives the argument that the call's number asks for, which lives until the call's end. What
-    // the guest does stays within its memory.
+    // SAFETY: each caller gives the argument that the call's number asks for, which lives until the call's
+    // end. What the guest does stays within its memory.
     let end = unsafe { libc::ioctl(fd, op.number as _, argument) };
     if end < 0 { Err(std::io::Error::last_os_error().raw_os_error().unwrap_or(0)) } else { Ok(end) }
 }
@@ -252,7 +252,8 @@ pub struct Vcpu {
     run_size: usize,
 }
 
-// SAFETY: the mapping lives as long as the vCPU, and it is accessed by volatile or atomic reads and writes only.
+// SAFETY: the mapping lives as long as the vCPU, and it is accessed by volatile or atomic reads and writes
+// only.
 unsafe impl Send for Vcpu {}
 // SAFETY: as above. KVM itself allows several threads to call one vCPU.
 unsafe impl Sync for Vcpu {}

@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! The fuzzed guest's memory: what lies where, its descriptor tables, its page tables, and the registers with which its
-//! code starts in each processor mode.
+//! The fuzzed guest's memory: what lies where, its descriptor tables, its page tables, and the registers with
+//! which its code starts in each processor mode.
 //!
-//! Code, stack, descriptors and page tables lie in the first 2 MB, which is mapped one to one in every mode. Random
-//! page tables map the *victims*: addresses behind which pages of data, of a second slot, or no memory lie. Tables of
-//! each level have frames of their own, so that A and D bits appear in known frames only.
+//! Code, stack, descriptors and page tables lie in the first 2 MB, which is mapped one to one in every mode.
+//! Random page tables map the *victims*: addresses behind which pages of data, of a second slot, or no memory
+//! lie. Tables of each level have frames of their own, so that A and D bits appear in known frames only.
 
 use anyhow::Result;
 use kvm_bindings::{kvm_dtable, kvm_segment, kvm_sregs};

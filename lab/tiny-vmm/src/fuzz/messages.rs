@@ -16,8 +16,8 @@ pub struct Messages(File);
 
 impl Messages {
     pub fn new() -> Result<Messages> {
-        // Warnings, and the stack that comes with a lockup, go to the console, which is all that is left of a machine that
-        // hangs.
+        // Warnings, and the stack that comes with a lockup, go to the console, which is all that is left of a
+        // machine that hangs.
         let _ = std::fs::write("/proc/sys/kernel/printk", "5");
         let flags = rustix::fs::OFlags::NONBLOCK.bits() as i32;
         let mut file = OpenOptions::new().read(true).custom_flags(flags).open(KMSG).context(KMSG)?;
@@ -25,7 +25,8 @@ impl Messages {
         Ok(Messages(file))
     }
 
-    /// Marks the begin of a round. As an error, which comes to the console: it is the last one there if the machine dies.
+    /// Marks the begin of a round. As an error, which comes to the console: it is the last one there if the
+    /// machine dies.
     pub fn mark(seed: u64, what: &str) {
         let what = what.chars().take(700).collect::<String>();
         let line = format!("<3>{MARK}{seed} {what}\n");

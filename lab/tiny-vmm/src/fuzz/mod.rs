@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! Fuzzes KVM's interface, on a KVM with a paging mode per VM (`kernel/`).
 //!
-//! A run has rounds of two kinds. In a *deterministic* round ([`deterministic`]) the same sequence of calls and of guest
-//! code is played on a VM that stays in nested paging and on one that is switched at random; both have to behave alike.
-//! In a *concurrent* round ([`concurrent`]) several threads make random calls on one VM while others switch it; nothing
-//! may hang, and the kernel may log no warning. Each round has a seed of its own: `tiny-vmm fuzz --seed SEED --rounds 1`
-//! repeats it.
+//! A run has rounds of two kinds. In a *deterministic* round ([`deterministic`]) the same sequence of calls
+//! and of guest code is played on a VM that stays in nested paging and on one that is switched at random;
+//! both have to behave alike. In a *concurrent* round ([`concurrent`]) several threads make random calls on
+//! one VM while others switch it; nothing may hang, and the kernel may log no warning. Each round has a seed
+//! of its own: `tiny-vmm fuzz --seed SEED --rounds 1` repeats it.
 
 mod calls;
 mod chaos;
@@ -52,7 +52,8 @@ pub struct Args {
     /// Rounds of this kind only.
     #[arg(long, value_parser = ["deterministic", "concurrent"])]
     pub kind: Option<String>,
-    /// Compare with a VM that stays in shadow paging, which tells errors of shadow paging from errors of switches.
+    /// Compare with a VM that stays in shadow paging, which tells errors of shadow paging from errors of
+    /// switches.
     #[arg(long)]
     pub still: bool,
     /// Seconds in which the threads of a concurrent round have to stop.
@@ -111,7 +112,8 @@ pub fn run(args: &Args, mut tell: impl FnMut(&serde_json::Value) -> Result<()>) 
     }
     // A round that is repeated shows all its steps.
     let kept = if args.rounds == Some(1) { 1000 } else { deterministic::KEPT };
-    // Single steps with the stack in a device's memory are emulated one by one, which takes a debug kernel more than 5 s.
+    // Single steps with the stack in a device's memory are emulated one by one, which takes a debug kernel
+    // more than 5 s.
     let limit = Duration::from_secs(if crate::vm::has_checks()? { 30 } else { 5 });
     let bench = Bench { kvm, offered, watchdog: watch::Watchdog::new(limit), kept, still: args.still };
     let begun = Instant::now();

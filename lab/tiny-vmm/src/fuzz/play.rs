@@ -93,8 +93,8 @@ impl Player<'_> {
             Step::Translate { vcpu, at } => {
                 let mut t = kvm_translation { linear_address: at, ..Default::default() };
                 s.result("KVM_TRANSLATE", self.on(vcpu, kvm::TRANSLATE, &mut t));
-                // AMD's processors read PDPTRs from memory. KVM translates with those of KVM_SET_SREGS2 until the vCPU runs, or
-                // its mode changes.
+                // AMD's processors read PDPTRs from memory. KVM translates with those of KVM_SET_SREGS2 until
+                // the vCPU runs, or its mode changes.
                 if self.side.amd && self.side.user_pdptrs >> vcpu & 1 != 0 {
                     count(&mut self.tally.tolerated, "a translation with PDPTRs of user space");
                     return Ok(s);
@@ -138,8 +138,8 @@ impl Player<'_> {
         self.tally.call(op, self.side.vcpus[vcpu].number(op, 0))
     }
 
-    /// A call that requests an event. A look at the vCPU's events makes the request a pending event in KVM, and only the
-    /// VM that is switched is looked at in between.
+    /// A call that requests an event. A look at the vCPU's events makes the request a pending event in KVM,
+    /// and only the VM that is switched is looked at in between.
     fn request(&mut self, vcpu: usize, op: kvm::Op, s: &mut Seen) -> Result<()> {
         s.result(op.name, self.plain(vcpu, op));
         self.get::<kvm_vcpu_events>(vcpu, kvm::GET_VCPU_EVENTS).map(drop)
@@ -231,8 +231,8 @@ impl Player<'_> {
             p.tally.call(kvm::SET_MSRS, end)
         };
         let mut end = set(self);
-        // KVM_SET_MSRS cannot set SVME of a vCPU in shadow paging (docs/reference/kernel-interface.md): its VM has to be
-        // switched first.
+        // KVM_SET_MSRS cannot set SVME of a vCPU in shadow paging (docs/reference/kernel-interface.md): its
+        // VM has to be switched first.
         let hypervisor = msr == MSR_EFER && value & EFER_SVME != 0;
         if end == Ok(0) && hypervisor && self.side.switcher.is_some() && self.side.in_shadow() {
             count(&mut self.tally.tolerated, "KVM_SET_MSRS of EFER.SVME in shadow paging");
@@ -341,14 +341,14 @@ impl Player<'_> {
                         s.add("suberror", v.detail::<u32>(0).into());
                     }
                     s.add("end", end::EXIT);
-                    // QEMU's TCG writes the host's RAX and RSP into the VMCB of a guest that it does not enter, which
-                    // processors leave alone.
+                    // QEMU's TCG writes the host's RAX and RSP into the VMCB of a guest that it does not
+                    // enter, which processors leave alone.
                     if reason == KVM_EXIT_FAIL_ENTRY {
                         count(&mut self.tally.tolerated, "registers after a failed entry");
                         return Ok(());
                     }
-                    // KVM resets a vCPU whose triple fault the processor met, and not one whose fault KVM was about to
-                    // inject, as it is under shadow paging.
+                    // KVM resets a vCPU whose triple fault the processor met, and not one whose fault KVM was
+                    // about to inject, as it is under shadow paging.
                     if reason == KVM_EXIT_SHUTDOWN {
                         count(&mut self.tally.notes, "registers after a shutdown, not compared");
                         return Ok(());
@@ -419,8 +419,9 @@ impl Player<'_> {
 
     /// A word of a frame as a processor has it.
     fn frame_word(&mut self, name: &str, vector: u64, width: Width, code: u64) -> u64 {
-        // Bochs keeps RF of an entry into the guest beyond the first instruction, so that it depends on the exits.
-        // The frame of an INT with the number of an exception that has an error code is a word shorter: its flags are "old cs".
+        // Bochs keeps RF of an entry into the guest beyond the first instruction, so that it depends on the
+        // exits. The frame of an INT with the number of an exception that has an error code is a word
+        // shorter: its flags are "old cs".
         if matches!(name, "old rflags" | "old cs") && code & RF != 0 && !self.side.amd {
             count(&mut self.tally.tolerated, "the emulator's RF in a frame");
             return code & !RF;

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! One of the two VMs of a deterministic round: its memory, slots and dirty logs, and its switches if it has any.
+//! One of the two VMs of a deterministic round: its memory, slots and dirty logs, and its switches if it has
+//! any.
 
 use std::fs;
 
@@ -48,7 +49,8 @@ pub struct Side {
     pub wrong: Vec<String>,
 }
 
-/// Pages of a slot whose contents are compared with its log: their number in the slot, and where the host has them.
+/// Pages of a slot whose contents are compared with its log: their number in the slot, and where the host has
+/// them.
 fn watched(slot: usize) -> Vec<(u64, u64)> {
     let pages = |first: u64, n: u64, at: u64| {
         (first..first + n).map(move |p| (p, at + (p << 12))).collect::<Vec<_>>()
@@ -105,8 +107,8 @@ impl Side {
         self.vm.slot(slot as u32, gpa, bytes, self.memory.host_address() + at, flags)
     }
 
-    /// The first slot as system management mode has it, which is logged with the first slot: what is written in that mode
-    /// is in the log of that slot only.
+    /// The first slot as system management mode has it, which is logged with the first slot: what is written
+    /// in that mode is in the log of that slot only.
     fn set_smm_slot(&self, flags: u32) -> Result<i32, Errno> {
         self.vm.slot(SMM_SPACE, 0, SYSTEM, self.memory.host_address(), flags)
     }
@@ -316,7 +318,8 @@ impl Side {
     }
 }
 
-/// Whether shadow paging would emulate a vCPU with these segments (__vmx_guest_state_valid() in the kernel's vmx.c).
+/// Whether shadow paging would emulate a vCPU with these segments (__vmx_guest_state_valid() in the kernel's
+/// vmx.c).
 fn odd_segments(s: &kvm_sregs) -> bool {
     const CONFORMING: u8 = 8 | 4;
     let rpl = |g: &kvm_segment| g.selector as u8 & 3;

@@ -76,15 +76,16 @@ fn segment(s: &mut Seen, names: [&'static str; 4], g: &kvm_segment) {
     s.add(names[0], g.selector.into());
     s.add(names[1], g.base);
     s.add(names[2], g.limit.into());
-    // The type of a segment that is not usable means nothing, and KVM sets its accessed bit with the registers.
+    // The type of a segment that is not usable means nothing, and KVM sets its accessed bit with the
+    // registers.
     let kind = if g.unusable == 0 { g.type_ } else { 0 };
     let bits = [kind, g.present, g.dpl, g.db, g.s, g.l, g.g, g.avl, g.unusable];
     s.add(names[3], bits.iter().fold(0, |all, b| all << 4 | u64::from(*b)));
 }
 
 fn sregs(s: &mut Seen, r: &kvm_sregs) {
-    // Nothing looks at the type of CS in real mode, and what a far jump makes of it differs: Bochs makes it data, KVM's
-    // emulator leaves it code. The type stays when the guest enters protected mode.
+    // Nothing looks at the type of CS in real mode, and what a far jump makes of it differs: Bochs makes it
+    // data, KVM's emulator leaves it code. The type stays when the guest enters protected mode.
     const CR0_PG: u64 = 1 << 31;
     const EXECUTABLE: u8 = 8;
     let mut cs = r.cs;

@@ -199,7 +199,8 @@ pub fn draw_other(g: &mut Gen, vcpu: usize, width: Width) -> Step {
             Step::Msr { vcpu, msr, value }
         }
         13..16 => {
-            // None of INT3 and INTO: kvm-amd injects those with the next RIP of the last exit, whatever that was.
+            // None of INT3 and INTO: kvm-amd injects those with the next RIP of the last exit, whatever that
+            // was.
             let (vector, error) =
                 g.pick(&[(14, Some(0)), (14, Some(6)), (13, Some(0)), (6, None), (0, None)]);
             Step::Exception { vcpu, vector, error, pending: g.chance(40) }

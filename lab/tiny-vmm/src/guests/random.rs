@@ -1,13 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! Makes random guests, for sequences that no hand-made guest has.
 //!
-//! A random guest has two vCPUs and eight roots. Each root has a page directory, and the directories share leaf
-//! tables and 2 MB pages. The guest makes loads, stores and faults; it rewrites entries, and links and unlinks
-//! tables by MOV, STOS and REP STOS; it uses INVLPG, CR3 and CR4. Like a kernel, the guest invalidates an entry
-//! after it has changed it and before it uses it, and a vCPU that takes over reloads CR3. Guests with even seeds
-//! invalidate by INVLPG, guests with odd seeds by reloading CR3. Without this rule the outcome would depend on the
-//! time of the last TLB flush, which the host's interrupts decide, and on whether hardware or KVM set an A or D
-//! bit first.
+//! A random guest has two vCPUs and eight roots. Each root has a page directory, and the directories share
+//! leaf tables and 2 MB pages. The guest makes loads, stores and faults; it rewrites entries, and links and
+//! unlinks tables by MOV, STOS and REP STOS; it uses INVLPG, CR3 and CR4. Like a kernel, the guest
+//! invalidates an entry after it has changed it and before it uses it, and a vCPU that takes over reloads
+//! CR3. Guests with even seeds invalidate by INVLPG, guests with odd seeds by reloading CR3. Without this
+//! rule the outcome would depend on the time of the last TLB flush, which the host's interrupts decide, and
+//! on whether hardware or KVM set an A or D bit first.
 
 use super::VA;
 use crate::guest::{ABSENT, CR4, CR4_PGE, Guest};

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! The guest: two vCPUs, two nodes, and pages whose tables, data and first vCPU are of one node or the other in every
-//! combination.
+//! The guest: two vCPUs, two nodes, and pages whose tables, data and first vCPU are of one node or the other
+//! in every combination.
 
 use crate::asm::STRIDE;
 use crate::guest::{CODE, CODE_PAGES, Guest};
@@ -40,7 +40,8 @@ pub fn pages(size: PageSize) -> Vec<Page> {
         // The tables' node, the data's node and the first vCPU are independent of each other.
         let (tables, first, leaf) = (n / 2 % 2, (n / 4 % 2) as usize, n / 8 % LEAVES);
         let gpa = node * NODE + DATA_AT + i * apart + ((n * 37 % 512) << 12);
-        // Alone in its block of 8 entries, as KVM prefetches within a block. The first block has the tables' page.
+        // Alone in its block of 8 entries, as KVM prefetches within a block. The first block has the tables'
+        // page.
         let block = 1 + n / (8 * LEAVES) * 8 + n % 8;
         let place = (8 * block) << 12;
         Page { va: leaf_va(tables, leaf) + place, gpa, first, round: n / 16 % ROUNDS }
@@ -77,7 +78,8 @@ fn place_tables(g: &mut Guest, node: u64) -> Vec<u64> {
         .collect()
 }
 
-/// The guest. The first vCPU walks all guest tables first, as the host has their pages from a thread on its node.
+/// The guest. The first vCPU walks all guest tables first, as the host has their pages from a thread on its
+/// node.
 pub fn guest(pages: &[Page]) -> Guest {
     let mut g = Guest::new("nodes", GUEST_NODES * NODE, GUEST_NODES as usize);
     let probes: Vec<u64> = (0..GUEST_NODES).flat_map(|node| place_tables(&mut g, node)).collect();

@@ -1,15 +1,17 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Compares the nodes on which tables and data lie with the model's ([`bifold_model::placement`]), in each placement.
+//! Compares the nodes on which tables and data lie with the model's ([`bifold_model::placement`]), in each
+//! placement.
 //!
-//! The vCPUs run on different nodes. They touch pages for the first time in an order that leaves hypervisor's tables of
-//! either, and then each accesses all pages with empty TLBs, one in a phase. For each phase, [`Entries`] over the tables of
-//! the machine lists the references of its walks with their physical addresses, and so their nodes; the model counts
-//! references as local and remote. At the end, the node of each nested table is held against the model's.
+//! The vCPUs run on different nodes. They touch pages for the first time in an order that leaves hypervisor's
+//! tables of either, and then each accesses all pages with empty TLBs, one in a phase. For each phase,
+//! [`Entries`] over the tables of the machine lists the references of its walks with their physical
+//! addresses, and so their nodes; the model counts references as local and remote. At the end, the node of
+//! each nested table is held against the model's.
 //!
-//! KVM takes tables of a cache that it fills from the kernel's page allocator, and under interleaving all allocations of a
-//! thread take turns (`interleave_nodes`), those of slabs and of other page tables too. The model knows the
-//! hypervisor's tables only, and not which of a thread's tables is the first of the first node. So there the share of
-//! remote references to tables is compared ([`SHARE`]), and not each table.
+//! KVM takes tables of a cache that it fills from the kernel's page allocator, and under interleaving all
+//! allocations of a thread take turns (`interleave_nodes`), those of slabs and of other page tables too. The
+//! model knows the hypervisor's tables only, and not which of a thread's tables is the first of the first
+//! node. So there the share of remote references to tables is compared ([`SHARE`]), and not each table.
 //!
 //! [`Entries`]: crate::refs::Entries
 

@@ -117,8 +117,8 @@ pub fn refuse(n: &mut Notes) -> Result<()> {
     m.set_hypervisor(2, false)?;
     n.same("without it", m.try_switch("shadow")?, Ok(()));
     n.same("pages wrong in shadow", m.wrong(1, DATA, 4096, 64, 1)?, 0);
-    // A VMM that makes a vCPU a hypervisor now, as for a guest that migrates here, has the VM in nested paging. A bit that
-    // only allows VMXON changes nothing.
+    // A VMM that makes a vCPU a hypervisor now, as for a guest that migrates here, has the VM in nested
+    // paging. A bit that only allows VMXON changes nothing.
     m.set_hypervisor(2, true)?;
     let mode = if bit.begins == Begins::Vmxon { "shadow" } else { "nested" };
     n.same(&format!("mode after KVM_SET_SREGS with {}", bit.name), m.mode()?.as_str(), mode);
@@ -294,7 +294,8 @@ pub fn two_writers(n: &mut Notes) -> Result<()> {
     Ok(())
 }
 
-/// The program that `killed` and `closed` start and kill. It prints the path of its mode file and runs all vCPUs.
+/// The program that `killed` and `closed` start and kill. It prints the path of its mode file and runs all
+/// vCPUs.
 pub fn victim(pages: u64) -> Result<()> {
     let m = Machine::new(MachineSpec { vcpus: 3, pages, large: pages > 100_000, ..MachineSpec::default() })?;
     for v in 0..m.len() {
@@ -417,8 +418,8 @@ fn real_mode_refused(n: &mut Notes, m: &Machine) -> Result<()> {
 }
 
 /// A page-directory-pointer table that changes without a load of CR3. The processor, and KVM under shadow
-/// paging, keeps the entries that it read at the last load. If KVM read the table again during a fault and freed
-/// the root, the host would crash.
+/// paging, keeps the entries that it read at the last load. If KVM read the table again during a fault and
+/// freed the root, the host would crash.
 pub fn pae(n: &mut Notes) -> Result<()> {
     const PDPT: u64 = 24 << 20;
     const P: u64 = 1;
@@ -446,8 +447,8 @@ pub fn pae(n: &mut Notes) -> Result<()> {
     m.memory.write(STOP, &[0; 8])?;
     let (rax, rdx) = (table(2) | P, table(3) | P);
     m.go(0, Routine::Pae, Args { rax, rdx, rsi: PDPT + 8, rdi: STOP, ..Args::default() })?;
-    // Only one direction: TCG's own walks set an A bit in entries of the PDPT, where processors have none, and
-    // KVM then refuses the next load of CR3, as a processor would.
+    // Only one direction: TCG's own walks set an A bit in entries of the PDPT, where processors have none,
+    // and KVM then refuses the next load of CR3, as a processor would.
     std::thread::sleep(Duration::from_millis(if crate::vm::has_checks()? { 1000 } else { 100 }));
     m.switch("nested")?;
     std::thread::sleep(Duration::from_millis(20));
@@ -485,7 +486,8 @@ impl SmmHandler {
         Ok(true)
     }
 
-    /// Starts vCPU 0, which writes `round` to 64 pages of data when it is out of the handler; now it is within.
+    /// Starts vCPU 0, which writes `round` to 64 pages of data when it is out of the handler; now it is
+    /// within.
     pub(super) fn enter(&self, m: &Machine, round: u64) -> Result<()> {
         m.memory.write(HOLD, &1u64.to_le_bytes())?;
         m.memory.write(STOP, &0u64.to_le_bytes())?;

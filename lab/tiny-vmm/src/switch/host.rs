@@ -253,8 +253,8 @@ impl Drop for Cgroup {
     }
 }
 
-/// The reverse maps of a VM are allocated by the process that switches it, such as the daemon. They belong to the VM: its
-/// cgroup pays for them, and the daemon's limit does not end the daemon.
+/// The reverse maps of a VM are allocated by the process that switches it, such as the daemon. They belong to
+/// the VM: its cgroup pays for them, and the daemon's limit does not end the daemon.
 pub fn charged(n: &mut Notes) -> Result<()> {
     const PAGES: u64 = 1 << 18;
     // An entry of 8 bytes for each page. The kernel charges in batches of 256 KB per CPU.

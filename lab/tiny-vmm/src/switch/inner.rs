@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! A guest that is a hypervisor and has a guest of its own, under nested paging (AMD APM vol. 2, 15.25): KVM shadows
-//! the guest's nested tables. The first such table is made right after a stay in shadow paging, when KVM is about to give
-//! back what that stay needed.
+//! A guest that is a hypervisor and has a guest of its own, under nested paging (AMD APM vol. 2, 15.25): KVM
+//! shadows the guest's nested tables. The first such table is made right after a stay in shadow paging, when
+//! KVM is about to give back what that stay needed.
 
 use std::time::{Duration, Instant};
 
@@ -99,7 +99,8 @@ pub fn roots(n: &mut Notes) -> Result<()> {
                 ..Args::default()
             },
         )?;
-        // A page that the host takes away meanwhile is gone from the inner guest's tables as well: it is filled again.
+        // A page that the host takes away meanwhile is gone from the inner guest's tables as well: it is
+        // filled again.
         let taken = take_pages(&m)?;
         let left = m.end(0)?;
         n.same(&format!("round {round}: exit of the inner guest"), left.rbx, 0x81);
@@ -108,7 +109,8 @@ pub fn roots(n: &mut Notes) -> Result<()> {
         let words: Vec<u64> =
             (0..PAGES).map(|p| m.memory.read(DATA_GPA + (p << 12))).collect::<Result<_>>()?;
         for (page, word) in (0..).zip(words) {
-            // A page that was taken away in the last round stays empty, so this does not tell a stale entry there.
+            // A page that was taken away in the last round stays empty, so this does not tell a stale entry
+            // there.
             let lost = taken && page % 8 == 0;
             n.expect(word == 20 || (lost && word <= 20), || {
                 format!("round {round}: the inner guest counted {word} in page {page}")
@@ -137,8 +139,9 @@ fn take_pages(m: &Machine) -> Result<bool> {
     Ok(taken)
 }
 
-/// A guest in shadow paging makes RSM believe that the SMI came while the vCPU ran a guest of its own. RSM would enter that guest
-/// (AMD APM vol. 2, 15.21.4 and table 10-1), which shadow paging cannot have: it fails, as one of a bad state.
+/// A guest in shadow paging makes RSM believe that the SMI came while the vCPU ran a guest of its own. RSM
+/// would enter that guest (AMD APM vol. 2, 15.21.4 and table 10-1), which shadow paging cannot have: it
+/// fails, as one of a bad state.
 pub fn forged(n: &mut Notes) -> Result<()> {
     const SAVED: u64 = 0x3_8000;
     if crate::vm::vendor()?.hypervisor.begins == Begins::Vmxon {

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Cases of protection keys: a guest's keys hold in both modes, whatever the guest changes and however often the VM is
-//! switched. The guest executes a list of steps and notes the error code of each page fault; the expectation is
-//! computed here, from Intel SDM vol. 3, 4.6 and 4.7.
+//! Cases of protection keys: a guest's keys hold in both modes, whatever the guest changes and however often
+//! the VM is switched. The guest executes a list of steps and notes the error code of each page fault; the
+//! expectation is computed here, from Intel SDM vol. 3, 4.6 and 4.7.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -307,8 +307,8 @@ pub fn keys(n: &mut Notes) -> Result<()> {
     Ok(())
 }
 
-/// Keys without CR0.WP need nested paging: a guest's kernel may write where a key forbids it then, and shadow paging
-/// cannot tell.
+/// Keys without CR0.WP need nested paging: a guest's kernel may write where a key forbids it then, and shadow
+/// paging cannot tell.
 pub fn keys_without_wp(n: &mut Notes) -> Result<()> {
     const EBUSY: i32 = 16;
     if !offered(n)? {
@@ -339,8 +339,8 @@ pub fn keys_without_wp(n: &mut Notes) -> Result<()> {
     Ok(())
 }
 
-/// A vCPU in long mode and one under PAE paging walk one table, in which an entry has a key: for PAE paging the entry has
-/// reserved bits, and is the guest's own fault.
+/// A vCPU in long mode and one under PAE paging walk one table, in which an entry has a key: for PAE paging
+/// the entry has reserved bits, and is the guest's own fault.
 pub fn keys_beside_pae(n: &mut Notes) -> Result<()> {
     const PAE_PDPT: u64 = DATA_GPA + 0x4000;
     const PAE_PD: u64 = DATA_GPA + 0x5000;

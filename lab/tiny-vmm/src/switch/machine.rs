@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! A VM for the switch cases, with its mode from debugfs.
 //!
-//! Guest memory by guest-physical address: routines at 0x1000, words that VMM and guest share at 0x3000, tables
-//! from 1 MB, data from [`DATA_GPA`]. The first 32 MB are identity-mapped in 4 KB pages; data is mapped at
-//! [`DATA`].
+//! Guest memory by guest-physical address: routines at 0x1000, words that VMM and guest share at 0x3000,
+//! tables from 1 MB, data from [`DATA_GPA`]. The first 32 MB are identity-mapped in 4 KB pages; data is
+//! mapped at [`DATA`].
 
 use std::collections::BTreeMap;
 use std::ffi::c_void;
@@ -112,14 +112,15 @@ pub fn keys(cpuid: &mut CpuId) -> Option<&mut kvm_cpuid_entry2> {
 pub struct MachineSpec {
     /// 4 KB pages of data.
     pub pages: u64,
-    /// Whether the guest maps its data in pages of 2 MB. Tables of 4 KB pages for more than 8 GB do not fit below the data.
+    /// Whether the guest maps its data in pages of 2 MB. Tables of 4 KB pages for more than 8 GB do not fit
+    /// below the data.
     pub large: bool,
     /// Leaf tables with one page each, at [`SPARSE`].
     pub sparse: u64,
     pub backing: HostPages,
     pub vcpus: usize,
-    /// Whether KVM emulates interrupt controllers. A halted vCPU then stays in KVM, and all vCPUs but the first
-    /// wait for SIPI.
+    /// Whether KVM emulates interrupt controllers. A halted vCPU then stays in KVM, and all vCPUs but the
+    /// first wait for SIPI.
     pub irqchip: bool,
     /// Sets the mode by the capability before the first vCPU, if set.
     pub nested: Option<bool>,
@@ -372,8 +373,8 @@ impl Machine {
         Ok(line.with_context(|| format!("{} has no {name}", path.display()))?.parse()?)
     }
 
-    /// The switches for the guest so far. Each is counted when it has ended, and the vCPU may be faster: waits up to 5 s for
-    /// as many as are expected.
+    /// The switches for the guest so far. Each is counted when it has ended, and the vCPU may be faster:
+    /// waits up to 5 s for as many as are expected.
     pub fn switches_by_guest(&self, expected: u64) -> Result<u64> {
         let until = Instant::now() + Duration::from_secs(5);
         loop {

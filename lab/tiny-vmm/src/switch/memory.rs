@@ -113,7 +113,8 @@ pub fn dirty_log(n: &mut Notes) -> Result<()> {
             logged(&m)?;
             let mut mode = begin;
             for round in 0..8u64 {
-                // A stretch in one mode, another in the other, then the log: with switches in between and after.
+                // A stretch in one mode, another in the other, then the log: with switches in between and
+                // after.
                 let (from, len) = (round * 97 % 1500, 60);
                 m.fill(0, DATA + (from << 12), 4096, len, round)?;
                 mode = if mode == "shadow" { "nested" } else { "shadow" };
@@ -243,11 +244,11 @@ pub fn churn(n: &mut Notes) -> Result<()> {
     Ok(())
 }
 
-/// The cause of failure in the published work on KVM of 2020, where vCPUs ran in nested mode while shadow pages
-/// still write-protected guest tables. The hardware's first walk of a table that was made, or first used, in
-/// shadow paging faults on a write to a protected frame. KVM then emulates the current instruction with that
-/// address, and the guest's store goes into its page table. `kernel/tests/mutant` builds that kernel, on which
-/// this case fails.
+/// The cause of failure in the published work on KVM of 2020, where vCPUs ran in nested mode while shadow
+/// pages still write-protected guest tables. The hardware's first walk of a table that was made, or first
+/// used, in shadow paging faults on a write to a protected frame. KVM then emulates the current instruction
+/// with that address, and the guest's store goes into its page table. `kernel/tests/mutant` builds that
+/// kernel, on which this case fails.
 pub fn first_walk(n: &mut Notes) -> Result<()> {
     let (sweepers, sparse, tables) = (2, 3000, 300);
     let m = Machine::new(MachineSpec { pages: 8192, vcpus: sweepers + 1, sparse, ..MachineSpec::default() })?;

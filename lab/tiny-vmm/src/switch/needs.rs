@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Cases of what shadow paging costs and cannot give: who may choose it, what the host keeps for it, and guests that
-//! begin to use what only nested paging has.
+//! Cases of what shadow paging costs and cannot give: who may choose it, what the host keeps for it, and
+//! guests that begin to use what only nested paging has.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -76,8 +76,8 @@ pub(super) fn without_reverse_maps(n: &mut Notes, m: &Machine) -> Result<()> {
     Ok(())
 }
 
-/// Runs a routine that only nested paging allows in a VM in shadow paging, one switched and one born so. Returns the
-/// word that it left, for the last VM.
+/// Runs a routine that only nested paging allows in a VM in shadow paging, one switched and one born so.
+/// Returns the word that it left, for the last VM.
 fn brings_back(
     n: &mut Notes,
     routine: Routine,

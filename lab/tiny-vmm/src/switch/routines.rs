@@ -109,7 +109,8 @@ global_asm!(
     "rdmsr",
     "mov [rsi], eax",
     "out 0x10, al",
-    // Sets CR4.VMXE, executes VMXON with the region whose address is at RDI, and writes 1 to RSI if that succeeded.
+    // Sets CR4.VMXE, executes VMXON with the region whose address is at RDI, and writes 1 to RSI if that
+    // succeeded.
     "bifold_guest_vmxon:",
     "mov rcx, cr4",
     "or rcx, 0x2000",
@@ -118,8 +119,8 @@ global_asm!(
     "jbe 2f",
     "mov qword ptr [rsi], 1",
     "2: out 0x10, al",
-    // Executes the RSI steps at RDI, of 32 bytes each: address, value, kind (0 load, 1 store, 2 INVLPG, 3 WRPKRU, 4 MOV to
-    // CR4), and where the error code of a page fault goes, or -1. RDX is the stack's top.
+    // Executes the RSI steps at RDI, of 32 bytes each: address, value, kind (0 load, 1 store, 2 INVLPG, 3
+    // WRPKRU, 4 MOV to CR4), and where the error code of a page fault goes, or -1. RDX is the stack's top.
     "bifold_guest_steps:",
     "mov r12, rdx",
     "2: mov rsp, r12",
@@ -155,9 +156,9 @@ global_asm!(
     "dec rsi",
     "jnz 2b",
     "out 0x10, al",
-    // Becomes a hypervisor: EFER.SVME, R9 is the page for its state. Runs the guest of the VMCB at RAX from R10, again and
-    // again, and counts in RBP. The guest adds 1 at R11, in one of 64 pages after the other. After RSI rounds the vCPU is a
-    // hypervisor no more.
+    // Becomes a hypervisor: EFER.SVME, R9 is the page for its state. Runs the guest of the VMCB at RAX from
+    // R10, again and again, and counts in RBP. The guest adds 1 at R11, in one of 64 pages after the other.
+    // After RSI rounds the vCPU is a hypervisor no more.
     "bifold_guest_vmrun:",
     "mov r8, rax",
     "mov rdi, r11",
@@ -193,9 +194,10 @@ global_asm!(
     "inc qword ptr [r11]",
     "vmmcall",
     "ud2",
-    // Goes from mode to mode until the word at RDI is not 0. The block there is as `toggles` in toggles.rs fills it in. Each
-    // round changes bits of CR4 and EFER, adds 1 to a word under long mode, PAE paging and 32-bit paging, and counts in RBX
-    // the rounds after which the word is not three times their number, which is in RBP. Without paging it changes bits of CR4.
+    // Goes from mode to mode until the word at RDI is not 0. The block there is as `toggles` in toggles.rs
+    // fills it in. Each round changes bits of CR4 and EFER, adds 1 to a word under long mode, PAE paging and
+    // 32-bit paging, and counts in RBX the rounds after which the word is not three times their number, which
+    // is in RBP. Without paging it changes bits of CR4.
     "bifold_guest_toggle:",
     "xor ebx, ebx",
     "xor ebp, ebp",

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Cases of switches that cannot come about, and of locks: whoever is in the way, the VM runs on in a mode in which it can,
-//! and every wait has a limit.
+//! Cases of switches that cannot come about, and of locks: whoever is in the way, the VM runs on in a mode in
+//! which it can, and every wait has a limit.
 
 use std::os::fd::{AsRawFd, OwnedFd};
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -61,8 +61,8 @@ fn runs(n: &mut Notes, m: &Machine, vcpu: usize, when: &str) -> Result<()> {
     Ok(())
 }
 
-/// A switch back to nested paging that fails: each vCPU goes on in shadow paging, also one that could not begin a stay
-/// there as it is now (CR4.VMXE on Intel).
+/// A switch back to nested paging that fails: each vCPU goes on in shadow paging, also one that could not
+/// begin a stay there as it is now (CR4.VMXE on Intel).
 pub fn way_back(n: &mut Notes) -> Result<()> {
     with_limit(100, || {
         let m = Machine::new(MachineSpec { vcpus: 4, nested: Some(false), ..MachineSpec::default() })?;
@@ -95,8 +95,8 @@ pub fn way_back(n: &mut Notes) -> Result<()> {
     })
 }
 
-/// A guest in shadow paging needs nested paging, and its VM cannot go there: the instruction fails after some tries, as
-/// where the firmware has turned the feature off. Without a handler for that the guest shuts down.
+/// A guest in shadow paging needs nested paging, and its VM cannot go there: the instruction fails after some
+/// tries, as where the firmware has turned the feature off. Without a handler for that the guest shuts down.
 pub fn cannot_go(n: &mut Notes) -> Result<()> {
     with_limit(100, || {
         let m = Machine::new(MachineSpec { vcpus: 3, nested: Some(false), ..MachineSpec::default() })?;
@@ -127,8 +127,8 @@ pub fn cannot_go(n: &mut Notes) -> Result<()> {
     })
 }
 
-/// Somebody has slots_lock for long, here a reader of the dirty log whose buffer is not there: the standstill has its limit
-/// all the same.
+/// Somebody has slots_lock for long, here a reader of the dirty log whose buffer is not there: the standstill
+/// has its limit all the same.
 pub fn slots_held(n: &mut Notes) -> Result<()> {
     with_limit(200, || {
         let m = Machine::new(MachineSpec { vcpus: 2, nested: Some(false), ..MachineSpec::default() })?;
@@ -176,8 +176,8 @@ fn dirty_log(vm: &impl AsRawFd, buffer: u64) -> Result<()> {
     Ok(())
 }
 
-/// Thousands of shadow pages are dropped behind a switch: a notifier of the host's memory management waits no longer than
-/// for a batch of them. The times are emulated, on a machine whose time counts instructions.
+/// Thousands of shadow pages are dropped behind a switch: a notifier of the host's memory management waits no
+/// longer than for a batch of them. The times are emulated, on a machine whose time counts instructions.
 pub fn drop_wait(n: &mut Notes) -> Result<()> {
     const NUMBERS: [u64; 3] = [1000, 4000, 16_000];
     if crate::vm::pauses_at_random()? {
@@ -209,8 +209,8 @@ pub fn drop_wait(n: &mut Notes) -> Result<()> {
             }
             n.number(format!("{number}_drop_us"), m.stats()?["drop_ns_last"] / 1000);
         }
-        // As long as the drops took: on 6.12 the kernel itself keeps the CPU for 7 ms every few seconds, which meets the longer
-        // drops only.
+        // As long as the drops took: on 6.12 the kernel itself keeps the CPU for 7 ms every few seconds,
+        // which meets the longer drops only.
         let idle = notified(&m, || {
             std::thread::sleep(took);
             Ok(())
@@ -231,8 +231,8 @@ pub fn drop_wait(n: &mut Notes) -> Result<()> {
     Ok(())
 }
 
-/// Maps `number` leaf tables of one page each, 2 MB apart, and returns the address. The tables are in the data. Each has a
-/// page of its own.
+/// Maps `number` leaf tables of one page each, 2 MB apart, and returns the address. The tables are in the
+/// data. Each has a page of its own.
 fn sparse(m: &Machine, number: u64) -> Result<u64> {
     const AT: u64 = 0x100_0000_0000;
     const TABLE: u64 = PRESENT | WRITE | ACCESSED;
@@ -261,8 +261,8 @@ struct Waited {
     at: Duration,
 }
 
-/// Takes a page away again and again while something else goes on. On the laboratory's one CPU, the thread that holds
-/// mmu_lock keeps the taker from its CPU, too, so a wait for the lock may be late time.
+/// Takes a page away again and again while something else goes on. On the laboratory's one CPU, the thread
+/// that holds mmu_lock keeps the taker from its CPU, too, so a wait for the lock may be late time.
 fn notified(m: &Machine, meanwhile: impl FnOnce() -> Result<()>) -> Result<Waited> {
     const EVERY: Duration = Duration::from_micros(300);
     let end = Arc::new(AtomicBool::new(false));
@@ -306,8 +306,9 @@ fn notified(m: &Machine, meanwhile: impl FnOnce() -> Result<()>) -> Result<Waite
     waited
 }
 
-/// What else changes the VM during switches: slots that come and go, a migration that begins (with it the splitting of all
-/// large entries), huge pages of the host that are split. The VM stands still for no longer than `paging_timeout_ms`.
+/// What else changes the VM during switches: slots that come and go, a migration that begins (with it the
+/// splitting of all large entries), huge pages of the host that are split. The VM stands still for no longer
+/// than `paging_timeout_ms`.
 pub fn standstill(n: &mut Notes) -> Result<()> {
     const LIMIT_MS: u64 = 50;
     const PAGES: u64 = 64 << 8;

@@ -125,8 +125,8 @@ fn rounds(m: &Machine, vcpu: usize) -> Result<u64> {
     m.memory.read(BLOCK + BLOCK_SIZE * vcpu as u64 + 8)
 }
 
-/// Lets vCPUs change these bits while two writers switch. Returns the rounds and the switches. A switch that meets a vCPU
-/// with the hypervisor's bit is refused, on Intel also one that meets a vCPU without paging.
+/// Lets vCPUs change these bits while two writers switch. Returns the rounds and the switches. A switch that
+/// meets a vCPU with the hypervisor's bit is refused, on Intel also one that meets a vCPU without paging.
 fn phase(n: &mut Notes, bits: [Bits; VCPUS]) -> Result<(u64, u64)> {
     let m = Machine::new(MachineSpec { vcpus: VCPUS, keys: true, ..MachineSpec::default() })?;
     tables(&m)?;
@@ -184,8 +184,8 @@ fn phase(n: &mut Notes, bits: [Bits; VCPUS]) -> Result<(u64, u64)> {
     Ok((all, switches))
 }
 
-/// vCPUs that change the number of levels, PAE, long mode and paging in loops, with keys, and with the bit that begins a
-/// hypervisor, while two writers switch their VM.
+/// vCPUs that change the number of levels, PAE, long mode and paging in loops, with keys, and with the bit
+/// that begins a hypervisor, while two writers switch their VM.
 pub fn toggles(n: &mut Notes) -> Result<()> {
     with_limit(100, || {
         let o = offered()?;

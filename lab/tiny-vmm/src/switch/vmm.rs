@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Cases of what a VMM does beside a switch: it sets state that only nested paging has while signals come, writes back
-//! what it read, plugs vCPUs in, assigns a device, or has no memory.
+//! Cases of what a VMM does beside a switch: it sets state that only nested paging has while signals come,
+//! writes back what it read, plugs vCPUs in, assigns a device, or has no memory.
 
 use std::fs;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -34,8 +34,8 @@ fn by_register(n: &mut Notes) -> Result<bool> {
     Ok(so)
 }
 
-/// KVM_SET_SREGS with EFER.SVME brings the VM back to nested paging, whatever signals the VMM's thread gets meanwhile. A
-/// vCPU that waits for a page keeps the switch waiting for them.
+/// KVM_SET_SREGS with EFER.SVME brings the VM back to nested paging, whatever signals the VMM's thread gets
+/// meanwhile. A vCPU that waits for a page keeps the switch waiting for them.
 pub fn signals(n: &mut Notes) -> Result<()> {
     if !by_register(n)? {
         return Ok(());
@@ -73,7 +73,8 @@ pub fn signals(n: &mut Notes) -> Result<()> {
     Ok(())
 }
 
-/// A KVM_RUN that could not set EFER.SVME from its registers page does not make a later call bring the VM back.
+/// A KVM_RUN that could not set EFER.SVME from its registers page does not make a later call bring the VM
+/// back.
 pub fn forgotten(n: &mut Notes) -> Result<()> {
     if !by_register(n)? {
         return Ok(());
@@ -165,8 +166,8 @@ pub fn hot_plugged(n: &mut Notes) -> Result<()> {
     Ok(())
 }
 
-/// A device without coherent DMA comes to a VM in shadow paging. Only EPT gives the guest's memory types, so on Intel the
-/// VM goes back, and stays. The device is one of the modules of `kernel/tests/windows`.
+/// A device without coherent DMA comes to a VM in shadow paging. Only EPT gives the guest's memory types, so
+/// on Intel the VM goes back, and stays. The device is one of the modules of `kernel/tests/windows`.
 pub fn noncoherent_dma(n: &mut Notes) -> Result<()> {
     let m = Machine::new(MachineSpec { vcpus: 2, nested: Some(false), ..MachineSpec::default() })?;
     let device = m.mode_file().with_file_name("test_noncoherent_dma");
@@ -192,9 +193,10 @@ pub fn noncoherent_dma(n: &mut Notes) -> Result<()> {
     Ok(())
 }
 
-/// Segments that a processor of Intel's takes in one mode alone. Under EPT a data segment's privilege may be less than its
-/// selector asks for; under shadow paging KVM would emulate the guest, and its emulator delivers no exceptions. Under shadow
-/// paging KVM takes segments that are not marked as accessed, with which an entry fails under EPT.
+/// Segments that a processor of Intel's takes in one mode alone. Under EPT a data segment's privilege may be
+/// less than its selector asks for; under shadow paging KVM would emulate the guest, and its emulator
+/// delivers no exceptions. Under shadow paging KVM takes segments that are not marked as accessed, with which
+/// an entry fails under EPT.
 pub fn odd_segments(n: &mut Notes) -> Result<()> {
     const ACCESSED: u8 = 1;
     let m = Machine::new(MachineSpec { vcpus: 2, ..MachineSpec::default() })?;
@@ -269,8 +271,8 @@ impl Failing {
     }
 }
 
-/// Each allocation fails in turn, in a switch either way, in a vCPU's first faults after it, and while a VM is made for
-/// shadow paging: the VM runs in one of its modes afterwards, or was not made.
+/// Each allocation fails in turn, in a switch either way, in a vCPU's first faults after it, and while a VM
+/// is made for shadow paging: the VM runs in one of its modes afterwards, or was not made.
 pub fn no_memory(n: &mut Notes) -> Result<()> {
     if !Failing::here()? {
         n.skip("this kernel fails no allocations: kernel/debug-kernel builds one that does");

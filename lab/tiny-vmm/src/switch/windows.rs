@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Windows of the modules of `kernel/tests/windows`: places where the kernel looks at shared state without the lock that
-//! protects this state, each with a parameter of `kvm` for a wait there.
+//! Windows of the modules of `kernel/tests/windows`: places where the kernel looks at shared state without
+//! the lock that protects this state, each with a parameter of `kvm` for a wait there.
 
 use std::fs;
 use std::time::Duration;
@@ -17,8 +17,9 @@ pub(crate) fn widened() -> bool {
     })
 }
 
-/// The time between two switches, or two tries of one, that follow each other without end: longer than a window that is
-/// wide. Else a vCPU that looks again finds another switch under way each time, and never runs.
+/// The time between two switches, or two tries of one, that follow each other without end: longer than a
+/// window that is wide. Else a vCPU that looks again finds another switch under way each time, and never
+/// runs.
 pub(super) fn between_switches(usual: Duration) -> Duration {
     if widened() { usual.max(Duration::from_millis(20)) } else { usual }
 }

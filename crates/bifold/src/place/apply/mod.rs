@@ -21,13 +21,14 @@ Examples:
 
 /// Set the host as a plan has it, and pin guests that run
 ///
-/// Does the plan's steps: pools of huge pages, NUMA balancing, KSM, halt polling, interrupts. With --vm, also pins that
-/// guest's vCPUs, I/O threads and other threads. A guest that is not named is not touched. Start a guest with the plan's
-/// options after the first call, and name the guest in a second one: QEMU makes vCPU threads when memory is allocated.
+/// Does the plan's steps: pools of huge pages, NUMA balancing, KSM, halt polling, interrupts. With --vm, also
+/// pins that guest's vCPUs, I/O threads and other threads. A guest that is not named is not touched. Start a
+/// guest with the plan's options after the first call, and name the guest in a second one: QEMU makes vCPU
+/// threads when memory is allocated.
 ///
-/// Each change is written down before it is made, and compared with what the kernel then has. If the kernel gives less,
-/// as 60 of 64 huge pages, the command takes back what it changed, and fails. `bifold place undo` takes back everything,
-/// after a kill too. Needs root.
+/// Each change is written down before it is made, and compared with what the kernel then has. If the kernel
+/// gives less, as 60 of 64 huge pages, the command takes back what it changed, and fails. `bifold place undo`
+/// takes back everything, after a kill too. Needs root.
 #[derive(Debug, Args)]
 #[command(after_help = EXAMPLES, after_long_help = status::below(EXAMPLES))]
 pub struct ApplyArgs {

@@ -16,15 +16,16 @@ Examples:
 
 /// Check that guests that run are where they belong
 ///
-/// Compares each guest with its plan: the CPUs of vCPUs, emulator and I/O threads, the node of each page of memory, the
-/// size of pages, cgroups, KVM's page tables, interrupts, and what the guest sees of nodes, distances, L3 caches and
-/// threads. The plan is that of --plan, or else the one that `bifold place apply` has applied. Without a plan, it checks
-/// what holds for any guest whose owner has placed it.
+/// Compares each guest with its plan: the CPUs of vCPUs, emulator and I/O threads, the node of each page of
+/// memory, the size of pages, cgroups, KVM's page tables, interrupts, and what the guest sees of nodes,
+/// distances, L3 caches and threads. The plan is that of --plan, or else the one that `bifold place apply`
+/// has applied. Without a plan, it checks what holds for any guest whose owner has placed it.
 ///
-/// A finding has a name, its figures, and the command that mends it; docs/reference/findings.md lists all. What could not
-/// be looked at is listed as `not seen`, and a guest of which no vCPU was seen is `not checked`. The exit status is 3 if
-/// there is a finding, and 77 if there is none and a guest was not checked, or only root could look at the rest. Of guests
-/// with more than 1,048,576 pages, so many are looked at, chosen evenly. Changes nothing.
+/// A finding has a name, its figures, and the command that mends it; docs/reference/findings.md lists all.
+/// What could not be looked at is listed as `not seen`, and a guest of which no vCPU was seen is
+/// `not checked`. The exit status is 3 if there is a finding, and 77 if there is none and a guest was not
+/// checked, or only root could look at the rest. Of guests with more than 1,048,576 pages, so many are looked
+/// at, chosen evenly. Changes nothing.
 #[derive(Debug, Args)]
 #[command(after_help = EXAMPLES, after_long_help = status::below(EXAMPLES))]
 pub struct CheckArgs {
@@ -38,8 +39,8 @@ pub struct CheckArgs {
 
     /// Ask the guest's QEMU at this QMP socket [default: the socket on QEMU's command line]
     ///
-    /// The monitor tells the threads of vCPUs without names, and which mapping is which node's memory. Without it,
-    /// names (-name debug-threads=on) and the sizes of mappings tell.
+    /// The monitor tells the threads of vCPUs without names, and which mapping is which node's memory.
+    /// Without it, names (-name debug-threads=on) and the sizes of mappings tell.
     #[arg(long, value_name = "SOCKET")]
     pub qmp: Option<PathBuf>,
 

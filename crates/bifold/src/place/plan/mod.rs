@@ -26,13 +26,14 @@ Examples:
 
 /// Plan where guests' CPUs and memory belong on this host
 ///
-/// WISHES.toml has a table `[[guest]]` per guest, with the name, the number of vCPUs and the memory, and perhaps the
-/// number of nodes, the page size and nearby devices; bifold-wishes(5) lists all keys. The plan gives each
-/// vCPU a CPU, and each guest node a host node, so that the guest's nodes, distances, caches and threads are the
-/// host's. All guests of a file are planned together: no other placement has a lower cost, unless a note says
-/// otherwise.
+/// WISHES.toml has a table `[[guest]]` per guest, with the name, the number of vCPUs and the memory, and
+/// perhaps the number of nodes, the page size and nearby devices; bifold-wishes(5) lists all keys. The plan
+/// gives each vCPU a CPU, and each guest node a host node, so that the guest's nodes, distances, caches and
+/// threads are the host's. All guests of a file are planned together: no other placement has a lower cost,
+/// unless a note says otherwise.
 ///
-/// Wishes that do not fit end with exit status 1, and with what is short where. Changes nothing, and needs no root.
+/// Wishes that do not fit end with exit status 1, and with what is short where. Changes nothing, and needs no
+/// root.
 #[derive(Debug, Args)]
 #[command(after_help = EXAMPLES, after_long_help = status::below(EXAMPLES))]
 pub struct PlanArgs {
@@ -50,8 +51,9 @@ pub struct PlanArgs {
 
     /// Output format
     ///
-    /// `table` explains the plan, `qemu` is a command line for each guest, `libvirt` is the XML of one domain,
-    /// `steps` are shell commands that set up the host, and `json` is all of it (schema `bifold.place-plan/1`).
+    /// `table` explains the plan, `qemu` is a command line for each guest, `libvirt` is the XML of one
+    /// domain, `steps` are shell commands that set up the host, and `json` is all of it (schema
+    /// `bifold.place-plan/1`).
     #[arg(
         long,
         value_enum,

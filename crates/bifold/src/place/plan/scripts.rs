@@ -24,8 +24,8 @@ pub fn qemu(guest: &GuestPlan) -> String {
     out
 }
 
-/// The host's steps, a command a line, each below its reason. The kernel takes a number of huge pages and may give fewer, so
-/// pools are read back.
+/// The host's steps, a command a line, each below its reason. The kernel takes a number of huge pages and may
+/// give fewer, so pools are read back.
 pub fn steps(plan: &Plan) -> String {
     if plan.steps.is_empty() {
         return "# The host needs no change.\n".into();

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! A topology as JSON, schema `bifold.place-show/1` (docs/reference/formats.md). Sets of numbers are in the kernel's list
-//! format; what is not known is null.
+//! A topology as JSON, schema `bifold.place-show/1` (docs/reference/formats.md). Sets of numbers are in the
+//! kernel's list format; what is not known is null.
 
 use bifold_host::topology::{
     Access, Allowed, Cache, Cpu, Device, HugePool, Node, NumberSet, SideCache, Topology,

@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! `bifold place show`: a host's nodes, CPUs, caches, huge pages, devices and limits.
 //!
-//! [`text`] is the table, [`json`] the document. Both show the same [`Topology`](bifold_host::topology::Topology).
+//! [`text`] is the table, [`json`] the document. Both show the same
+//! [`Topology`](bifold_host::topology::Topology).
 
 mod json;
 mod text;
@@ -23,13 +24,14 @@ Examples:
 
 /// Show this host's nodes, CPUs, caches, huge pages, devices and limits
 ///
-/// For each NUMA node: its CPUs, memory, pools of huge pages, page tables of VMs, distances, the latency and bandwidth
-/// that the firmware states (HMAT), the groups of CPUs that share an L3 cache, the CPUs that share a core, and the
-/// devices. For the host: CPUs that are offline, isolated (isolcpus) or tickless (nohz_full), and what the cgroup of
-/// this process may use. In a container, the view can be restricted to a part of the host.
+/// For each NUMA node: its CPUs, memory, pools of huge pages, page tables of VMs, distances, the latency and
+/// bandwidth that the firmware states (HMAT), the groups of CPUs that share an L3 cache, the CPUs that share
+/// a core, and the devices. For the host: CPUs that are offline, isolated (isolcpus) or tickless (nohz_full),
+/// and what the cgroup of this process may use. In a container, the view can be restricted to a part of the
+/// host.
 ///
-/// What sysfs does not tell is `-` in the table and null in `json`. Damaged or contradictory files are noted on stderr,
-/// and under `notes` in `json`. Changes nothing, and needs no root.
+/// What sysfs does not tell is `-` in the table and null in `json`. Damaged or contradictory files are noted
+/// on stderr, and under `notes` in `json`. Changes nothing, and needs no root.
 #[derive(Debug, Args)]
 #[command(after_help = EXAMPLES, after_long_help = status::below(EXAMPLES))]
 pub struct ShowArgs {

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! A topology for people: the host, a table of nodes, distances, what the firmware says of memory, then each node's CPUs,
-//! caches, cores and devices. No line has more than 80 columns, except in tables with very many nodes.
+//! A topology for people: the host, a table of nodes, distances, what the firmware says of memory, then each
+//! node's CPUs, caches, cores and devices. No line has more than 80 columns, except in tables with very many
+//! nodes.
 
 use crate::place::words::{counted, counts, folded, kind, siblings, size};
 use bifold_host::printable;

@@ -19,13 +19,14 @@ Examples:
 
 /// Take back what `place apply` changed
 ///
-/// Restores settings and the CPUs of threads from the journal, last change first, and removes the journal and the copy of
-/// the plan. A change that the kernel refuses to take back stays in the journal, and the command fails: huge pages that a
-/// guest uses, for example, until that guest ends. Needs root.
+/// Restores settings and the CPUs of threads from the journal, last change first, and removes the journal and
+/// the copy of the plan. A change that the kernel refuses to take back stays in the journal, and the command
+/// fails: huge pages that a guest uses, for example, until that guest ends. Needs root.
 ///
-/// A setting that another program has changed after `place apply` is not overwritten: the command names the file, the value
-/// that Bifold set, the present value and the value before, takes back all other changes, and fails. The same holds for a
-/// thread's CPUs. --force puts the old value back all the same; --keep leaves the present value and forgets the change.
+/// A setting that another program has changed after `place apply` is not overwritten: the command names the
+/// file, the value that Bifold set, the present value and the value before, takes back all other changes, and
+/// fails. The same holds for a thread's CPUs. --force puts the old value back all the same; --keep leaves the
+/// present value and forgets the change.
 #[derive(Debug, Args)]
 #[command(after_help = EXAMPLES, after_long_help = status::below(EXAMPLES))]
 pub struct UndoArgs {

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! `bifold policy replay`: shows when a policy switches, and why. [`recorded`] replays over recordings of real VMs.
+//! `bifold policy replay`: shows when a policy switches, and why. [`recorded`] replays over recordings of
+//! real VMs.
 
 mod recorded;
 
@@ -30,12 +31,14 @@ Examples:
 /// Prints how long the VM stays in each mode and what that costs. With --explain, prints every decision: the
 /// value that the policy looked at, and the threshold.
 ///
-/// A recording of `bifold stat --format jsonl` has real VMs, each in one mode at a time. Over a recording, the replay shows
-/// when a policy would have wanted the other mode. A policy that needs a counter which the recording lacks is refused.
+/// A recording of `bifold stat --format jsonl` has real VMs, each in one mode at a time. Over a recording,
+/// the replay shows when a policy would have wanted the other mode. A policy that needs a counter which the
+/// recording lacks is refused.
 #[derive(Debug, Args)]
 #[command(after_help = EXAMPLES)]
 pub struct ReplayArgs {
-    /// Timelines written by `bifold compare --timeline`, or recordings written by `bifold stat --format jsonl`
+    /// Timelines written by `bifold compare --timeline`, or recordings written by
+    /// `bifold stat --format jsonl`
     #[arg(value_name = "TIMELINE", required = true)]
     pub timelines: Vec<PathBuf>,
 
@@ -43,7 +46,8 @@ pub struct ReplayArgs {
     #[command(flatten)]
     pub which: WhichArgs,
 
-    /// Over recordings: the rules of this configuration of `bifold daemon`, with their limits, in place of --policy
+    /// Over recordings: the rules of this configuration of `bifold daemon`, with their limits, in place of
+    /// --policy
     #[arg(long, value_name = "FILE", conflicts_with_all = ["policy", "set", "estimator"])]
     pub config: Option<PathBuf>,
 

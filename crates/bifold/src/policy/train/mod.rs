@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! `bifold policy train`: learns coefficients and parameters from timelines. [`recorded`] learns from recordings of real VMs.
+//! `bifold policy train`: learns coefficients and parameters from timelines. [`recorded`] learns from
+//! recordings of real VMs.
 
 mod recorded;
 
@@ -29,9 +30,10 @@ Examples:
 /// Writes the TOML that the other verbs read. Prints on stderr how well the result does, with each program
 /// judged by what was learnt from all others. The result holds for one hardware profile.
 ///
-/// Recordings of the daemon, or of `bifold stat --format jsonl`, teach what holds for this host. The truth is the work of VMs that were
-/// switched to the other mode and back, as the daemon's probes do, and whose guests report progress: at least 10 such tries, of two VMs or
-/// more with at least 3 each. Switching costs cannot be learnt this way and are those of --estimator.
+/// Recordings of the daemon, or of `bifold stat --format jsonl`, teach what holds for this host. The truth is
+/// the work of VMs that were switched to the other mode and back, as the daemon's probes do, and whose guests
+/// report progress: at least 10 such tries, of two VMs or more with at least 3 each. Switching costs cannot
+/// be learnt this way and are those of --estimator.
 #[derive(Debug, Args)]
 #[command(after_help = EXAMPLES)]
 pub struct TrainArgs {

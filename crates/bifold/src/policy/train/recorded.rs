@@ -68,8 +68,8 @@ fn lessons(paths: &[PathBuf], needs: &PerMode<Counters>) -> anyhow::Result<(Less
     Ok((lessons, found))
 }
 
-/// The pairs of all VMs. A VM that was restarted has another identifier and its old name: pairs of a name belong
-/// together, so that leaving it out leaves all of it out.
+/// The pairs of all VMs. A VM that was restarted has another identifier and its old name: pairs of a name
+/// belong together, so that leaving it out leaves all of it out.
 fn read(paths: &[PathBuf]) -> anyhow::Result<(Vec<Vm>, LeftOut)> {
     let (mut vms, mut left_out) = (Vec::<Vm>::new(), LeftOut::default());
     for path in paths {

@@ -157,7 +157,8 @@ impl Guest {
     }
 }
 
-/// What programs, libraries and languages say when an allocation fails (strerror(ENOMEM), GCC, C++, Python, Java, Go).
+/// What programs, libraries and languages say when an allocation fails (strerror(ENOMEM), GCC, C++, Python,
+/// Java, Go).
 const NO_MEMORY: [&str; 8] = [
     "cannot allocate memory",
     "out of memory",

@@ -39,7 +39,8 @@ pub trait EventSource {
     /// Asks the source for events that say who runs, as `--where` needs; also who called whom, if `stacks`.
     fn attribute(&mut self, stacks: bool) -> anyhow::Result<()>;
 
-    /// Asks the source for looks at the guest's memory. Whether there may be some: a recording has them or not.
+    /// Asks the source for looks at the guest's memory. Whether there may be some: a recording has them or
+    /// not.
     fn look(&mut self) -> bool {
         true
     }

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Draws a VM's last intervals: a sparkline for each figure, the newest interval on the right, and below them the mode of
-//! each interval.
+//! Draws a VM's last intervals: a sparkline for each figure, the newest interval on the right, and below them
+//! the mode of each interval.
 
 use super::{Look, take};
 use crate::top::app::Moment;

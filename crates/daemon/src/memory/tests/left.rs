@@ -50,7 +50,8 @@ fn what_killed_orders_left_is_given_back_whatever_the_rules_say() {
     let mut fake = Fake::new("");
     let folder = tempfile::tempdir().unwrap();
     let leave = |pid, kept| leave(folder.path(), pid, GIB, kept);
-    // Nothing is left of the second, whose process has ended; what was kept stays, and what another process holds.
+    // Nothing is left of the second, whose process has ended; what was kept stays, and what another process
+    // holds.
     let (web, ended, kept, held) =
         (leave(100, false), leave(300, false), leave(301, true), leave(302, false));
     let lock = std::fs::File::create(held.with_extension("lock")).unwrap();

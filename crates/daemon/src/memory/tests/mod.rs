@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Decisions over the memory of guests of a host that is made of files. What their threads see is given; orders are what the daemon
-//! wants of the threads.
+//! Decisions over the memory of guests of a host that is made of files. What their threads see is given;
+//! orders are what the daemon wants of the threads.
 
 mod day;
 mod left;

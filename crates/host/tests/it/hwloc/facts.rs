@@ -19,7 +19,8 @@ impl Facts {
         self.0.values().map(BTreeSet::len).sum()
     }
 
-    /// Where hwloc's facts differ from those of sysfs, a line each. Of the subjects in `partly`, hwloc shows some facts only.
+    /// Where hwloc's facts differ from those of sysfs, a line each. Of the subjects in `partly`, hwloc shows
+    /// some facts only.
     pub fn differences(&self, sysfs: &Facts, partly: &[&str]) -> BTreeSet<String> {
         let none = BTreeSet::new();
         let subjects: BTreeSet<_> = self.0.keys().chain(sysfs.0.keys()).collect();

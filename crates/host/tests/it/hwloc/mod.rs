@@ -1,9 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! The reader of topologies beside hwloc: /sys trees of 47 machines, with what hwloc found in each (`tools/hwloc-trees`).
+//! The reader of topologies beside hwloc: /sys trees of 47 machines, with what hwloc found in each
+//! (`tools/hwloc-trees`).
 //!
-//! Both sides become sets of facts, a sentence each: [`output`] reads what hwloc printed, [`facts`] says both sides'
-//! facts, [`rules`] has the runs in which hwloc was set to leave something out or shows more than sysfs has. Sets must
-//! be equal. Nothing else is left out than what a rule names.
+//! Both sides become sets of facts, a sentence each: [`output`] reads what hwloc printed, [`facts`] says both
+//! sides' facts, [`rules`] has the runs in which hwloc was set to leave something out or shows more than
+//! sysfs has. Sets must be equal. Nothing else is left out than what a rule names.
 
 mod facts;
 mod ours;

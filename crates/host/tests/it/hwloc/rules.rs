@@ -77,8 +77,9 @@ const RULES: &[Rule] = &[
         runs: &["8em64t-2s2ca2c-buggynuma"],
         differences: &["memory: sysfs alone says ", "distances: sysfs alone says "],
     },
-    // CPU 3 says that it shares its package with CPU 0-3, which they deny. hwloc then knows no package 3. The devices, too,
-    // are said to be near CPU 0-3, which are in four packages: hwloc then takes them to be near all CPUs.
+    // CPU 3 says that it shares its package with CPU 0-3, which they deny. hwloc then knows no package 3. The
+    // devices, too, are said to be near CPU 0-3, which are in four packages: hwloc then takes them to be near
+    // all CPUs.
     Rule {
         runs: &["40intel64-4n10c+pci-conflicts"],
         differences: &[
@@ -87,8 +88,8 @@ const RULES: &[Rule] = &[
             "localities: hwloc alone says 0000:01:00.0: CPUs 0-39",
         ],
     },
-    // This bridge has no bus behind it: the secondary bus in its configuration space is 0. hwloc leaves the bridge out.
-    // Device 00:02.0 is near other CPUs than its bus. hwloc gives a bus one place.
+    // This bridge has no bus behind it: the secondary bus in its configuration space is 0. hwloc leaves the
+    // bridge out. Device 00:02.0 is near other CPUs than its bus. hwloc gives a bus one place.
     Rule {
         runs: &["32em64t-2n8c+1mic"],
         differences: &[
@@ -115,14 +116,15 @@ const RULES: &[Rule] = &[
         runs: &["64intel64-fakeKNL-SNC4-hybrid", "64intel64-fakeKNL-SNC4-hybrid-msc"],
         differences: &["distances: sysfs alone says "],
     },
-    // Its caches in front of memory come from a program that only root runs, not from sysfs. With the variable
-    // HWLOC_KNL_MSCACHE_L3=0 hwloc says so; without, it takes them for L3 caches.
+    // Its caches in front of memory come from a program that only root runs, not from sysfs. With the
+    // variable HWLOC_KNL_MSCACHE_L3=0 hwloc says so; without, it takes them for L3 caches.
     Rule { runs: &["64intel64-fakeKNL-SNC4-hybrid-msc"], differences: &["side caches: hwloc alone says "] },
     Rule {
         runs: &["64intel64-fakeKNL-SNC4-hybrid", "64intel64-fakeKNL-A2A-cache"],
         differences: &["memory-side L3: hwloc alone says "],
     },
-    // Nodes of this tree, made by hand, overlap. A variable for debugging lets hwloc take them; our nodes share no CPU.
+    // Nodes of this tree, made by hand, overlap. A variable for debugging lets hwloc take them; our nodes
+    // share no CPU.
     Rule {
         runs: &["fakeheterocpunuma"],
         differences: &[

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Tests of the groups; of reading them, with events that the kernel counts without a PMU; and of this machine's PMU.
+//! Tests of the groups; of reading them, with events that the kernel counts without a PMU; and of this
+//! machine's PMU.
 
 use super::*;
 use crate::hardware::HardwareCounts;
@@ -110,8 +111,8 @@ fn this_machine_counts_or_says_why_not() {
     }
 }
 
-/// A group of events that the kernel counts, in user space, where any user may: nanoseconds on a CPU, page faults,
-/// and the sum of all page faults and minor ones.
+/// A group of events that the kernel counts, in user space, where any user may: nanoseconds on a CPU, page
+/// faults, and the sum of all page faults and minor ones.
 fn by_the_kernel() -> Vec<Counted> {
     let counted = |field, event: Software| Counted {
         field,
@@ -126,7 +127,8 @@ fn by_the_kernel() -> Vec<Counted> {
     ]
 }
 
-/// The counters of that group; `None` where a distribution's kernel or a container's filter forbids every event.
+/// The counters of that group; `None` where a distribution's kernel or a container's filter forbids every
+/// event.
 fn open(thread: u32) -> Option<ThreadCounters> {
     match Group::open(Proc(thread), &by_the_kernel()) {
         Ok(group) => Some(ThreadCounters { groups: vec![group] }),

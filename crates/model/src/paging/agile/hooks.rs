@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! What agile paging does on a miss, on the guest's instructions, stores to tables and faults, and at an interval's end.
+//! What agile paging does on a miss, on the guest's instructions, stores to tables and faults, and at an
+//! interval's end.
 
 use super::{AgilePaging, Counting, End, MOST_WALKS, Part};
 use crate::access::{AccessKind, Flush, Miss, Steady};
@@ -164,8 +165,8 @@ impl PagingMode for AgilePaging {
         }
     }
 
-    /// The hypervisor switches to the nested part where the shadow tables end above it. There, a table that the nested tables do not
-    /// map is a violation for this walk too.
+    /// The hypervisor switches to the nested part where the shadow tables end above it. There, a table that
+    /// the nested tables do not map is a violation for this walk too.
     fn permission_fault(&mut self, vm: &mut Vm<'_>, vcpu: usize, gva: Gva, _: Gpa, guest: &GuestTables) {
         loop {
             match self.part(vcpu, gva) {

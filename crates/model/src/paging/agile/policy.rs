@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! What the hypervisor decides at an interval's end: which address spaces are shadowed, and which of the guest's tables are in
-//! nested mode.
+//! What the hypervisor decides at an interval's end: which address spaces are shadowed, and which of the
+//! guest's tables are in nested mode.
 
 use super::AgilePaging;
 use crate::Sample;
@@ -22,12 +22,13 @@ pub(super) struct Space {
     pub root: Option<u64>,
     /// The hypervisor has not seen it but for a load of CR3: the hardware gets its root's guest address.
     pub fresh: bool,
-    /// In this interval: walks, references to nested tables, and cycles of exits that nested mode would not have, but for loads
-    /// of CR3.
+    /// In this interval: walks, references to nested tables, and cycles of exits that nested mode would not
+    /// have, but for loads of CR3.
     pub walks: u64,
     pub nested_refs: u64,
     pub exit_cycles: u64,
-    /// References to nested tables per walk, when it was last in nested mode. None if it never was: it stays shadowed then.
+    /// References to nested tables per walk, when it was last in nested mode. None if it never was: it stays
+    /// shadowed then.
     refs_per_walk: Option<f64>,
     /// It was shadowed at the end of the last interval.
     new: bool,
@@ -67,8 +68,8 @@ impl AgilePaging {
         let (loads, exits) = (std::mem::take(&mut self.loads), std::mem::take(&mut self.cr3_exits));
         let load_cycles = if self.cache > 0 { 0 } else { loads * self.costs.cr3_write.cycles };
         let exit_cycles = exits * self.costs.cr3_write.cycles;
-        // Loads of CR3 exit while one address space is shadowed, so all that are share the exits. Each would have a part of all loads
-        // by its walks.
+        // Loads of CR3 exit while one address space is shadowed, so all that are share the exits. Each would
+        // have a part of all loads by its walks.
         let shadow = &self.shadow;
         let is_nested = |s: &Space| s.root.map(|gfn| shadow.is_nested(gfn));
         let nested_walks: u64 =

@@ -11,8 +11,8 @@ pub(super) const ACCESSED: u64 = 1 << 5;
 const DIRTY: u64 = 1 << 6;
 const LARGE: u64 = 1 << 7;
 
-/// The inner hypervisor's nested tables. Data lie at their guest-physical addresses in the inner hypervisor's memory, and the tables
-/// behind them.
+/// The inner hypervisor's nested tables. Data lie at their guest-physical addresses in the inner hypervisor's
+/// memory, and the tables behind them.
 #[derive(Debug)]
 pub(super) struct InnerTables {
     pub tables: GuestTables,
@@ -31,7 +31,8 @@ impl InnerTables {
         InnerTables { tables, root, frames: Default::default(), next: root + 1 }
     }
 
-    /// Frames of the inner hypervisor's memory: its guest's, and those of a table for each 512 of them, and for their tables.
+    /// Frames of the inner hypervisor's memory: its guest's, and those of a table for each 512 of them, and
+    /// for their tables.
     pub fn all_frames(&self, guest_frames: u64) -> u64 {
         (self.root + guest_frames / 256 + 1024).next_multiple_of(1 << 18)
     }
@@ -68,8 +69,8 @@ impl InnerTables {
         Some(at)
     }
 
-    /// Maps the page behind `gpa`, of this size, by the tables that are needed, from above (`kvm_tdp_mmu_map`). Returns where it
-    /// stored.
+    /// Maps the page behind `gpa`, of this size, by the tables that are needed, from above
+    /// (`kvm_tdp_mmu_map`). Returns where it stored.
     pub fn map(&mut self, gpa: Gpa, size: PageSize, writable: bool) -> Vec<Gpa> {
         let mut stored = Vec::new();
         let format = self.format();

@@ -77,8 +77,8 @@ fn synced(s: &Shadow, guest: &GuestTables, slot: usize) -> bool {
     !page.role.direct && !page.unsync && guest.level(page.gfn) == Some(page.role.level)
 }
 
-/// The guest's entry that an spte shadows, and the table or the part of a page to which that leads. In 32-bit paging, four pages
-/// shadow a page directory, each a quarter by two sptes per entry, and two a leaf table.
+/// The guest's entry that an spte shadows, and the table or the part of a page to which that leads. In 32-bit
+/// paging, four pages shadow a page directory, each a quarter by two sptes per entry, and two a leaf table.
 fn gpte(s: &Shadow, guest: &GuestTables, id: usize) -> (u64, u64) {
     let page = s.pages.page(sptep_to_sp(id));
     let (level, index) = (page.role.level, id as u64 & 511);

@@ -116,7 +116,8 @@ impl Machine {
         root
     }
 
-    /// Copies the kernel's half of a root table, or the user's, with further bits in entries that are present.
+    /// Copies the kernel's half of a root table, or the user's, with further bits in entries that are
+    /// present.
     pub fn copy(&mut self, from: u64, to: u64, kernel: bool, bits: u64) {
         let format = self.guest.format();
         let half = format.level(format.depth()).mask.div_ceil(2);
@@ -174,8 +175,9 @@ impl Machine {
     /// Accesses `gva` until it goes through; returns the exits that took.
     pub fn on(&mut self, vcpu: usize, gva: u64, kind: AccessKind) -> u64 {
         let before = self.out.all_exits();
-        // A write to the table that maps itself, by an instruction that writes no tables, is repeated until agile paging has
-        // counted enough of them: an exit for the table's shadow and one for the write, each time.
+        // A write to the table that maps itself, by an instruction that writes no tables, is repeated until
+        // agile paging has counted enough of them: an exit for the table's shadow and one for the write, each
+        // time.
         let counted = self.shadow.subtrees.as_ref().map_or(0, |s| 2 * s.rules.writes);
         let most = 4 + counted;
         for _ in 0..=most {
@@ -213,7 +215,8 @@ impl Machine {
             || self.walk(vcpu, gva).is_some_and(|(_, spte, _)| spte & SWITCH != 0)
     }
 
-    /// The access in the guest's tables, as far as it does not concern the nested ones. False if it is repeated.
+    /// The access in the guest's tables, as far as it does not concern the nested ones. False if it is
+    /// repeated.
     fn nested(&mut self, vcpu: usize, gva: u64, kind: AccessKind) -> bool {
         let root = self.guest.root(vcpu, self.loaded[vcpu]);
         let Ok(leaf) = self.guest.lookup(root, Gva(gva)) else { return true };

@@ -87,8 +87,8 @@ fn a_store_to_a_32_bit_page_directory_zaps_the_two_entries_of_its_quarter() {
     assert_eq!((s.exits_emulated_write, s.shadow_pages_zapped), (1, 0));
     let mapped = |m: &Machine| [0, 512, 1024].map(|n: u64| m.walk(0, USER + (n << 12)).is_some());
     assert_eq!(mapped(&m), [false, false, true]);
-    // Each of the four pages counts the stores, but for the quarter through which the stores go (`shadow_page_table_clear_flood`).
-    // The third store zaps three, which go when no root has them any more.
+    // Each of the four pages counts the stores, but for the quarter through which the stores go
+    // (`shadow_page_table_clear_flood`). The third store zaps three, which go when no root has them any more.
     m.pt_store(pde, entry);
     let s = m.counted(|m| _ = m.pt_store(pde, entry));
     assert_eq!((s.exits_emulated_write, s.shadow_pages_zapped, s.shadow_pages_made), (1, 3 + 3, 3));

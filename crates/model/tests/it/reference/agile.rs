@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Agile paging from its rules: which tables are walked in shadow and which in nested mode, and the policy. The shadow tables are
-//! in `shadow.rs`, the host and the nested tables are those of nested paging.
+//! Agile paging from its rules: which tables are walked in shadow and which in nested mode, and the policy.
+//! The shadow tables are in `shadow.rs`, the host and the nested tables are those of nested paging.
 
 mod walks;
 
@@ -215,7 +215,8 @@ impl Agile {
 }
 
 impl Reference {
-    /// The same over agile paging's tables, with intervals of so many seconds, or over shadow paging's if nothing ever moves.
+    /// The same over agile paging's tables, with intervals of so many seconds, or over shadow paging's if
+    /// nothing ever moves.
     pub fn agile(self, profile: &Profile, interval_seconds: f64) -> Reference {
         let agile = Agile::new(profile, self.format, self.cpus.len(), interval_seconds);
         Reference { agile: Some(Box::new(agile)), ..self }

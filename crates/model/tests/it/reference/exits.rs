@@ -1,13 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! The exits of a guest whose tables never change, in nested and shadow paging: no TLB, no walk cache. An access exits until
-//! the tables of the mode map its page, and a TLB holds nothing that these do not map.
+//! The exits of a guest whose tables never change, in nested and shadow paging: no TLB, no walk cache. An
+//! access exits until the tables of the mode map its page, and a TLB holds nothing that these do not map.
 
 use super::host::{Host, Key};
 use bifold_model::Sample;
 use std::collections::{HashMap, HashSet};
 use std::ops::Range;
 
-/// A page of the guest: the level of its entry, its first address and frame, and the addresses of the entries on the way.
+/// A page of the guest: the level of its entry, its first address and frame, and the addresses of the entries
+/// on the way.
 #[derive(Clone)]
 pub struct GuestPage {
     pub level: u8,
@@ -130,8 +131,9 @@ impl Vm {
         self.guest.iter().find_map(of)
     }
 
-    /// Entries of the block of 8 that are missing, as long as the host has pages of the guest's own: in a small guest page's
-    /// block up to the first that it has not, in a large one's past it if that is not the first of its run.
+    /// Entries of the block of 8 that are missing, as long as the host has pages of the guest's own: in a
+    /// small guest page's block up to the first that it has not, in a large one's past it if that is not the
+    /// first of its run.
     fn prefetch(&mut self, large: bool, number: u64) {
         let mut stopped = false;
         let mut in_run = false;

@@ -195,7 +195,8 @@ impl Host {
         std::mem::take(&mut self.walked_first)
     }
 
-    /// Takes pages back, page by page. Returns the frames that are unmapped: all those of a page of which a part goes.
+    /// Takes pages back, page by page. Returns the frames that are unmapped: all those of a page of which a
+    /// part goes.
     pub fn take_back(&mut self, gfns: Range<u64>, swap: bool) -> Vec<Range<u64>> {
         let page = 1 << (self.page.shift() - 12);
         let end = if gfns.end < self.frames { gfns.end } else { self.frames.next_multiple_of(page) };

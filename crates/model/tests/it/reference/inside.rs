@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! What an outer hypervisor does for a guest whose hypervisor is a guest itself under nested paging, from the rules alone: sets of
-//! entries by level and number. [`Host`] is the inner hypervisor.
+//! What an outer hypervisor does for a guest whose hypervisor is a guest itself under nested paging, from the
+//! rules alone: sets of entries by level and number. [`Host`] is the inner hypervisor.
 
 use super::host::{Backed, Host, Key};
 use super::shift;
@@ -69,8 +69,8 @@ impl Inside {
         !host.mapped.get(&host.key(gpa)).is_some_and(|writable| *writable || !write)
     }
 
-    /// The composed entry is missing, and made from the inner hypervisor's. True if the processor's translations of all vCPUs go,
-    /// because the inner hypervisor may no longer write one of its tables.
+    /// The composed entry is missing, and made from the inner hypervisor's. True if the processor's
+    /// translations of all vCPUs go, because the inner hypervisor may no longer write one of its tables.
     pub fn fill(&mut self, host: &Host, gpa: u64) -> bool {
         self.fills += 1;
         let (inner, (level, number)) = (host.key(gpa), self.key(host, gpa));
@@ -116,8 +116,8 @@ impl Inside {
         }
     }
 
-    /// The exit for `gpa` is passed on, and the inner hypervisor maps the page. True if the processor's translations of all vCPUs
-    /// go, because it dropped an entry or may no longer write a table.
+    /// The exit for `gpa` is passed on, and the inner hypervisor maps the page. True if the processor's
+    /// translations of all vCPUs go, because it dropped an entry or may no longer write a table.
     pub fn map(&mut self, host: &mut Host, gpa: u64, write: bool, backed: &mut u64, cpu: usize) -> bool {
         let key = host.key(gpa);
         if write && host.backed.get(&key) == Some(&Backed::Zero) {
@@ -142,8 +142,8 @@ impl Inside {
         self.svm && self.sync(host)
     }
 
-    /// Composed entries of unsync tables become what the inner hypervisor's are. True if there are such tables, which it may no
-    /// longer write: the processor's translations of all vCPUs go.
+    /// Composed entries of unsync tables become what the inner hypervisor's are. True if there are such
+    /// tables, which it may no longer write: the processor's translations of all vCPUs go.
     pub fn sync(&mut self, host: &Host) -> bool {
         let unsync = std::mem::take(&mut self.unsync);
         let direct = host.page > PageSize::Size4K;

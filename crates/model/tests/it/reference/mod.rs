@@ -300,7 +300,8 @@ impl Reference {
                 self.tables.remove(&gfn);
             }
             Event::Check { .. } | Event::Cr3Read | Event::Insns(_) | Event::Marker(_) | Event::Stats(_) => {}
-            // Backing belongs to the host, and this is a reference for the walkers only; who runs does not matter here.
+            // Backing belongs to the host, and this is a reference for the walkers only; who runs does not
+            // matter here.
             Event::Resident { .. }
             | Event::Log { .. }
             | Event::Block(_)

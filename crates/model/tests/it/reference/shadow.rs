@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! The shadow tables of shadow paging and of agile paging, written apart from the model: a list of pages in the order in which they were made, each with
-//! a map of its entries. Who leads where, and what maps a frame, is found by looking through all of them.
+//! The shadow tables of shadow paging and of agile paging, written apart from the model: a list of pages in
+//! the order in which they were made, each with a map of its entries. Who leads where, and what maps a frame,
+//! is found by looking through all of them.
 //!
 //! The budget of shadow pages is left out: no guest here comes near it.
 
@@ -361,7 +362,8 @@ impl Shadow {
         page
     }
 
-    /// A table and those below it that nothing else leads to lose their shadow pages; the entries above switch.
+    /// A table and those below it that nothing else leads to lose their shadow pages; the entries above
+    /// switch.
     pub fn enter_nested(&mut self, gfn: u64) {
         self.nested.insert(gfn);
         let pages = self.of(gfn);

@@ -78,7 +78,8 @@ impl Reference {
         }
     }
 
-    /// The model carries a flush out when the access is translated: entries that the last walk left go as well.
+    /// The model carries a flush out when the access is translated: entries that the last walk left go as
+    /// well.
     pub(super) fn flush_late(&mut self) {
         if std::mem::take(&mut self.flushes_late) {
             self.cpus[self.current].caches.flush_guest();
@@ -100,7 +101,8 @@ impl Reference {
 
     pub(super) fn walk_once(&mut self, va: u64, write: bool) -> Result<(), (u64, bool)> {
         let Some((mut table, depth)) = self.first_read(va) else { return Ok(()) };
-        // The caches take the bits above the page's of 9 bits per level. An entry of two levels maps twice 2 MB.
+        // The caches take the bits above the page's of 9 bits per level. An entry of two levels maps twice 2
+        // MB.
         let tag = if self.format == Tables::TwoLevels { va >> 1 } else { va };
         let start = self.cpus[self.current].caches.first_level(Of::Guest, tag, depth);
         for level in (1..=depth).rev() {

@@ -34,8 +34,8 @@ pub fn too_early(case: &mut Case) {
     case.find(Kind::PinnedTooEarly, evidence, mend);
 }
 
-/// The CPUs that a thread has if it was not pinned: those of its cgroup that are online and not isolated. A thread may
-/// have others, too: offline ones, or isolated ones by its cgroup.
+/// The CPUs that a thread has if it was not pinned: those of its cgroup that are online and not isolated. A
+/// thread may have others, too: offline ones, or isolated ones by its cgroup.
 fn usual(case: &Case) -> NumberSet {
     let online: NumberSet = case.topology.cpus.iter().filter(|(_, c)| c.online).map(|(n, _)| *n).collect();
     let all = case.guest.cpuset.as_ref().map_or(online.clone(), |c| c.cpus.intersection(&online));

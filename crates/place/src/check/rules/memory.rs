@@ -8,8 +8,8 @@ use crate::settings::quoted;
 use bifold_host::topology::NumberSet;
 use std::collections::BTreeMap;
 
-/// Without a plan or a binding, so many percent of a guest node's pages may be elsewhere: kernel pages that QEMU touched
-/// before it was pinned, for example.
+/// Without a plan or a binding, so many percent of a guest node's pages may be elsewhere: kernel pages that
+/// QEMU touched before it was pinned, for example.
 const STRAY_PERCENT: u64 = 5;
 /// Bytes of a page without hugetlbfs, and of a huge one that is not giant.
 const SMALL: u64 = 4096;
@@ -78,8 +78,8 @@ fn told(pages: &Pages) -> String {
     format!("{}{sample}", by_node(&pages.nodes))
 }
 
-/// How to bring a guest node's memory to a host node. Migrating moves all of a process's pages of a node, so it is right
-/// only if no other guest node belongs there.
+/// How to bring a guest node's memory to a host node. Migrating moves all of a process's pages of a node, so
+/// it is right only if no other guest node belongs there.
 fn rebind(case: &Case, node: u32, to: Option<u32>) -> String {
     let Some(to) = to else {
         return "start the guest with host-nodes=NODE,policy=bind for this memory".into();

@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! The rules. Each is a function of facts that adds findings to a case.
 //!
-//! With a plan, a rule compares with the plan, and what the plan itself wants is no mistake. Without one, a rule raises
-//! what holds for any guest whose owner has placed it: pinned vCPUs, bound memory, huge pages that were asked for.
+//! With a plan, a rule compares with the plan, and what the plan itself wants is no mistake. Without one, a
+//! rule raises what holds for any guest whose owner has placed it: pinned vCPUs, bound memory, huge pages
+//! that were asked for.
 
 mod cpus;
 mod host;

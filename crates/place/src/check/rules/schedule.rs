@@ -32,7 +32,8 @@ pub fn foreign(case: &mut Case) {
         }
     }
     for other in case.seen.guests.iter().filter(|g| g.pid != case.guest.pid) {
-        // What the plan has for the other guest is no mistake. Two vCPUs on one CPU have a finding of their own.
+        // What the plan has for the other guest is no mistake. Two vCPUs on one CPU have a finding of their
+        // own.
         if case.whole.is_some_and(|p| p.guests.iter().any(|g| g.name == other.name)) {
             continue;
         }

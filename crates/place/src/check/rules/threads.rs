@@ -15,8 +15,8 @@ struct Stray {
     wanted: NumberSet,
 }
 
-/// Main loop, helpers. KVM's thread that recovers huge pages is left out: it begins on the CPU of a vCPU in every
-/// guest, and hardly runs.
+/// Main loop, helpers. KVM's thread that recovers huge pages is left out: it begins on the CPU of a vCPU in
+/// every guest, and hardly runs.
 pub fn emulator(case: &mut Case) {
     let threads: Vec<&Thread> = case.guest.threads.iter().filter(|t| t.role == Role::Emulator).collect();
     let planned = case.plan.map(|p| p.emulator.clone());

@@ -40,7 +40,8 @@ fn allowed() -> Vec<u32> {
 }
 
 impl Qemu {
-    /// A guest of two vCPUs that never runs: its threads are there, and it takes no time. `None` without QEMU.
+    /// A guest of two vCPUs that never runs: its threads are there, and it takes no time. `None` without
+    /// QEMU.
     fn start(thread_names: bool, cpus: Option<u32>) -> Option<Qemu> {
         let qemu = std::env::var_os("BIFOLD_QEMU").unwrap_or("qemu-system-x86_64".into());
         if Command::new(&qemu).arg("--version").stdout(Stdio::null()).status().is_err() {

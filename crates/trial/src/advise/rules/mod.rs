@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! The rules of advice. Each rule examines one fact of a host and says what to do, and why.
 //!
-//! Thresholds stand beside the rules that use them. They are rough on purpose and fit hosts that are clearly on
-//! one side. Reasons contain the figures, for a host that is near a threshold.
+//! Thresholds stand beside the rules that use them. They are rough on purpose and fit hosts that are clearly
+//! on one side. Reasons contain the figures, for a host that is near a threshold.
 
 mod guests;
 mod memory;

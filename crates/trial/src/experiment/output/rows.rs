@@ -5,8 +5,8 @@ use crate::experiment::outcome::Outcome;
 use bifold_host::ksm::Counter;
 use serde::Serialize;
 
-/// One row of CSV: one time, and one guest, all guests together (`guest` = `all`) or the whole host (`guest` =
-/// `host`), other programs included.
+/// One row of CSV: one time, and one guest, all guests together (`guest` = `all`) or the whole host
+/// (`guest` = `host`), other programs included.
 #[derive(Debug, Clone, Default, PartialEq, Serialize)]
 pub struct Row {
     /// Name of the case.

@@ -64,7 +64,8 @@ pub struct TimeSpec {
     pub length: f64,
     /// Time between samples.
     pub sample: f64,
-    /// Times at which guests are paused and the potential is counted, from the time when all workloads are ready.
+    /// Times at which guests are paused and the potential is counted, from the time when all workloads are
+    /// ready.
     #[serde(default)]
     pub potential: Vec<f64>,
 }
@@ -73,7 +74,8 @@ pub struct TimeSpec {
 #[derive(Debug, Clone, Default, PartialEq, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct StartSpec {
-    /// KSM runs while less than this share of the host's memory would be free without sharing. Default: always.
+    /// KSM runs while less than this share of the host's memory would be free without sharing. Default:
+    /// always.
     pub free_below: Option<f64>,
     /// How the number of pages per wake-up follows the memory pressure. Default: the number is fixed.
     pub tuner: Option<TunerSpec>,
@@ -105,7 +107,8 @@ pub struct GuestSpec {
     pub count: u32,
     /// Memory of each guest, MiB.
     pub memory_mib: u64,
-    /// Kernel: a series such as `6.12`, a package's name or a path with a slash. Default: the default of captures.
+    /// Kernel: a series such as `6.12`, a package's name or a path with a slash. Default: the default of
+    /// captures.
     pub kernel: Option<String>,
     /// Debian packages with the workload's files.
     #[serde(default)]
@@ -223,7 +226,8 @@ pub(crate) fn text_of(path: &Path) -> Result<String, SpecError> {
         .map_err(|source| SpecError::Read { path: path.into(), source })
 }
 
-/// An experiment of some kind, which `validate` accepts; or the first invalid field, and what is wrong with that.
+/// An experiment of some kind, which `validate` accepts; or the first invalid field, and what is wrong with
+/// that.
 pub(crate) fn parsed<T: DeserializeOwned>(
     path: &Path,
     text: &str,

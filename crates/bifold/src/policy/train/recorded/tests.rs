@@ -25,8 +25,8 @@ impl Random {
     }
 }
 
-/// A host whose law is known: in shadow paging walks cost `WALKS` of what they cost in nested paging, and a page fault
-/// costs `FAULT` cycles.
+/// A host whose law is known: in shadow paging walks cost `WALKS` of what they cost in nested paging, and a
+/// page fault costs `FAULT` cycles.
 const WALKS: f64 = 0.4;
 const FAULT: f64 = 6000.0;
 
@@ -62,8 +62,8 @@ fn row(out: &mut String, time: f64, name: &str, mode: Option<Mode>, phase: Phase
     );
 }
 
-/// A recording of a VM: phases of two minutes with a probe of 20 s in each. `following`: a policy also switches exactly
-/// at the phases' changes, for 40 s, so that other work was done in the other mode.
+/// A recording of a VM: phases of two minutes with a probe of 20 s in each. `following`: a policy also
+/// switches exactly at the phases' changes, for 40 s, so that other work was done in the other mode.
 fn recording(name: &str, seed: u64, phases: usize, following: bool) -> String {
     let (mut random, mut out) = (Random(seed), String::new());
     for n in 0..phases {

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Walks that begin in shadow tables or in nested mode, and what the hypervisor does for an access and for a page fault.
+//! Walks that begin in shadow tables or in nested mode, and what the hypervisor does for an access and for a
+//! page fault.
 
 use super::super::caches::Of;
 use super::super::host::Backed;

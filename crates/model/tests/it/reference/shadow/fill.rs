@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Exits of walks that end in shadow tables, and of writes to tables that are shadowed: what the hypervisor fills.
+//! Exits of walks that end in shadow tables, and of writes to tables that are shadowed: what the hypervisor
+//! fills.
 
 use super::super::{ACCESSED, DIRTY, LARGE, PRESENT};
 use super::*;
@@ -89,8 +90,8 @@ impl Shadow {
         }
     }
 
-    /// A page fault of the guest's, where the shadow tables end. True if its way leads to a table in nested mode, to which the
-    /// hypervisor switches then.
+    /// A page fault of the guest's, where the shadow tables end. True if its way leads to a table in nested
+    /// mode, to which the hypervisor switches then.
     pub fn switch_for_fault(
         &mut self,
         cpu: usize,
@@ -182,7 +183,8 @@ impl Shadow {
         other
     }
 
-    /// The hypervisor has written the entry. A table above the leaves that is written for the third time without a walk goes.
+    /// The hypervisor has written the entry. A table above the leaves that is written for the third time
+    /// without a walk goes.
     pub(super) fn emulate(&mut self, gfn: u64, va: u64) {
         for i in self.of(gfn) {
             let p = &mut self.pages[i];
@@ -203,7 +205,8 @@ impl Shadow {
         self.bury();
     }
 
-    /// Fills the entry for an address, and those around it. True if the entry was to be for writes and must not.
+    /// Fills the entry for an address, and those around it. True if the entry was to be for writes and must
+    /// not.
     pub(super) fn fill(
         &mut self,
         (cpu, va): (usize, u64),
@@ -280,8 +283,9 @@ impl Shadow {
         (old != Some(new), wanted && !writable)
     }
 
-    /// The entries of the block of 8 that are missing. Of a table of the guest's up to the first whose entry or page cannot be used;
-    /// of a large page run by run, as far as the host has the pages, and up to the first run that begins without one.
+    /// The entries of the block of 8 that are missing. Of a table of the guest's up to the first whose entry
+    /// or page cannot be used; of a large page run by run, as far as the host has the pages, and up to the
+    /// first run that begins without one.
     fn fill_around(&mut self, page: usize, index: u64, way: &Way, guest: &Guest, host: &Host) {
         let block = index & !7..(index & !7) + 8;
         let resident = |gfn: u64| host.backing(gfn << 12) && gfn < host.frames;

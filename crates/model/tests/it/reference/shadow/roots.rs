@@ -101,7 +101,8 @@ impl Shadow {
         self.settle(Some((guest, host)), done);
     }
 
-    /// Looks for the root among those that the vCPU keeps, which move by one place each; the last goes if it is not there.
+    /// Looks for the root among those that the vCPU keeps, which move by one place each; the last goes if it
+    /// is not there.
     fn find_root(&mut self, cpu: usize, cr3: u64) -> bool {
         if self.has_four() {
             self.leave_root(cpu, 0);

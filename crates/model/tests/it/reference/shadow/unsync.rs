@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! What shadow paging has and agile paging has not: leaf tables that the guest may write without exits until it flushes, which
-//! are out of sync then.
+//! What shadow paging has and agile paging has not: leaf tables that the guest may write without exits until
+//! it flushes, which are out of sync then.
 
 use super::super::{ACCESSED, PRESENT};
 use super::fill::{WRITE, allows, unless_clean};
@@ -11,8 +11,8 @@ impl Shadow {
         self.limit > 0
     }
 
-    /// May the frame be written by an entry? If it is a leaf table in sync, it gets out of sync, unless the entry is only made in
-    /// passing.
+    /// May the frame be written by an entry? If it is a leaf table in sync, it gets out of sync, unless the
+    /// entry is only made in passing.
     pub(super) fn may_write(&mut self, gfn: u64, can_unsync: bool, in_passing: bool) -> bool {
         if self.keeps_in_sync() || self.is_upper(gfn) {
             return !self.is_protected(gfn);
@@ -260,8 +260,8 @@ impl Shadow {
         Exit::Again
     }
 
-    /// A store to a shadowed table is emulated. One that does not look like a store to a table is repeated first, without the
-    /// table's shadow.
+    /// A store to a shadowed table is emulated. One that does not look like a store to a table is repeated
+    /// first, without the table's shadow.
     fn emulate_or_retry(&mut self, cpu: usize, va: u64, gfn: u64, other: bool, done: &mut Sample) -> Exit {
         let last = &mut self.cpus[cpu].retried;
         let again = *last == Some(va);
@@ -281,7 +281,8 @@ impl Shadow {
 }
 
 impl ShadowPage {
-    /// The entries that shadow the guest's at this offset of its table. One of a 32-bit table above the leaves maps what two do.
+    /// The entries that shadow the guest's at this offset of its table. One of a 32-bit table above the
+    /// leaves maps what two do.
     pub(super) fn written(&self, offset: u64, format: Tables) -> Range<u64> {
         if format != Tables::TwoLevels {
             return offset >> 3..(offset >> 3) + 1;
