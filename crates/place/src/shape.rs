@@ -222,7 +222,7 @@ fn reasons(host: &Topology, room: &Room, guest: &Guest, nodes: &[Placed], plan: 
         reasons.push(match node {
             Some(n) if numbers.contains(n) => format!("{name} is on node {n}, which the guest has"),
             Some(n) => format!("{name} is on node {n}, {}", elsewhere(room, guest, n)),
-            None => format!("{name}: the firmware tells no node, so every node is as near"),
+            None => format!("the firmware gives no node for {name}; all nodes count as equally near"),
         });
     }
     reasons

@@ -38,8 +38,8 @@ const CAUSES: &[(&str, &str, &str)] = &[
     (
         "many-tables",
         "*",
-        "`kvm_mmu_zap_oldest_mmu_pages` zaps by creation: going round, either every table is found zapped or, \
-         once some are not, fewer are made and more survive; which of the two it is depends on what was \
+        "`kvm_mmu_zap_oldest_mmu_pages` zaps the oldest tables first. If the guest walks all of them in order, \
+         either all were zapped, or some survived and fewer are rebuilt; which of the two depends on what was \
          shadowed before, and differs from run to run",
     ),
     (

@@ -24,8 +24,8 @@ pub enum FileError {
         /// The system's error.
         source: io::Error,
     },
-    /// `-` names stdout by custom, which has the data.
-    #[error("- is stdout, which has the data: name a file (./- for one that is called so)")]
+    /// `-` means stdout, which already has the data.
+    #[error("`-` means stdout, which already has the data: name a file (write `./-` for a file named `-`)")]
     Stdout,
     /// The content could not be written.
     #[error("cannot write {}", path.display())]

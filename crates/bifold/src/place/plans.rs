@@ -25,7 +25,7 @@ pub fn tell(shown: bool, event: &Event) {
         Event::Set { path, value } => note(shown, format_args!("{path}: {}", printable(value))),
         Event::Pinned { thread, cpus } => note(shown, format_args!("thread {thread}: CPU {cpus}")),
         Event::Refused { path, why } => note(shown, format_args!("{path} is left as it is: {why}")),
-        Event::OtherBoot => note(shown, "the journal was of another boot, whose settings are gone: removed"),
+        Event::OtherBoot => note(shown, "removed a journal from before the last reboot; nothing to undo"),
         Event::Gone(what) => note(shown, format_args!("{what} is gone, nothing to restore")),
         Event::Kept { what, is } => {
             note(shown, format_args!("{what} stays at {}, which another program has set", printable(is)));

@@ -178,7 +178,7 @@ impl Engine {
     fn came(&mut self, id: VmId) {
         let Some(watched) = self.watch.vm(id) else { return };
         let started = self.watch.host().started(watched.pid).unwrap_or(0);
-        // A VM that could not be read for a moment is still the VM that it was: its limits remember.
+        // A VM that could not be read for a moment is the same VM: the counters behind its limits are kept.
         if self.vms.get(&id).is_none_or(|vm| started != 0 && vm.started != started) {
             self.vms.insert(id, Vm::new(watched, started, self.homes.get(id).is_some()));
         }

@@ -243,7 +243,7 @@ fn notes(cpu: Option<Cpu>, processor: Option<&Microarchitecture>) -> Vec<String>
     };
     let without = lists(processor).into_iter().filter(|(_, events)| events.is_empty());
     let note = |(field, _): (Field, _)| {
-        format!("{} is unknown: {} has no event for it in the list", field.name(), processor.name)
+        format!("{} is unknown: no event for it is listed for {}", field.name(), processor.name)
     };
     without.map(note).collect()
 }

@@ -79,7 +79,7 @@ pub fn facts(host: &Host, pid: u32, place: Option<&MonitorPlace>) -> Facts {
 pub enum Refusal {
     #[error("{0}")]
     NoMonitor(String),
-    #[error("its vCPUs do not run (QEMU says `{0}`): a guest that stands still gives nothing back")]
+    #[error("its vCPUs do not run (QEMU says `{0}`): a stopped guest cannot return memory")]
     Stopped(String),
     #[error("a migration is under way (QEMU says `{0}`): wait until it has ended")]
     Migrating(String),

@@ -156,7 +156,7 @@ kinds! {
         "The guest loads both as if each had a core of its own."
     CoresAsSmt "cores-as-smt" Warning
         "vCPUs that are threads of one core in the guest run on different cores."
-        "The guest leaves one idle, or shares secrets' protection where none is needed."
+        "The guest's scheduler leaves one of the two cores idle, or isolates tasks that share no core."
     DistancesMissing "distances-missing" Warning
         "The guest has several nodes without distances, and the host's are not the default (10 and 20)."
         "The guest prefers the wrong node when its own is full."

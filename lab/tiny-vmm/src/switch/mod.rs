@@ -171,7 +171,7 @@ pub static ALL: [Case; 47] = [
     case("ksm", "the host merges and unmerges pages in either mode", host::ksm),
     case("pageout", "the host swaps or drops pages in either mode", host::pageout),
     case("thp-split", "the host splits huge pages in either mode", host::split),
-    case("churn", "a guest that changes its tables all the time has them as it wrote them", memory::churn),
+    case("churn", "page tables that the guest keeps rewriting are intact after switches", memory::churn),
     case(
         "first-walk",
         "tables first walked by the hardware right after a stay in shadow",

@@ -209,7 +209,7 @@ impl Checked {
         out += &format!("\n**{}.** ", self.verdict());
         out += "What the columns mean, and how it is done: `docs/guide/share.md`.";
         if self.runs.len() > 1 {
-            out += " Of several runs, the least and the most are given.";
+            out += " With several runs, minimum and maximum are given.";
         }
         if let Some(cpu) = self.cpu_beside_prediction() {
             out += &format!(" {cpu}");

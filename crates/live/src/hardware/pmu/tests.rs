@@ -69,7 +69,7 @@ fn notes_say_which_counter_is_unknown_and_why() {
     let zen = Microarchitecture::of(Cpu { vendor: Vendor::Amd, family: 0x19, model: 0x11 }).unwrap();
     assert_eq!(
         notes(None, Some(&zen)),
-        ["walk_cycles is unknown: Zen 3 and Zen 4 has no event for it in the list"]
+        ["walk_cycles is unknown: no event for it is listed for Zen 3 and Zen 4"]
     );
     let unknown = Cpu { vendor: Vendor::Intel, family: 6, model: 0x97 };
     assert_eq!(
