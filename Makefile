@@ -20,7 +20,7 @@ INTEL_SWITCHES ?= 2000
 DEBUG_SWITCHES ?= 2000
 # Seconds of the fuzzer on each debug kernel.
 DEBUG_FUZZ ?= 3600
-KERNEL_LOGS = docs/results
+KERNEL_LOGS = evidence/pages
 # Vendors of the laboratory's processors in `make vmtest`.
 VENDORS ?= amd intel
 # A checkout of kvm-unit-tests in which ./configure and make were run, for `make kvm-tests`.
@@ -98,8 +98,8 @@ release: setup ## make a release's files of HEAD: source archive with all crates
 deny: setup ## check crates by cargo-deny: licences, second versions, sources, advisories
 	@tools/deny
 
-test-packages: setup ## try the packages of make deb in clean Debian 12 and 13: docs/results/packages.md, 20 minutes, root (UBUNTU=URI)
-	@tools/test-packages -o docs/results/packages.md
+test-packages: setup ## try the packages of make deb in clean Debian 12 and 13: evidence/pages/packages.md, 20 minutes, root (UBUNTU=URI)
+	@tools/test-packages -o evidence/pages/packages.md
 
 container: setup ## build a container image of the packages of make deb, rootless by buildah: localhost/bifold
 	@tools/container
@@ -130,7 +130,7 @@ vmtest-long: workspace kernel bochs qemu kvm-tests ## run 10,000 switches under 
 	$(LAB) storm --vendor intel --kernel $$k --switches $(INTEL_SWITCHES) --vcpus 2 --cpus 2 -o $(KERNEL_LOGS)/storm-$$k-intel.md) \
 	|| status=$$?; done; exit $$status
 
-kvm-tests: workspace kernel bochs qemu ## run the kernel's KVM selftests and kvm-unit-tests in every mode: docs/results, hours (UNIT_TESTS=CHECKOUT VENDORS=amd)
+kvm-tests: workspace kernel bochs qemu ## run the kernel's KVM selftests and kvm-unit-tests in every mode: evidence/pages, hours (UNIT_TESTS=CHECKOUT VENDORS=amd)
 	@kernel/selftests $(KERNELS)
 	@$(if $(UNIT_TESTS),,echo "make kvm-tests: without kvm-unit-tests, as UNIT_TESTS names no checkout" >&2)
 	@mkdir -p $(KERNEL_LOGS)
@@ -154,82 +154,82 @@ vmtest: workspace bochs ## run quick tests under the real KVM, in emulated machi
 	@status=0; for v in $(VENDORS); do (set -x; \
 	$(LAB) test --vendor $$v $(if $(KERNEL),--kernel $(KERNEL))) || status=$$?; done; exit $$status
 
-lab-live: workspace ## run guests with phases under the daemon, on the real KVM: docs/results, 6 minutes for each kernel
-	@mkdir -p docs/results
-	@status=0; for k in $(KERNELS); do (set -x; $(LAB) live --kernel $$k -o docs/results/live-$$k.md) || status=$$?; done; exit $$status
+lab-live: workspace ## run guests with phases under the daemon, on the real KVM: evidence/pages, 6 minutes for each kernel
+	@mkdir -p evidence/pages
+	@status=0; for k in $(KERNELS); do (set -x; $(LAB) live --kernel $$k -o evidence/pages/live-$$k.md) || status=$$?; done; exit $$status
 
-lab-place: workspace qemu ## run parallel programs in guests placed well and badly on a host of two nodes: docs/results, an hour for each kernel; installs Open MPI and HPCC
-	@lab/nas/build && mkdir -p docs/results
-	@status=0; for k in $(KERNELS); do (set -x; $(LAB) nodes --kernel $$k -o docs/results/nodes-$$k.md; $(LAB) place --kernel $$k -o docs/results/place-$$k.md) || status=$$?; done; exit $$status
+lab-place: workspace qemu ## run parallel programs in guests placed well and badly on a host of two nodes: evidence/pages, an hour for each kernel; installs Open MPI and HPCC
+	@lab/nas/build && mkdir -p evidence/pages
+	@status=0; for k in $(KERNELS); do (set -x; $(LAB) nodes --kernel $$k -o evidence/pages/nodes-$$k.md; $(LAB) place --kernel $$k -o evidence/pages/place-$$k.md) || status=$$?; done; exit $$status
 
-validate-exits: workspace bochs ## compare predicted exits with the real KVM's, of both vendors: docs/results, hours
-	@mkdir -p docs/results
-	@status=0; for k in $(KERNELS); do (set -x; $(LAB) validate --kernel $$k -o docs/results/exits-$$k.md) || status=$$?; \
-	(set -x; $(LAB) validate --vendor intel --kernel $$k -n 1 -o docs/results/exits-$$k-intel.md) || status=$$?; done; exit $$status
+validate-exits: workspace bochs ## compare predicted exits with the real KVM's, of both vendors: evidence/pages, hours
+	@mkdir -p evidence/pages
+	@status=0; for k in $(KERNELS); do (set -x; $(LAB) validate --kernel $$k -o evidence/pages/exits-$$k.md) || status=$$?; \
+	(set -x; $(LAB) validate --vendor intel --kernel $$k -n 1 -o evidence/pages/exits-$$k-intel.md) || status=$$?; done; exit $$status
 
-validate-inside: workspace ## compare predicted exits of guests within guests, to both hypervisors, with the real KVM's: docs/results, an hour for each kernel
-	@mkdir -p docs/results
-	@status=0; for k in $(KERNELS); do (set -x; $(LAB) validate --inside --kernel $$k --kpti off -n 1 -o docs/results/exits-inside-$$k.md) || status=$$?; done; exit $$status
+validate-inside: workspace ## compare predicted exits of guests within guests, to both hypervisors, with the real KVM's: evidence/pages, an hour for each kernel
+	@mkdir -p evidence/pages
+	@status=0; for k in $(KERNELS); do (set -x; $(LAB) validate --inside --kernel $$k --kpti off -n 1 -o evidence/pages/exits-inside-$$k.md) || status=$$?; done; exit $$status
 
 # The QEMU that is installed may deliver an interrupt twice, which a guest of several vCPUs does not survive.
-validate-exits-vcpus: workspace qemu ## compare predicted exits with the real KVM's in guests of 2 and 4 vCPUs: docs/results, an hour for each kernel
-	@mkdir -p docs/results
+validate-exits-vcpus: workspace qemu ## compare predicted exits with the real KVM's in guests of 2 and 4 vCPUs: evidence/pages, an hour for each kernel
+	@mkdir -p evidence/pages
 	@status=0; for k in $(KERNELS); do \
-	(set -x; $(LAB) validate --kernel $$k --vcpus 2 --kpti off -n 1 $(addprefix --program ,$(VCPU_PROGRAMS) $(VCPU_PROGRAMS_2)) -o docs/results/exits-vcpus-$$k.md) || status=$$?; \
-	(set -x; $(LAB) validate --kernel $$k --vcpus 4 --kpti off -n 1 $(addprefix --program ,$(VCPU_PROGRAMS)) -o docs/results/exits-4-vcpus-$$k.md) || status=$$?; \
+	(set -x; $(LAB) validate --kernel $$k --vcpus 2 --kpti off -n 1 $(addprefix --program ,$(VCPU_PROGRAMS) $(VCPU_PROGRAMS_2)) -o evidence/pages/exits-vcpus-$$k.md) || status=$$?; \
+	(set -x; $(LAB) validate --kernel $$k --vcpus 4 --kpti off -n 1 $(addprefix --program ,$(VCPU_PROGRAMS)) -o evidence/pages/exits-4-vcpus-$$k.md) || status=$$?; \
 	done; exit $$status
 
 # KVM offers LA57 to guests where the processor has that. With PAE and nested paging, the guest resets while it boots under QEMU's emulation.
-validate-formats: workspace ## compare predicted exits with the real KVM's in guests with 5 levels, PAE and 2 levels: docs/results, half an hour
-	@mkdir -p docs/results
+validate-formats: workspace ## compare predicted exits with the real KVM's in guests with 5 levels, PAE and 2 levels: evidence/pages, half an hour
+	@mkdir -p evidence/pages
 	@status=0; for f in 5-level pae 32-bit; do nested='--config nested-4k'; [ $$f != pae ] || nested=; \
-	(set -x; $(LAB) validate --model=+la57 --guest-tables $$f --kpti off -n 1 $$nested --config shadow-4k -o docs/results/exits-6.1-$$f.md) || status=$$?; \
+	(set -x; $(LAB) validate --model=+la57 --guest-tables $$f --kpti off -n 1 $$nested --config shadow-4k -o evidence/pages/exits-6.1-$$f.md) || status=$$?; \
 	done; exit $$status
 
 # Under Linux 6.12, guests that read a file do not end in time in `lab superfluous`, which therefore runs the first kernel alone.
-validate-reclaim: workspace ## compare predicted refaults, exits and superfluous swaps of guests whose host holds a part of them with the real KVM's: docs/results, 25 minutes for each kernel
-	@mkdir -p docs/results
-	@status=0; for k in $(KERNELS); do (set -x; $(LAB) reclaim --kernel $$k -o docs/results/reclaim-$$k.md) || status=$$?; done; \
-	(set -x; $(LAB) superfluous $(foreach k,$(KERNELS),--kernel $(k)) -o docs/results/reclaim-superfluous.md) || status=$$?; exit $$status
+validate-reclaim: workspace ## compare predicted refaults, exits and superfluous swaps of guests whose host holds a part of them with the real KVM's: evidence/pages, 25 minutes for each kernel
+	@mkdir -p evidence/pages
+	@status=0; for k in $(KERNELS); do (set -x; $(LAB) reclaim --kernel $$k -o evidence/pages/reclaim-$$k.md) || status=$$?; done; \
+	(set -x; $(LAB) superfluous $(foreach k,$(KERNELS),--kernel $(k)) -o evidence/pages/reclaim-superfluous.md) || status=$$?; exit $$status
 
-validate-time: workspace ## run programs here on 4 KB and 2 MB pages, and predict it: docs/results, an hour (PROFILE=FILE TIME=options)
-	$(TIMING) validate --profile $(PROFILE) -o docs/results/validate-time-$(notdir $(basename $(PROFILE))).md $(TIME)
+validate-time: workspace ## run programs here on 4 KB and 2 MB pages, and predict it: evidence/pages, an hour (PROFILE=FILE TIME=options)
+	$(TIMING) validate --profile $(PROFILE) -o evidence/pages/validate-time-$(notdir $(basename $(PROFILE))).md $(TIME)
 
-lab-policies: build ## compare policies over the suite: docs/results/policies.md; captures missing timelines
-	@tools/suite setup
-	@tools/suite capture
-	@tools/policies
+lab-policies: build ## compare policies over the suite: evidence/pages/policies.md; captures missing timelines
+	@evidence/tools/suite setup
+	@evidence/tools/suite capture
+	@evidence/tools/policies
 
-lab-modes: build ## run the suite's programs in every paging mode: docs/results/modes.md, two and a half hours once, for lab-policies too; then seconds
-	@tools/suite setup
-	@tools/suite capture
-	@tools/modes -o docs/results/modes.md >/dev/null
+lab-modes: build ## run the suite's programs in every paging mode: evidence/pages/modes.md, two and a half hours once, for lab-policies too; then seconds
+	@evidence/tools/suite setup
+	@evidence/tools/suite capture
+	@evidence/tools/modes -o evidence/pages/modes.md >/dev/null
 
-lab-share: build ## run 8 guests under the real KSM: docs/results, 40 minutes, root (SCALE=1/8)
-	@mkdir -p docs/results
-	$(BIFOLD) share run --scale $(SCALE) --report bifold-share.html --markdown docs/results/share-synthetic.md experiments/share/synthetic.toml
+lab-share: build ## run 8 guests under the real KSM: evidence/pages, 40 minutes, root (SCALE=1/8)
+	@mkdir -p evidence/pages
+	$(BIFOLD) share run --scale $(SCALE) --report bifold-share.html --markdown evidence/pages/share-synthetic.md experiments/share/synthetic.toml
 
-lab-reclaim: build ## run guests under memory pressure, and a balloon beside small guests: docs/results/reclaim-run.md, half an hour
-	@tools/lab-reclaim -o docs/results/reclaim-run.md --report bifold-reclaim.html
+lab-reclaim: build ## run guests under memory pressure, and a balloon beside small guests: evidence/pages/reclaim-run.md, half an hour
+	@evidence/tools/lab-reclaim -o evidence/pages/reclaim-run.md --report bifold-reclaim.html
 
-lab-reclaim-paging: workspace ## run a guest on a host that pages, beside balloons, in the laboratory: docs/results/reclaim-paging.md, half an hour
-	$(LAB) pressure experiments/reclaim/build.toml --swap-iops 1000 -o docs/results/reclaim-paging.md
+lab-reclaim-paging: workspace ## run a guest on a host that pages, beside balloons, in the laboratory: evidence/pages/reclaim-paging.md, half an hour
+	$(LAB) pressure experiments/reclaim/build.toml --swap-iops 1000 -o evidence/pages/reclaim-paging.md
 
-noise: build ## record a guest's noise, and simulate published and recorded noise: docs/results/noise.md, minutes
-	@tools/noise > docs/results/noise.md
+noise: build ## record a guest's noise, and simulate published and recorded noise: evidence/pages/noise.md, minutes
+	@evidence/tools/noise > evidence/pages/noise.md
 
-lab-sweep: build ## run 500 tasks over 4 workers and kill one every 10 s: docs/results/sweep.md, ten minutes (HQ=HyperQueue's command)
-	@tools/lab-sweep $(if $(HQ),--hq $(HQ)) -o docs/results/sweep.md
+lab-sweep: build ## run 500 tasks over 4 workers and kill one every 10 s: evidence/pages/sweep.md, ten minutes (HQ=HyperQueue's command)
+	@evidence/tools/lab-sweep $(if $(HQ),--hq $(HQ)) -o evidence/pages/sweep.md
 
-lab-builds: workspace ## predict the two loads of the multi-core thesis: docs/results, an hour (BUILDS=options)
-	@tools/lab-builds -o docs/results/lab-builds.md $(BUILDS)
+lab-builds: workspace ## predict the two loads of the multi-core thesis: evidence/pages, an hour (BUILDS=options)
+	@evidence/tools/lab-builds -o evidence/pages/lab-builds.md $(BUILDS)
 
-published-times: workspace ## predict GUPS of vMitosis and LMbench of PVM: docs/results, half an hour (PUBLISHED=options)
-	$(TIMING) published -o docs/results/published-times.md $(PUBLISHED)
+published-times: workspace ## predict GUPS of vMitosis and LMbench of PVM: evidence/pages, half an hour (PUBLISHED=options)
+	$(TIMING) published -o evidence/pages/published-times.md $(PUBLISHED)
 
 lab: validate-exits validate-exits-vcpus validate-formats validate-inside validate-reclaim validate-time lab-live lab-place lab-policies lab-modes lab-share lab-reclaim lab-reclaim-paging lab-builds published-times vmtest-long vmtest-debug ## run every long experiment: a day
 
-docs: ## build the documentation as a book: target/book/index.html
+docs: ## build the documentation as a book: target/book/docs/index.html
 	@tools/docs
 
 lint: ## check words, formatting, clippy, rustdoc, shell scripts

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0 OR MIT
 # shellcheck shell=bash
 #
-# What tools/suite, tools/lab-builds, lab/bochs/build and lab/qemu/build share: Debian's packages and sources. The script that sources this file
+# What evidence/tools/suite, evidence/tools/lab-builds, lab/bochs/build and lab/qemu/build share: Debian's packages and sources. The script that sources this file
 # has say, die, has, MISSING_FEATURE and the folder CACHE.
 
 # Runs a command as root: as it is, by sudo, or not at all with word of what to do.

@@ -81,7 +81,7 @@ pub enum Frames {
 }
 
 /// The shares of an aged host's frames, in 1/256, that come in blocks of order 0 to 4:
-/// `docs/results/host-frames.md`.
+/// `evidence/pages/host-frames.md`.
 const AGED: [u8; GROUP as usize + 1] = [151, 40, 32, 24, 9];
 const _: () =
     assert!(AGED[0] as u32 + AGED[1] as u32 + AGED[2] as u32 + AGED[3] as u32 + AGED[4] as u32 == 256);

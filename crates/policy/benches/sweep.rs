@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! How long ten thousand settings take over the suite: wall time on all cores (RAYON_NUM_THREADS)
 //! and CPU time per interval replayed. Arguments: timelines (default: those of
-//! `experiments/timelines`, or 32 made up if there are none), and settings by `--settings N`.
+//! `evidence/timelines`, or 32 made up if there are none), and settings by `--settings N`.
 
 use bifold_mmu::PageSize;
 use bifold_model::Sample;
@@ -90,7 +90,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
             paths.push(arg.into());
         }
     }
-    let suite = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../experiments/timelines");
+    let suite = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../evidence/timelines");
     if paths.is_empty() && suite.is_dir() {
         let all = std::fs::read_dir(suite)?.filter_map(|e| Some(e.ok()?.path()));
         paths = all.filter(|p| p.extension().is_some_and(|e| e == "timeline")).collect();

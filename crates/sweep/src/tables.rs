@@ -431,7 +431,7 @@ mod tests {
 
     #[test]
     fn a_timeline_has_a_row_for_each_interval_and_mode() {
-        let path = concat!(env!("CARGO_MANIFEST_DIR"), "/../../experiments/timelines/bzip2.timeline");
+        let path = concat!(env!("CARGO_MANIFEST_DIR"), "/../../evidence/timelines/bzip2.timeline");
         let source = Source::of(path, std::fs::read(path).unwrap()).unwrap();
         let Source::Timeline(timeline) = &source else { panic!("a timeline is one") };
         let rows = Table::Intervals.rows(path, &source).unwrap();

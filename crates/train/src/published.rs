@@ -226,7 +226,7 @@ mod tests {
     use super::*;
 
     fn paper() -> Published {
-        Published::parse(include_str!("../../../experiments/published/dsp-vee2011.toml")).unwrap()
+        Published::parse(include_str!("../../../evidence/published/dsp-vee2011.toml")).unwrap()
     }
 
     #[test]

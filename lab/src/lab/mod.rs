@@ -312,7 +312,7 @@ impl Lab {
         Some(at.split_once(')')?.0.to_owned())
     }
 
-    /// The line of a page of results that says of which modules it is; `tools/kernel-results` reads it.
+    /// The line of a page of results that says of which modules it is; `evidence/tools/stamps` reads it.
     pub fn modules_line(&self) -> String {
         self.revision().map_or("Modules: the kernel's own\n".into(), |r| format!("Modules: `{r}`\n"))
     }

@@ -26,7 +26,7 @@ pub fn page(lab: &Lab, memory_mib: u64, limit_mib: u64, all: &[Results]) -> Stri
          1 vCPU, 4 KB host pages, nested paging; the host holds {limit_mib} MiB of them. `swaps-file` reads a file of 48 MB from the disk and\n\
          from its cache by turns, `swaps-direct` reads 40 MB of it past the cache and uses them by turns, `swaps-allocate` allocates, uses and\n\
          frees 40 MB by turns (`lab/programs/superfluous.c`). What the kinds are:\n\
-         [the guide](../guide/reclaim.md#superfluous-swap-operations); how they are counted: `lab/src/superfluous/events.rs`. Superfluous\n\
+         [the guide](../../docs/guide/reclaim.md#superfluous-swap-operations); how they are counted: `lab/src/superfluous/events.rs`. Superfluous\n\
          operations are close within 15 % of the count, or 10; all writes and reads stand beside them.\n",
         today(),
         emulators(lab),

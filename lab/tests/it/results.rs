@@ -5,9 +5,9 @@ use std::path::Path;
 use std::process::Command;
 
 #[test]
-fn pages_of_the_kernel_modules_say_of_which_modules_they_are() {
-    let tool = Path::new(env!("CARGO_MANIFEST_DIR")).join("../tools/kernel-results");
+fn pages_say_of_which_model_and_modules_they_are() {
+    let tool = Path::new(env!("CARGO_MANIFEST_DIR")).join("../evidence/tools/stamps");
     let out = Command::new(tool).output().unwrap();
     let said = String::from_utf8_lossy(&out.stdout);
-    assert!(out.status.success(), "{said}after a change of kernel/: tools/kernel-results --mark");
+    assert!(out.status.success(), "{said}after a change of the model or of kernel/: evidence/tools/stamps --mark");
 }

@@ -24,11 +24,11 @@ Examples:
 ///
 /// Every policy runs over every timeline from both starting modes; the table shows the worse of the two. The
 /// oracle knows the future and pays for its switches. Without TIMELINE, the timelines in
-/// experiments/timelines of Bifold's repository are taken.
+/// evidence/timelines of Bifold's repository are taken.
 #[derive(Debug, Args)]
 #[command(after_help = EXAMPLES)]
 pub struct CompareArgs {
-    /// Timelines written by `bifold compare --timeline` [default: experiments/timelines]
+    /// Timelines written by `bifold compare --timeline` [default: evidence/timelines]
     #[arg(value_name = "TIMELINE")]
     pub timelines: Vec<PathBuf>,
 
@@ -57,7 +57,7 @@ pub struct CompareArgs {
 /// values of interval_s.
 #[derive(Debug, Args)]
 pub struct IntervalsArgs {
-    /// Timelines written by `bifold compare --timeline` [default: experiments/timelines]
+    /// Timelines written by `bifold compare --timeline` [default: evidence/timelines]
     #[arg(value_name = "TIMELINE")]
     pub timelines: Vec<PathBuf>,
 

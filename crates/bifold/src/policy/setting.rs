@@ -17,7 +17,7 @@ use clap::{Args, ValueEnum};
 use std::path::{Path, PathBuf};
 
 /// Folder of the suite's timelines in the repository.
-const CHECKED_IN: &str = "experiments/timelines";
+const CHECKED_IN: &str = "evidence/timelines";
 
 /// Options that choose policies.
 #[derive(Debug, Args)]

@@ -28,7 +28,7 @@ Examples:
 #[derive(Debug, Args)]
 #[command(after_help = EXAMPLES)]
 pub struct SweepArgs {
-    /// Timelines written by `bifold compare --timeline` [default: experiments/timelines]
+    /// Timelines written by `bifold compare --timeline` [default: evidence/timelines]
     #[arg(value_name = "TIMELINE")]
     pub timelines: Vec<PathBuf>,
 

@@ -107,7 +107,7 @@ pub struct ModelArgs {
     ///
     /// An aged host's free memory lies in pieces, so 4 KB frames come singly and in blocks of up to 64 KB; a
     /// fresh host's come in blocks of 2 MB. That decides which pages share a set of a data cache. Without
-    /// data caches, the option changes nothing. docs/results/host-frames.md has what hosts were measured.
+    /// data caches, the option changes nothing. evidence/pages/host-frames.md has what hosts were measured.
     #[arg(
         long,
         value_enum,

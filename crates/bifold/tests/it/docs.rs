@@ -43,7 +43,7 @@ fn holds_for(document: &str, options: &str, tables: usize) {
     assert_eq!(found.len(), tables, "{document}");
     for table in found {
         let (its_heads, its_labels) = form(&table);
-        assert_eq!(its_heads, heads, "{document}: regenerate it (tools/programs, make demo)");
+        assert_eq!(its_heads, heads, "{document}: regenerate it (evidence/tools/programs, make demo)");
         // A guest adds lines of its own.
         let of_a_guest = ["guest", "start", "clock", "WARNING"].map(String::from);
         let missing: Vec<_> = labels.difference(&its_labels).collect();
@@ -54,7 +54,7 @@ fn holds_for(document: &str, options: &str, tables: usize) {
 
 #[test]
 fn programs_are_shown_in_todays_form() {
-    holds_for("docs/results/programs.md", " --show exits,checks", 5);
+    holds_for("evidence/pages/programs.md", " --show exits,checks", 5);
 }
 
 #[test]
@@ -67,7 +67,7 @@ fn the_readme_and_the_chart_show_the_first_run_s_result() {
     let (readme, chart) = (page("README.md"), page("docs/start/demo.svg"));
     let [table] = &tables_of("docs/start/first-run.md")[..] else { panic!("one table") };
     let verdict = &table[table.find("\nverdict ").expect("a verdict")..];
-    assert!(readme.contains(verdict), "README.md: regenerate it (tools/programs)");
+    assert!(readme.contains(verdict), "README.md: regenerate it (evidence/tools/programs)");
     let rows = table.lines().skip_while(|l| !l.starts_with("config ")).skip(2).take_while(|l| !l.is_empty());
     let rows: Vec<Vec<&str>> = rows.map(|l| l.split_whitespace().collect()).collect();
     assert_eq!(rows.len(), 5, "{table}");
@@ -106,7 +106,7 @@ fn what_the_readme_quotes_is_of_todays_model() {
     let readme = page("README.md");
     let quoted = readme.split('[').filter_map(quoted).map(|(_, _, name)| name);
     let quoted = quoted.filter(|name| page(name).contains("Counts of the model: "));
-    for name in ["README.md", "docs/results/programs.md"].into_iter().chain(quoted) {
+    for name in ["README.md", "evidence/pages/programs.md"].into_iter().chain(quoted) {
         assert!(page(name).contains(&stamp), "{name} is of an older model, as it does not say: {stamp}");
     }
 }

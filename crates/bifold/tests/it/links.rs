@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! Links of the documentation: every relative link and anchor in a Markdown file leads somewhere, every page
-//! of `docs/` is in the book's table of contents, and every page that source code cites exists.
+//! of a book is in the book's table of contents, and every page that source code cites exists.
 
 use pulldown_cmark::{Event, Options, Parser, Tag, TagEnd};
 use std::collections::{BTreeMap, BTreeSet};
@@ -10,7 +10,11 @@ use std::path::{Component, Path, PathBuf};
 /// Folders without documents of our own.
 const SKIPPED: [&str; 5] = ["target", ".git", ".cache", "vendor", "node_modules"];
 
-/// Suffixes of files that may cite a page of `docs/` in a comment or message.
+/// The folders of the books. They are built beside each other as they lie here, so pages of one can link to
+/// pages of the other.
+const BOOKS: [&str; 2] = ["docs", "evidence/pages"];
+
+/// Suffixes of files that may cite a page of a book in a comment or message.
 const SOURCES: [&str; 8] = ["rs", "c", "h", "toml", "txt", "cocci", "md", "j2"];
 
 fn root() -> PathBuf {
@@ -110,10 +114,10 @@ fn broken(from: &Path, link: &str, pages: &BTreeMap<PathBuf, Page>) -> Option<St
     if !to.exists() {
         return Some(format!("{}: {link}: no such file", from.display()));
     }
-    let docs = root().join("docs");
-    if from.starts_with(&docs) && !to.starts_with(&docs) {
+    let in_a_book = |page: &Path| BOOKS.iter().any(|book| page.starts_with(root().join(book)));
+    if in_a_book(from) && !in_a_book(&to) {
         return Some(format!(
-            "{}: {link}: leaves the book; cite a file of the repository by its path",
+            "{}: {link}: leaves the books; cite a file of the repository by its path",
             from.display()
         ));
     }
@@ -131,19 +135,22 @@ fn every_link_leads_somewhere() {
 }
 
 #[test]
-fn every_page_is_in_the_book() {
-    let docs = root().join("docs");
-    let listed = page(&fs::read_to_string(docs.join("SUMMARY.md")).unwrap()).links;
-    let listed: BTreeSet<PathBuf> = listed.iter().map(|l| docs.join(l)).collect();
-    let all: BTreeSet<PathBuf> =
-        pages().into_keys().filter(|p| p.starts_with(&docs) && !p.ends_with("SUMMARY.md")).collect();
-    let missing: Vec<_> = all.difference(&listed).collect();
-    assert!(missing.is_empty(), "pages that docs/SUMMARY.md does not list: {missing:?}");
+fn every_page_is_in_its_book() {
+    for book in BOOKS.map(|book| root().join(book)) {
+        let summary = book.join("SUMMARY.md");
+        let listed = page(&fs::read_to_string(&summary).unwrap()).links;
+        let listed: BTreeSet<PathBuf> = listed.iter().map(|l| book.join(l)).collect();
+        let all: BTreeSet<PathBuf> =
+            pages().into_keys().filter(|p| p.starts_with(&book) && !p.ends_with("SUMMARY.md")).collect();
+        let missing: Vec<_> = all.difference(&listed).collect();
+        assert!(missing.is_empty(), "pages that {} does not list: {missing:?}", summary.display());
+    }
 }
 
-/// Pages cited as `docs/...md` or `docs/...md#anchor`.
+/// Pages cited as `docs/...md`, `evidence/pages/...md` or with an anchor.
 fn citations(text: &str) -> impl Iterator<Item = &str> {
-    text.match_indices("docs/").filter_map(|(at, _)| {
+    let starts = BOOKS.into_iter().flat_map(|book| text.match_indices(book));
+    starts.filter_map(|(at, _)| {
         let before = text[..at].chars().next_back();
         if before.is_some_and(|c| c.is_alphanumeric() || "/-_.".contains(c)) {
             return None;
@@ -162,7 +169,7 @@ fn every_page_that_is_cited_exists() {
     let root = root();
     let mut wrong = Vec::new();
     let cites = |f: &Path| {
-        let script = f.starts_with(root.join("tools")) || f.starts_with(root.join("kernel"));
+        let script = ["tools", "kernel", "evidence/tools"].iter().any(|dir| f.starts_with(root.join(dir)));
         script || f.ends_with("Makefile") || SOURCES.iter().any(|s| has_suffix(f, s))
     };
     // The changelog tells of earlier versions, whose pages had other places.
@@ -186,7 +193,7 @@ fn the_check_sees_what_is_broken() {
     assert!(broken(&here, "no-such-page.md", &pages).is_some());
     assert!(broken(&here, "../Makefile", &pages).is_some());
     assert_eq!(
-        citations("see docs/a.md#b. and `docs/c/d.md`, not x/docs/e.md").collect::<Vec<_>>(),
-        ["docs/a.md#b", "docs/c/d.md"]
+        citations("see docs/a.md#b. and `docs/c/d.md`, evidence/pages/f.md, not x/docs/e.md").collect::<Vec<_>>(),
+        ["docs/a.md#b", "docs/c/d.md", "evidence/pages/f.md"]
     );
 }

@@ -14,10 +14,10 @@ fn root() -> PathBuf {
 
 /// Programs of the suite and their groups: 1 and 2 were tuned on, 3 was held out.
 static PROGRAMS: LazyLock<Vec<(Input, i64)>> = LazyLock::new(|| {
-    let suite = std::fs::read_to_string(root().join("experiments/suite/suite.toml")).unwrap();
+    let suite = std::fs::read_to_string(root().join("evidence/suite/suite.toml")).unwrap();
     let suite: toml::Table = suite.parse().unwrap();
     let read = |(name, program): (&String, &toml::Value)| {
-        let path = root().join(format!("experiments/timelines/{name}.timeline"));
+        let path = root().join(format!("evidence/timelines/{name}.timeline"));
         let input = Input { name: name.clone(), timeline: Timeline::read(&path).unwrap() };
         assert_eq!(input.timeline.about.profile, "i5-7600");
         (input, program["group"].as_integer().unwrap())

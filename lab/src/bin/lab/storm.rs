@@ -106,7 +106,7 @@ fn keep(path: &std::path::Path, outcome: &Outcome, lab: &Lab) -> Result<()> {
     let data = match path.extension().and_then(|e| e.to_str()) {
         Some("json") => serde_json::to_string(outcome)? + "\n",
         _ => {
-            let design = "[A paging mode per VM in KVM](../design/kernel.md) has the design.";
+            let design = "[A paging mode per VM in KVM](../../docs/design/kernel.md) has the design.";
             format!(
                 "# Storm of switches on Linux {}\n\n{}\nMade by `lab storm` under {}. {design}\n\n{}",
                 outcome.kernel,

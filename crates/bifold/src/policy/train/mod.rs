@@ -23,7 +23,7 @@ Examples:
   bifold policy train dsp -o mine.toml *.timeline
   bifold policy train rpms-shipped --set t_low=1:4:7 --set t_high=5:20:16 *.timeline
   bifold policy train estimator -o here.toml /var/lib/bifold/vms.jsonl
-  bifold policy train dsp --samples experiments/published/dsp-vee2011.toml";
+  bifold policy train dsp --samples evidence/published/dsp-vee2011.toml";
 
 /// Learn a policy's parameters, or the estimate of the other mode's cost, from timelines
 ///
