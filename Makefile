@@ -160,7 +160,7 @@ lab-live: workspace ## run guests with phases under the daemon, on the real KVM:
 
 lab-place: workspace qemu ## run parallel programs in guests placed well and badly on a host of two nodes: evidence/pages, an hour for each kernel; installs Open MPI and HPCC
 	@lab/nas/build && mkdir -p evidence/pages
-	@status=0; for k in $(KERNELS); do (set -x; $(LAB) nodes --kernel $$k -o evidence/pages/nodes-$$k.md; $(LAB) place --kernel $$k -o evidence/pages/place-$$k.md) || status=$$?; done; exit $$status
+	@status=0; for k in $(KERNELS); do (set -x; $(LAB) nodes --kernel $$k -o evidence/pages/nodes-$$k.md; $(LAB) place --kernel $$k -o evidence/pages/place-$$k.md; evidence/tools/stamps --made nodes-$$k.md place-$$k.md) || status=$$?; done; exit $$status
 
 validate-exits: workspace bochs ## compare predicted exits with the real KVM's, of both vendors: evidence/pages, hours
 	@mkdir -p evidence/pages
@@ -189,11 +189,12 @@ validate-formats: workspace ## compare predicted exits with the real KVM's in gu
 # Under Linux 6.12, guests that read a file do not end in time in `lab superfluous`, which therefore runs the first kernel alone.
 validate-reclaim: workspace ## compare predicted refaults, exits and superfluous swaps of guests whose host holds a part of them with the real KVM's: evidence/pages, 25 minutes for each kernel
 	@mkdir -p evidence/pages
-	@status=0; for k in $(KERNELS); do (set -x; $(LAB) reclaim --kernel $$k -o evidence/pages/reclaim-$$k.md) || status=$$?; done; \
-	(set -x; $(LAB) superfluous $(foreach k,$(KERNELS),--kernel $(k)) -o evidence/pages/reclaim-superfluous.md) || status=$$?; exit $$status
+	@status=0; for k in $(KERNELS); do (set -x; $(LAB) reclaim --kernel $$k -o evidence/pages/reclaim-$$k.md; evidence/tools/stamps --made reclaim-$$k.md) || status=$$?; done; \
+	(set -x; $(LAB) superfluous $(foreach k,$(KERNELS),--kernel $(k)) -o evidence/pages/reclaim-superfluous.md; evidence/tools/stamps --made reclaim-superfluous.md) || status=$$?; exit $$status
 
 validate-time: workspace ## run programs here on 4 KB and 2 MB pages, and predict it: evidence/pages, an hour (PROFILE=FILE TIME=options)
 	$(TIMING) validate --profile $(PROFILE) -o evidence/pages/validate-time-$(notdir $(basename $(PROFILE))).md $(TIME)
+	@evidence/tools/stamps --made validate-time-$(notdir $(basename $(PROFILE))).md
 
 lab-policies: build ## compare policies over the suite: evidence/pages/policies.md; captures missing timelines
 	@evidence/tools/suite setup
@@ -220,16 +221,19 @@ noise: build ## record a guest's noise, and simulate published and recorded nois
 
 lab-sweep: build ## run 500 tasks over 4 workers and kill one every 10 s: evidence/pages/sweep.md, ten minutes (HQ=HyperQueue's command)
 	@evidence/tools/lab-sweep $(if $(HQ),--hq $(HQ)) -o evidence/pages/sweep.md
+	@evidence/tools/stamps --made sweep.md
 
 lab-builds: workspace ## predict the two loads of the multi-core thesis: evidence/pages, an hour (BUILDS=options)
 	@evidence/tools/lab-builds -o evidence/pages/lab-builds.md $(BUILDS)
+	@evidence/tools/stamps --made lab-builds.md
 
 published-times: workspace ## predict GUPS of vMitosis and LMbench of PVM: evidence/pages, half an hour (PUBLISHED=options)
 	$(TIMING) published -o evidence/pages/published-times.md $(PUBLISHED)
+	@evidence/tools/stamps --made published-times.md
 
 lab: validate-exits validate-exits-vcpus validate-formats validate-inside validate-reclaim validate-time lab-live lab-place lab-policies lab-modes lab-share lab-reclaim lab-reclaim-paging lab-builds published-times vmtest-long vmtest-debug ## run every long experiment: a day
 
-docs: ## build the documentation as a book: target/book/docs/index.html
+docs: ## build the documentation and the results as books: target/book/docs/index.html
 	@tools/docs
 
 lint: ## check words, formatting, clippy, rustdoc, shell scripts

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0 OR MIT
-"""The notebook runs from its first cell to its last, and draws the figure of the book."""
+"""The notebook runs from its first cell to its last, and draws the figure of the results."""
 
 from __future__ import annotations
 

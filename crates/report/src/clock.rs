@@ -12,8 +12,8 @@ use bifold_trace::Clock;
 use serde::Serialize;
 
 /// Timer ticks per million instructions above which a run gets a warning. A tick of Linux 6.1 takes some
-/// 3,000 instructions beside a loop that does nothing else (evidence/tools/clock-check), so this is where ticks
-/// are over 1 % of what is counted. Hardware has 0.1: 250 ticks in some 2,500 million.
+/// 3,000 instructions beside a loop that does nothing else (evidence/tools/clock-check), so this is where
+/// ticks are over 1 % of what is counted. Hardware has 0.1: 250 ticks in some 2,500 million.
 const MOST_TICKS: f64 = 4.0;
 /// Percent of the wall time in which the vCPU waited for a CPU of the host, above which a run gets a
 /// warning.

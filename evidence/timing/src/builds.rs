@@ -204,8 +204,9 @@ fn changes(
 /// The guest's command, and what the page says of it.
 fn load(name: &str, vcpus: u32, args: &Args, change: &Change) -> Result<(Vec<String>, String)> {
     let path = |p: &PathBuf| -> Result<String> {
-        let whole =
-            p.canonicalize().with_context(|| format!("{}: run evidence/tools/lab-builds setup", p.display()))?;
+        let whole = p
+            .canonicalize()
+            .with_context(|| format!("{}: run evidence/tools/lab-builds setup", p.display()))?;
         Ok(whole.to_string_lossy().replace('\'', "'\\''"))
     };
     let (script, what) = match name {
@@ -478,7 +479,10 @@ mod tests {
             odd.canonicalize().unwrap().to_str().unwrap()
         );
         assert!(
-            load("pbzip2", 1, &args, &CHANGES[0]).unwrap_err().to_string().contains("evidence/tools/lab-builds setup")
+            load("pbzip2", 1, &args, &CHANGES[0])
+                .unwrap_err()
+                .to_string()
+                .contains("evidence/tools/lab-builds setup")
         );
     }
 }

@@ -89,8 +89,8 @@ pub fn experiment(lab: &Lab, settings: &Settings, progress: &dyn Fn(&str)) -> Re
             progress(&format!("{name}, run {round} of {}", settings.runs));
             let once = || boot(lab, at.placement, &settings.programs, &settings.class);
             let run = once().or_else(|e| {
-                // The emulated machine ends now and then (evidence/pages/notes/2026-11-qemu.md). The page says how
-                // often.
+                // The emulated machine ends now and then (evidence/pages/notes/2026-11-qemu.md). The page
+                // says how often.
                 if !matches!(e.downcast_ref(), Some(LabError::Died { .. })) {
                     return Err(e);
                 }

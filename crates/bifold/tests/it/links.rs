@@ -12,7 +12,7 @@ const SKIPPED: [&str; 5] = ["target", ".git", ".cache", "vendor", "node_modules"
 
 /// The folders of the books. They are built beside each other as they lie here, so pages of one can link to
 /// pages of the other.
-const BOOKS: [&str; 2] = ["docs", "evidence/pages"];
+const BOOKS: [&str; 2] = ["docs/", "evidence/pages/"];
 
 /// Suffixes of files that may cite a page of a book in a comment or message.
 const SOURCES: [&str; 8] = ["rs", "c", "h", "toml", "txt", "cocci", "md", "j2"];
@@ -193,7 +193,8 @@ fn the_check_sees_what_is_broken() {
     assert!(broken(&here, "no-such-page.md", &pages).is_some());
     assert!(broken(&here, "../Makefile", &pages).is_some());
     assert_eq!(
-        citations("see docs/a.md#b. and `docs/c/d.md`, evidence/pages/f.md, not x/docs/e.md").collect::<Vec<_>>(),
+        citations("see docs/a.md#b. and `docs/c/d.md`, evidence/pages/f.md, not x/docs/e.md")
+            .collect::<Vec<_>>(),
         ["docs/a.md#b", "docs/c/d.md", "evidence/pages/f.md"]
     );
 }

@@ -5,9 +5,9 @@
 //! The host is made of files ([`fixture`]). Hardware counters are stood in for by groups of the same sizes of
 //! events that the kernel counts itself. A second of simulated time passes at each tick; CPU time is this
 //! thread's, user and system together (CLOCK_THREAD_CPUTIME_ID). System calls are counted by the tracepoint
-//! raw_syscalls:sys_enter, which needs root and a tracefs at /sys/kernel/tracing. `evidence/tools/watching` runs this
-//! bench where both are. Arguments: `--rounds N` of 20 ticks for each set (5), `--hours N` of simulated time
-//! (1), `--vms N` (100), `--vcpus N` of each VM (4).
+//! raw_syscalls:sys_enter, which needs root and a tracefs at /sys/kernel/tracing. `evidence/tools/watching`
+//! runs this bench where both are. Arguments: `--rounds N` of 20 ticks for each set (5), `--hours N` of
+//! simulated time (1), `--vms N` (100), `--vcpus N` of each VM (4).
 
 #[path = "../../src/fake_host.rs"]
 #[allow(dead_code)] // what tests alone use

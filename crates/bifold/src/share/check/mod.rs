@@ -173,7 +173,8 @@ pub fn run(args: &CheckArgs) -> anyhow::Result<Status> {
     Ok(if checked.off() == 0 { Status::Done } else { Status::CheckFailed })
 }
 
-/// Time of ksmd per visit to a page: on an idle machine (`evidence/pages/notes/2026-11-sharing.md`), and at most.
+/// Time of ksmd per visit to a page: on an idle machine (`evidence/pages/notes/2026-11-sharing.md`), and at
+/// most.
 const VISIT: Duration = Duration::from_micros(4);
 const SLOW_VISIT: Duration = Duration::from_micros(50);
 /// Least time limit of a check, and most time for other programs' pages in each run.
