@@ -5,11 +5,6 @@ use bifold_host::held::HeldError;
 use std::io;
 use std::path::PathBuf;
 
-/// An error with its causes, in one line.
-pub fn with_causes(error: &dyn std::error::Error) -> String {
-    error.source().map_or_else(|| error.to_string(), |cause| format!("{error}: {}", with_causes(cause)))
-}
-
 /// Why the daemon, or a request to the daemon, cannot go on.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]

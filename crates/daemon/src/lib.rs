@@ -33,7 +33,7 @@ mod status;
 
 pub use config::{Config, ConfigError};
 pub use engine::{Engine, Event, Source};
-pub use error::{DaemonError, with_causes};
+pub use error::DaemonError;
 pub use homes::Homes;
 pub use memory::Place;
 pub use pilot::{Choice, Verdict};

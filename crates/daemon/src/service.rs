@@ -4,10 +4,11 @@
 use crate::config::Config;
 use crate::control::{Answer, Control, Request};
 use crate::engine::{Engine, Source};
-use crate::error::{DaemonError, with_causes};
+use crate::error::DaemonError;
 use crate::homes::Homes;
 use crate::memory::Place;
 use crate::metrics::{self, Listener};
+use bifold_base::with_causes;
 use bifold_live::Watch;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use sd_notify::NotifyState;

@@ -16,7 +16,8 @@ use std::process::Command;
 
 use crate::apt::Apt;
 use crate::error::GuestError;
-use bifold_trace::{TableFormat, bounded};
+use bifold_base::bounded;
+use bifold_trace::TableFormat;
 
 /// Upper limit for a kernel image in bytes, debug information included.
 const MOST_IMAGE: u64 = 2 << 30;

@@ -6,7 +6,7 @@
 
 use crate::policies::*;
 use crate::{Counters, Mode, Parameters, Policy};
-use bifold_trace::bounded;
+use bifold_base::bounded;
 use serde::{Deserialize, Serialize};
 use std::path::{Path, PathBuf};
 

@@ -3,7 +3,7 @@
 
 use crate::grid::Curve;
 use crate::{IntervalUse, MemoryUse};
-use bifold_trace::bounded;
+use bifold_base::bounded;
 use serde::{Deserialize, Serialize};
 use std::path::{Path, PathBuf};
 

@@ -13,14 +13,14 @@
 //! run twice, and their results stay right.
 
 use crate::plan::{Plan, SCHEMA, Task, Verb};
+use bifold_base::{bounded, whole};
 use bifold_report::diff::{MOST_BYTES, ReadError, Side};
-use bifold_trace::{CommandExit, bounded};
+use bifold_trace::CommandExit;
 use rustix::fs::{FlockOperation, flock};
 use rustix::io::Errno;
 use serde::{Deserialize, Serialize};
-use std::fs::{File, OpenOptions, Permissions};
-use std::io::{self, Write as _};
-use std::os::unix::fs::PermissionsExt as _;
+use std::fs::{File, OpenOptions};
+use std::io;
 use std::path::{Path, PathBuf};
 
 /// Name and version of a result's schema.
@@ -31,10 +31,9 @@ const MOST_PLAN: u64 = 64 << 20;
 const MOST_TEXT: u64 = 1 << 16;
 /// How often a claim is tried.
 const LOOKS: u32 = 4;
-/// Beginning of the names of files that are being written.
-const UNFINISHED: &str = ".unfinished-";
-/// Beginning of the names of directories that `bifold share fingerprint` is writing.
-const UNFINISHED_DIRECTORY: &str = ".bifold-";
+/// Beginning of the names of files that are being written, and of directories that `bifold share fingerprint`
+/// is writing.
+const UNFINISHED: &str = whole::UNFINISHED;
 
 /// Why a sweep's folder cannot be used.
 #[derive(Debug, thiserror::Error)]
@@ -372,8 +371,7 @@ impl Folder {
     pub fn tidy(&self) -> usize {
         let day = std::time::Duration::from_secs(24 * 3600);
         let entries = std::fs::read_dir(self.path.join("results")).into_iter().flatten().flatten();
-        let begins = |e: &std::fs::DirEntry, with: &str| e.file_name().to_string_lossy().starts_with(with);
-        let unfinished = entries.filter(|e| begins(e, UNFINISHED) || begins(e, UNFINISHED_DIRECTORY));
+        let unfinished = entries.filter(|e| e.file_name().to_string_lossy().starts_with(UNFINISHED));
         let stays = |e: &std::fs::DirEntry| {
             let age = e.metadata().and_then(|m| m.modified()).ok().and_then(|t| t.elapsed().ok());
             let removed = || match e.path().is_dir() {
@@ -415,17 +413,7 @@ fn io(what: &'static str, path: &Path) -> impl FnOnce(io::Error) -> FolderError 
 
 /// Writes a file as a whole: a reader sees all of it or nothing.
 fn write(path: &Path, parts: &[&[u8]]) -> Result<(), FolderError> {
-    let fail = |e: io::Error| FolderError::Io { what: "write", path: path.into(), source: e };
-    let dir = path.parent().expect("files lie in a folder");
-    let mut file = tempfile::Builder::new()
-        .prefix(UNFINISHED)
-        .permissions(Permissions::from_mode(0o666)) // less the umask, as for any file
-        .tempfile_in(dir)
-        .map_err(fail)?;
-    parts.iter().try_for_each(|part| file.write_all(part)).map_err(fail)?;
-    // A machine that crashes after the rename must not leave an empty result.
-    file.as_file().sync_data().map_err(fail)?;
-    file.persist(path).map(drop).map_err(|e| fail(e.error))
+    whole::write(path, parts).map_err(io("write", path))
 }
 
 #[cfg(test)]
@@ -461,7 +449,7 @@ mod tests {
         for (name, is_old) in [("a", true), ("b", false)] {
             let (file, directory) = (
                 results.join(format!("{UNFINISHED}{name}")),
-                results.join(format!("{UNFINISHED_DIRECTORY}{name}.tmp")),
+                results.join(format!("{UNFINISHED}{name}.tmp")),
             );
             std::fs::write(&file, "x").unwrap();
             std::fs::create_dir(&directory).unwrap();
@@ -477,6 +465,6 @@ mod tests {
             .map(|e| e.unwrap().file_name().into_string().unwrap())
             .collect();
         left.sort();
-        assert_eq!(left, [".bifold-b.tmp", ".unfinished-b", "0000.json"]);
+        assert_eq!(left, [".bifold-b", ".bifold-b.tmp", "0000.json"]);
     }
 }

@@ -185,7 +185,7 @@ impl Spec {
     /// If the file cannot be read, or describes no sweep.
     pub fn plan(path: &Path) -> Result<Plan, SpecError> {
         let io = |source| SpecError::Io { path: path.into(), source };
-        let text = bifold_trace::bounded::read_to_string(path, bifold_trace::bounded::TEXT).map_err(io)?;
+        let text = bifold_base::bounded::read_to_string(path, bifold_base::bounded::TEXT).map_err(io)?;
         let parent = path.parent().filter(|p| !p.as_os_str().is_empty()).unwrap_or(Path::new("."));
         let folder = parent.canonicalize().map_err(io)?;
         Spec::plan_of(&text, path, &folder)

@@ -33,7 +33,6 @@
 //! ```
 #![forbid(unsafe_code)]
 
-pub mod bounded;
 mod clock;
 #[doc(hidden)]
 pub mod codec;

@@ -7,8 +7,9 @@ use std::fs::create_dir_all;
 use std::path::Path;
 
 use anyhow::{Context, Result, ensure};
+use bifold_base::with_causes;
 use bifold_daemon::control::Control;
-use bifold_daemon::{Config, DaemonError, Homes, Service, Signals, with_causes};
+use bifold_daemon::{Config, DaemonError, Homes, Service, Signals};
 use bifold_host::Host;
 use bifold_lab::modelled::ModelledPmu;
 use bifold_live::Watch;

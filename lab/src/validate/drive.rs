@@ -2,6 +2,7 @@
 //! Drives a comparison: runs predictions and counts, several at a time, and makes rows of them. Counts are
 //! saved to a file after every boot, because a boot takes a minute and a later one may fail.
 
+use bifold_base::whole;
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::sync::Mutex;
@@ -63,10 +64,7 @@ struct State {
 
 /// Writes a file whole or not at all.
 pub(crate) fn write(path: &Path, data: &[u8]) -> Result<()> {
-    let new = path.with_extension("new");
-    std::fs::write(&new, data)
-        .and_then(|()| std::fs::rename(&new, path))
-        .with_context(|| format!("cannot write {}", path.display()))
+    whole::write(path, &[data]).with_context(|| format!("cannot write {}", path.display()))
 }
 
 fn read(path: Option<&Path>) -> Result<Counted> {

@@ -53,7 +53,7 @@ impl Spec {
     /// If the file cannot be read, or is no list of programs.
     pub fn read(path: &Path) -> anyhow::Result<Spec> {
         let shown = path.display();
-        let bytes = bifold_trace::bounded::read(path, MOST_BYTES)
+        let bytes = bifold_base::bounded::read(path, MOST_BYTES)
             .with_context(|| format!("cannot read {shown}; docs/guide/ci.md has an example"))?;
         let text = String::from_utf8(bytes).with_context(|| format!("{shown} is no text"))?;
         let spec: Spec = toml::from_str(&text).with_context(|| format!("{shown} is no list of programs"))?;

@@ -80,7 +80,7 @@ impl BaselineArgs {
 }
 
 fn read(path: &Path) -> anyhow::Result<Baseline> {
-    let bytes = bifold_trace::bounded::read(path, MOST_BYTES).with_context(|| {
+    let bytes = bifold_base::bounded::read(path, MOST_BYTES).with_context(|| {
         format!("cannot read the baseline {}; --save-baseline writes one", path.display())
     })?;
     Ok(Baseline::from_json(&path.to_string_lossy(), &bytes)?)

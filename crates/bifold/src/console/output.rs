@@ -6,9 +6,9 @@
 //! complete: a run that is killed leaves nothing.
 
 use super::{note_file, print};
-use std::fs::{File, OpenOptions, Permissions};
+use bifold_base::whole;
+use std::fs::{File, OpenOptions};
 use std::io::{self, Write as _};
-use std::os::unix::fs::PermissionsExt as _;
 use std::path::{Path, PathBuf};
 use tempfile::NamedTempFile;
 
@@ -88,16 +88,7 @@ impl OutputFile {
     }
 
     fn beside(target: &Path) -> io::Result<NamedTempFile> {
-        let dir = match target.parent() {
-            Some(d) if !d.as_os_str().is_empty() => d,
-            _ => Path::new("."),
-        };
-        let temp = tempfile::Builder::new()
-            .prefix(".bifold-")
-            .suffix(".tmp")
-            .permissions(Permissions::from_mode(0o666)) // less the umask, as for any file
-            .tempfile_in(dir)
-            .map_err(without_name)?;
+        let temp = whole::beside(target).map_err(without_name)?;
         // The file that is replaced keeps its mode.
         if let Ok(old) = target.metadata() {
             temp.as_file().set_permissions(old.permissions())?;
@@ -183,6 +174,8 @@ impl Delivery {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::fs::Permissions;
+    use std::os::unix::fs::PermissionsExt as _;
 
     fn names(dir: &Path) -> Vec<String> {
         let mut v: Vec<String> =

@@ -115,6 +115,6 @@ fn open(path: &Path) -> anyhow::Result<Input> {
     if let Some(other) = bifold_import::kind_of(path).and_then(|_| what_else(path)) {
         bail!(other);
     }
-    let bytes = bifold_trace::bounded::read(path, MOST_BYTES).with_context(cannot)?;
+    let bytes = bifold_base::bounded::read(path, MOST_BYTES).with_context(cannot)?;
     Ok(Input::Result(Box::new(Side::from_json(&path.to_string_lossy(), &bytes)?)))
 }

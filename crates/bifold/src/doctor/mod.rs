@@ -113,7 +113,7 @@ fn orders_in(host: &Host, folder: &std::path::Path) -> Vec<LeftOrder> {
                 kept: record.kept,
             })
         }
-        Err(e) => Some(LeftOrder::Unread(bifold_daemon::with_causes(&e))),
+        Err(e) => Some(LeftOrder::Unread(bifold_base::with_causes(&e))),
     };
     records(folder).into_iter().filter_map(left).collect()
 }

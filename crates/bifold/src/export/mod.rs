@@ -78,7 +78,7 @@ pub fn run(args: ExportArgs) -> anyhow::Result<Status> {
     for path in &args.files {
         let shown = path.display().to_string();
         let bytes =
-            bifold_trace::bounded::read(path, MOST_BYTES).with_context(|| format!("cannot read {shown}"))?;
+            bifold_base::bounded::read(path, MOST_BYTES).with_context(|| format!("cannot read {shown}"))?;
         let source = Source::of(&shown, bytes)?;
         for row in table.rows(&shown, &source)? {
             rows.push(vec![Value::Text(shown.clone().into())], row)?;

@@ -6,13 +6,13 @@ use crate::run::policies::{FEWEST_INTERVALS, too_short};
 use crate::usage::{UsageError, to_blame};
 use crate::words;
 use anyhow::Context as _;
+use bifold_base::bounded;
 use bifold_live::recording;
 use bifold_mmu::PageSize;
 use bifold_model::VmState;
 use bifold_policy::evaluate::{self, EvaluateError, Input, Options};
 use bifold_policy::sweep::{Axis, settings};
 use bifold_policy::{Estimator, Named, Scale, SpecError, Timeline, Track, VmKind};
-use bifold_trace::bounded;
 use clap::{Args, ValueEnum};
 use std::path::{Path, PathBuf};
 

@@ -4,8 +4,8 @@
 //! of this host's kernel.
 
 use anyhow::{Context as _, bail};
+use bifold_base::whole;
 use bifold_model::{Chosen, ChosenBy, CpuId, KvmBy, KvmVersion, Profile, ProfileError, Unmeasured};
-use std::io::Write as _;
 use std::path::{Path, PathBuf};
 
 /// Most bytes of `/proc/cpuinfo` that are read: the first processor's lines are enough.
@@ -101,13 +101,9 @@ impl Machine {
                 file.display()
             );
         }
-        let write = || -> std::io::Result<()> {
-            let folder = file.parent().unwrap_or(Path::new("."));
-            std::fs::create_dir_all(folder)?;
-            let mut new = tempfile::Builder::new().prefix(".bifold-").suffix(".tmp").tempfile_in(folder)?;
-            new.write_all(text.as_bytes())?;
-            new.persist(&file)?;
-            Ok(())
+        let write = || {
+            std::fs::create_dir_all(file.parent().unwrap_or(Path::new(".")))?;
+            whole::write(&file, &[text.as_bytes()])
         };
         write().with_context(|| format!("cannot write {}", file.display()))?;
         Ok(file)

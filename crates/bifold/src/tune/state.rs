@@ -5,11 +5,11 @@ use super::args::TuneArgs;
 use super::settings::Base;
 use crate::run::{ModelArgs, ProfileArg};
 use anyhow::{Context as _, bail};
+use bifold_base::whole;
 use bifold_model::{Profile, VmState};
 use bifold_report::{Setting, Tried};
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
-use std::io::Write as _;
 use std::path::{Path, PathBuf};
 
 const SCHEMA: &str = "bifold.tune-state/2";
@@ -65,7 +65,7 @@ fn differing(then: &str, now: &str) -> (String, String) {
 fn read(path: &Path) -> anyhow::Result<Document> {
     let shown = path.display();
     let bytes =
-        bifold_trace::bounded::read(path, MOST_BYTES).with_context(|| format!("cannot read {shown}"))?;
+        bifold_base::bounded::read(path, MOST_BYTES).with_context(|| format!("cannot read {shown}"))?;
     serde_json::from_slice(&bytes)
         .with_context(|| format!("{shown} was not written by `tune --state`: name another file"))
 }
@@ -139,13 +139,7 @@ impl State {
             tried: self.tried.clone(),
             bases: self.bases.clone(),
         };
-        let write = || {
-            let folder = path.parent().filter(|p| !p.as_os_str().is_empty()).unwrap_or(Path::new("."));
-            let mut file = tempfile::Builder::new().prefix(".bifold-").suffix(".tmp").tempfile_in(folder)?;
-            file.write_all(serde_json::to_string_pretty(&document)?.as_bytes())?;
-            file.persist(path)?;
-            anyhow::Ok(())
-        };
-        write().with_context(|| format!("cannot write {}", path.display()))
+        let text = serde_json::to_string_pretty(&document)?;
+        whole::write(path, &[text.as_bytes()]).with_context(|| format!("cannot write {}", path.display()))
     }
 }

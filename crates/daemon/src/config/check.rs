@@ -3,9 +3,9 @@
 
 use super::{Config, Decides, Limits, Metrics, Pattern, Recording, Rule, file, memory};
 use crate::probe::Probing;
+use bifold_base::bounded;
 use bifold_live::Measured;
 use bifold_policy::{Estimator, Named, SpecError};
-use bifold_trace::bounded;
 use std::path::Path;
 
 /// What is wrong, each with its key.

@@ -32,9 +32,9 @@ pub use file::{EXAMPLE, TABLES};
 pub use memory::{Most, OrderLimits, ShareMemory, VmMemory};
 
 use crate::probe::Probing;
+use bifold_base::bounded;
 use bifold_host::VmId;
 use bifold_policy::{Estimator, Named};
-use bifold_trace::bounded;
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use wildmatch::WildMatch;

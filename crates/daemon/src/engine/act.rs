@@ -4,8 +4,8 @@
 use super::done::Done;
 use super::look::Look;
 use super::{AGAIN, Engine, Source};
-use crate::error::with_causes;
 use crate::homes::{Home, has_ended};
+use bifold_base::with_causes;
 use bifold_host::Mode;
 use bifold_host::held::HeldError;
 use bifold_host::{Happened, HostError, Refusal, State, Switch, VmId};

@@ -20,12 +20,13 @@ pub use vm::Event;
 pub(crate) use vm::Hold;
 
 use crate::config::Config;
-use crate::error::{DaemonError, with_causes};
+use crate::error::DaemonError;
 use crate::homes::{Homes, has_ended};
 use crate::memory::{Memory, Place, Said};
 use crate::pilot::{Choice, Verdict};
 use crate::record::{DecisionLine, Recorder};
 use crate::status::{SCHEMA, Status};
+use bifold_base::with_causes;
 use bifold_host::{Statistic, VmId};
 use bifold_live::{Interval, Measured, Observation, Row, Watch};
 use done::Done;

@@ -328,7 +328,7 @@ impl Hand {
 }
 
 pub fn words(e: &OrderError) -> String {
-    printable(&crate::error::with_causes(e))
+    printable(&bifold_base::with_causes(e))
 }
 
 /// Bytes in MiB, rounded.

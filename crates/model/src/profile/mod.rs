@@ -12,8 +12,8 @@ mod overrides;
 mod processor;
 
 use crate::KvmVersion;
+use bifold_base::bounded;
 use bifold_mmu::{ArraySpec, CacheSpec, PageSize, Tag};
-use bifold_trace::bounded;
 pub(crate) use keys::WalkCosts;
 pub use keys::{
     Agile, AgileStart, CacheLevel, Content, Cost, ExitCosts, KEYS, Key, Memory, Processor, TagKind, Variant,

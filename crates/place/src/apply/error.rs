@@ -3,6 +3,7 @@
 
 use crate::plan::BadPlan;
 use crate::settings::BadStep;
+use bifold_base::with_causes;
 use bifold_host::held::HeldError;
 use bifold_host::printable;
 use bifold_host::topology::NumberSet;
@@ -88,10 +89,10 @@ pub enum ApplyError {
     #[error("guest {} has ended", printable(.0))]
     Ended(String),
     /// An error after which all changes were taken back.
-    #[error("{}; every change of this command is undone", chain(.0))]
+    #[error("{}; every change of this command is undone", with_causes(.0))]
     Undone(Box<ApplyError>),
     /// An error after which some changes could not be taken back.
-    #[error("{}; not every change could be undone ({}): run `bifold place undo`", chain(.first), chain(.then))]
+    #[error("{}; not every change could be undone ({}): run `bifold place undo`", with_causes(.first), with_causes(.then))]
     NotUndone {
         /// What failed.
         first: Box<ApplyError>,
@@ -101,7 +102,7 @@ pub enum ApplyError {
     /// Some settings could not be restored.
     #[error(
         "{} of the changes could not be undone and stay in the journal; all others are undone: {}{}",
-        .0.len(), .0.iter().map(chain).collect::<Vec<_>>().join("; "), choice(.0)
+        .0.len(), .0.iter().map(|e| with_causes(e)).collect::<Vec<_>>().join("; "), choice(.0)
     )]
     Left(Vec<ApplyError>),
     /// Another program changed a setting, or a thread's CPUs, after `apply`.
@@ -132,17 +133,6 @@ pub enum ApplyError {
         /// What is wrong.
         source: BadPlan,
     },
-}
-
-/// An error with its causes on one line.
-fn chain(error: &impl std::error::Error) -> String {
-    let mut text = error.to_string();
-    let mut source = error.source();
-    while let Some(cause) = source {
-        text += &format!(": {cause}");
-        source = cause.source();
-    }
-    text
 }
 
 /// What to do about values that another program has set.

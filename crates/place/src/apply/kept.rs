@@ -11,10 +11,10 @@
 use super::ApplyError;
 use crate::plan::Plan;
 use crate::settings::{self, BadStep};
+use bifold_base::whole;
 use bifold_host::Host;
 use bifold_host::held::{HeldError, Journal, Places};
 use bifold_host::topology::NumberSet;
-use std::io::Write as _;
 use std::path::{Path, PathBuf};
 
 /// The subsystem's word in the journal and in errors.
@@ -68,13 +68,7 @@ impl Kept {
     /// Writes the copy, all of it or none.
     pub(super) fn keep(&self, plan: &Plan) -> Result<(), ApplyError> {
         let text = serde_json::to_vec_pretty(plan).expect("a plan is numbers and texts");
-        let new = self.plan.with_extension("new");
-        let written = std::fs::File::create(&new).and_then(|mut file| {
-            file.write_all(&text)?;
-            file.sync_all()?;
-            std::fs::rename(&new, &self.plan)
-        });
-        written.map_err(|e| ApplyError::io(&self.plan, e))
+        whole::write(&self.plan, &[&text]).map_err(|e| ApplyError::io(&self.plan, e))
     }
 }
 

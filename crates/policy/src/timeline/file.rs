@@ -6,10 +6,10 @@
 
 use super::{About, Runs, StaticRun, SwitchCosts, Timeline};
 use crate::{Mode, PerMode};
+use bifold_base::bounded;
 use bifold_mmu::PageSize;
 use bifold_model::ages::{BUCKETS, Reuse};
 use bifold_model::{Sample, SwitchedOutcome};
-use bifold_trace::bounded;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 use std::io::Read as _;

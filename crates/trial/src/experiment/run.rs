@@ -13,6 +13,7 @@ use super::outcome::{CaseOutcome, Ending, Mark, Outcome, Sample};
 use super::sample::{Sampler, Watched};
 use super::spec::{Plan, PlannedCase, Rate, SMALLEST_MIB, Scale, Spec};
 use super::tune::{Orders, Tuner};
+use bifold_base::with_causes;
 use bifold_guest::qemu::{self, Qemu};
 use bifold_guest::vm::Initrd;
 use bifold_host::Host;
@@ -95,7 +96,7 @@ pub fn run(
         let mut runner = Runner::new(plan, case, options, &guard);
         let ending = match runner.go(&qemu, &kinds, tell) {
             Ok(ending) => ending,
-            Err(e) => Ending::Failed(chain(&e)),
+            Err(e) => Ending::Failed(with_causes(&e)),
         };
         if let Ending::Failed(why) = &ending {
             tell(Notice::Note(&format!("{}: {why}", case.name)));
@@ -144,17 +145,6 @@ pub(crate) fn hold_ksm(
 /// Memory that is available on a host, MiB.
 pub fn available_mib(host: &Host) -> Result<u64, ExperimentError> {
     Ok(host.memory()?.available.ok_or(ExperimentError::NoMemAvailable)? >> 20)
-}
-
-/// An error and its causes on one line.
-pub(crate) fn chain(e: &dyn std::error::Error) -> String {
-    let mut text = e.to_string();
-    let mut cause = e.source();
-    while let Some(c) = cause {
-        text += &format!(": {c}");
-        cause = c.source();
-    }
-    text
 }
 
 /// A case while it runs.
@@ -366,14 +356,16 @@ impl<'a> Runner<'a> {
             Ok(images) => images,
             // The next poll notices a guest that died just now.
             Err(e) => {
-                self.note(format!("at {at_s:.1} s the potential was not counted: {}", chain(&e)), tell);
+                self.note(format!("at {at_s:.1} s the potential was not counted: {}", with_causes(&e)), tell);
                 return Ok(());
             }
         };
         let watch = Watch { progress: &|_| (), stop: self.options.stop };
         match count_watched(&images, &Options::default(), watch) {
             Ok(potential) => self.marks.push(Mark::of(at_s, paused_s, &potential)),
-            Err(e) => self.note(format!("at {at_s:.1} s the potential was not counted: {}", chain(&e)), tell),
+            Err(e) => {
+                self.note(format!("at {at_s:.1} s the potential was not counted: {}", with_causes(&e)), tell)
+            }
         }
         if let Some(dir) = self.options.dump {
             for image in &images {

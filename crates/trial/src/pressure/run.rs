@@ -11,9 +11,10 @@ use super::guest::Guest;
 use super::outcome::{CaseOutcome, GuestSample, Outcome, PagingCounts, Sample};
 use super::paging::{self, Paging};
 use super::spec::{CaseSpec, PlannedGuest, Spec};
-use crate::experiment::run::{available_mib, chain, hold_ksm};
+use crate::experiment::run::{available_mib, hold_ksm};
 use crate::experiment::sample::memory_of;
 use crate::experiment::{Ending, ExperimentError};
+use bifold_base::with_causes;
 use bifold_guest::kernel::{self, Kernel};
 use bifold_guest::qemu::{self, Qemu};
 use bifold_host::Host;
@@ -123,7 +124,7 @@ pub fn run(
         let ready = guard.as_ref().map_or(Ok(()), set).map_err(ExperimentError::from);
         match ready.and_then(|()| machine.run(options, &mut result, tell)) {
             Ok(ending) => result.ending = ending,
-            Err(e) => result.ending = Ending::Failed(chain(&e)),
+            Err(e) => result.ending = Ending::Failed(with_causes(&e)),
         }
         let over = result.ending != Ending::Whole;
         if let Ending::Failed(why) = &result.ending {
@@ -138,8 +139,8 @@ pub fn run(
         let e = ExperimentError::from(e);
         // The samples are shown all the same, and the run has failed.
         let Some(last) = outcome.cases.last_mut() else { return Err(e) };
-        tell(Notice::Note(&chain(&e)));
-        last.ending = Ending::Failed(chain(&e));
+        tell(Notice::Note(&with_causes(&e)));
+        last.ending = Ending::Failed(with_causes(&e));
     }
     Ok(outcome)
 }

@@ -207,10 +207,7 @@ fn validate(processor: &Processor, args: &Validate) -> Result<ExitCode> {
 }
 
 fn write(path: &std::path::Path, data: &[u8]) -> Result<()> {
-    let new = path.with_extension("new");
-    std::fs::write(&new, data)
-        .and_then(|()| std::fs::rename(&new, path))
-        .with_context(|| path.display().to_string())
+    bifold_base::whole::write(path, &[data]).with_context(|| format!("cannot write {}", path.display()))
 }
 
 fn lab(processor: &Processor, kernel: Option<&str>) -> Result<Lab> {

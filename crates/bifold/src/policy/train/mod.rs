@@ -9,9 +9,9 @@ use crate::console::{Delivery, Progress, create_for_data, distinct, named, note}
 use crate::status::Status;
 use crate::usage::UsageError;
 use anyhow::Context as _;
+use bifold_base::bounded;
 use bifold_policy::sweep::Axis;
 use bifold_policy::{Named, Spec};
-use bifold_trace::bounded;
 use bifold_train::search::{self, Options};
 use bifold_train::{Program, TrainError, Trained, estimator, published};
 use clap::Args;

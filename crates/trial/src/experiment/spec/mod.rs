@@ -15,7 +15,7 @@ pub use error::SpecError;
 pub use plan::{Plan, PlannedCase, PlannedGuest, Workload};
 pub use rate::{Rate, Scale};
 
-use bifold_trace::bounded;
+use bifold_base::bounded;
 use serde::Deserialize;
 use serde::de::DeserializeOwned;
 use std::collections::BTreeMap;
