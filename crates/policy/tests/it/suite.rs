@@ -84,12 +84,14 @@ fn rpms_oscillates_on_mcf_at_a_loss_and_ours_gain() {
     let mcf = program("mcf");
     for policy in ["rpms-fixed-3", "rpms-fixed-20", "rpms-dynamic", "rpms-shipped"] {
         assert!(row(mcf, policy).worse().switches >= 7, "{policy}");
-        assert!(row(mcf, policy).worse().static_gap_percent > 2.0, "{policy}");
+        assert!(row(mcf, policy).worse().static_gap_percent > 3.0, "{policy}");
     }
     // The variant made for mcf does not.
     assert!(row(mcf, "rpms-single").runs.values().all(|f| f.switches <= 2));
     for policy in OURS {
-        assert!(row(mcf, policy).worse().static_gap_percent < -2.5, "{policy}");
+        // The oracle gains 3.1 %.
+        let worse = row(mcf, policy).worse();
+        assert!(worse.static_gap_percent < -2.0 && worse.oracle_gap_percent < 1.0, "{policy}");
     }
 }
 
