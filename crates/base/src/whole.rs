@@ -10,7 +10,8 @@ use tempfile::NamedTempFile;
 /// How the name of a file begins that is not complete yet. A killed program leaves such a file.
 pub const UNFINISHED: &str = ".bifold-";
 
-/// A file beside `path`, which [`NamedTempFile::persist`] renames to `path`. Its mode is that of any new file.
+/// A file beside `path`, which [`NamedTempFile::persist`] renames to `path`. Its mode is that of any new
+/// file.
 ///
 /// # Errors
 /// If the file cannot be made.
