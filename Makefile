@@ -147,7 +147,7 @@ vmtest-host: ## load and test the modules on this machine (first read docs/guide
 bochs: ## build Bochs, the emulator of Intel's virtualization: target/bochs
 	@lab/bochs/build
 
-qemu: ## build a QEMU whose emulation of AMD's virtualization is mended, for the laboratory: target/qemu
+qemu: ## build a QEMU whose emulation of AMD's virtualization is patched, for the laboratory: target/qemu
 	@lab/qemu/build
 
 vmtest: workspace bochs ## run quick tests under the real KVM, in emulated machines of both vendors: minutes (KERNEL=6.1 VENDORS=amd)

@@ -7,7 +7,8 @@ use std::os::unix::fs::PermissionsExt as _;
 use std::path::Path;
 use tempfile::NamedTempFile;
 
-/// How the name of a file begins that is not complete yet. A killed program leaves such a file.
+/// How the name of a file or folder begins that is not complete yet. A killed program leaves it, and a
+/// sweep's workers remove it from results later.
 pub const UNFINISHED: &str = ".bifold-";
 
 /// A file beside `path`, which [`NamedTempFile::persist`] renames to `path`. Its mode is that of any new

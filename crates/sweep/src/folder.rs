@@ -13,7 +13,8 @@
 //! run twice, and their results stay right.
 
 use crate::plan::{Plan, SCHEMA, Task, Verb};
-use bifold_base::{bounded, whole};
+use bifold_base::bounded;
+use bifold_base::whole::{self, UNFINISHED};
 use bifold_report::diff::{MOST_BYTES, ReadError, Side};
 use bifold_trace::CommandExit;
 use rustix::fs::{FlockOperation, flock};
@@ -31,9 +32,6 @@ const MOST_PLAN: u64 = 64 << 20;
 const MOST_TEXT: u64 = 1 << 16;
 /// How often a claim is tried.
 const LOOKS: u32 = 4;
-/// Beginning of the names of files that are being written, and of directories that `bifold share fingerprint`
-/// is writing.
-const UNFINISHED: &str = whole::UNFINISHED;
 
 /// Why a sweep's folder cannot be used.
 #[derive(Debug, thiserror::Error)]

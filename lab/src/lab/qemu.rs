@@ -25,7 +25,7 @@ pub(super) fn for_laboratories() -> Result<Option<Qemu>, LabError> {
     }
     let Some(path) = super::in_target("qemu/qemu-system-x86_64") else { return Ok(None) };
     let built = qemu::at(path)?;
-    Ok(Some(Qemu { version: format!("{}, mended", built.version), ..built }))
+    Ok(Some(Qemu { version: format!("{}, patched", built.version), ..built }))
 }
 
 /// Distances of a node to itself and to others (ACPI's SLIT), and latencies in nanoseconds for ACPI's HMAT.

@@ -38,9 +38,9 @@ const CAUSES: &[(&str, &str, &str)] = &[
     (
         "many-tables",
         "*",
-        "`kvm_mmu_zap_oldest_mmu_pages` zaps the oldest tables first. If the guest walks all of them in order, \
-         either all were zapped, or some survived and fewer are rebuilt; which of the two depends on what was \
-         shadowed before, and differs from run to run",
+        "`kvm_mmu_zap_oldest_mmu_pages` zaps the oldest tables first. If the guest walks all of them in \
+         order, either all were zapped, or some survived and fewer are rebuilt; which of the two depends on \
+         what was shadowed before, and differs from run to run",
     ),
     (
         "fork",

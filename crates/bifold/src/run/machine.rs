@@ -75,8 +75,8 @@ impl Machine {
     pub fn check_kept(&self) -> anyhow::Result<()> {
         let kept = self.cpu.as_ref().and_then(|cpu| self.kept_file(cpu));
         let Some(file) = kept.filter(|file| file.exists()) else { return Ok(()) };
-        let problem = "the profile that `bifold profile measure` keeps of this machine, cannot be used: remove it, \
-                       and measure again";
+        let problem = "the profile that `bifold profile measure` keeps of this machine, cannot be used: \
+                       remove it, and measure again";
         let read = Profile::load(&file.to_string_lossy(), &[]);
         read.map(drop).with_context(|| format!("{}, {problem}", file.display()))
     }

@@ -106,8 +106,8 @@ pub(super) fn start(
             Ok(started) => return Ok(Started { boot: BootKind::Saved, ..started }),
             Err(Unresumed::For(e)) => return Err(e),
             Err(Unresumed::Refused(why)) => progress(CaptureProgress::Note(&format!(
-                "the guest boots as part of the run, because it could not boot before: {why}; figures differ a \
-                 little from those of a kept boot"
+                "the guest boots as part of the run, because it could not boot before: {why}; figures differ \
+                 a little from those of a kept boot"
             ))),
         }
     }

@@ -92,7 +92,11 @@ pub enum ApplyError {
     #[error("{}; every change of this command is undone", with_causes(.0))]
     Undone(Box<ApplyError>),
     /// An error after which some changes could not be taken back.
-    #[error("{}; not every change could be undone ({}): run `bifold place undo`", with_causes(.first), with_causes(.then))]
+    #[error(
+        "{}; not every change could be undone ({}): run `bifold place undo`",
+        with_causes(.first),
+        with_causes(.then)
+    )]
     NotUndone {
         /// What failed.
         first: Box<ApplyError>,

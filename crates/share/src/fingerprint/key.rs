@@ -2,6 +2,7 @@
 //! Reads and makes the key of fingerprints: 32 random bytes in a file that only its owner can read.
 
 use super::FingerprintError;
+use bifold_base::whole::UNFINISHED;
 use std::fs::{File, OpenOptions};
 use std::io::{ErrorKind, Read as _, Write as _};
 use std::os::unix::fs::{MetadataExt as _, OpenOptionsExt as _};
@@ -75,7 +76,7 @@ impl Key {
         options.write(true).create_new(true).mode(0o600);
         let fail = FingerprintError::io("make the key", path);
         let made = tempfile::Builder::new()
-            .prefix(".bifold-")
+            .prefix(UNFINISHED)
             .make_in(dir, |p| options.open(p))
             .and_then(|mut f| writeln!(f, "{text}").map(|()| f))
             .and_then(|f| f.persist_noclobber(path).map_err(|e| e.error));

@@ -4,6 +4,7 @@
 use super::file::Writer;
 use super::{About, BITS, FingerprintError, Key, Row, Sorter, VERSION, part_of};
 use crate::image::{HUGE, Image, PAGE};
+use bifold_base::whole::UNFINISHED;
 use rayon::prelude::*;
 use std::ops::Range;
 use std::path::{Path, PathBuf};
@@ -90,7 +91,7 @@ impl Target {
             _ => Path::new("."),
         };
         let made = tempfile::Builder::new()
-            .prefix(".bifold-")
+            .prefix(UNFINISHED)
             .suffix(".tmp")
             .tempdir_in(beside)
             .map_err(FingerprintError::io("make a directory in", beside))?;
