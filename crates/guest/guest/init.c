@@ -413,6 +413,16 @@ static void stop_and_resume(void)
     set_date(value("date", NULL));
 }
 
+/*
+ * Waits until the kernel has finished the work that booting left behind. An RCU grace period (some ticks of 4 ms) after
+ * a module was loaded, do_free_init (kernel/module/main.c) unmaps the module's init section and flushes the whole TLB.
+ * Without the wait, this flush and the exits that follow it fall into the program's first milliseconds.
+ */
+static void settle(void)
+{
+    usleep(100000);
+}
+
 /* The last thing done: the root is the overlay's layer afterwards. */
 static void tell_written(int layer)
 {
@@ -493,6 +503,7 @@ int main(void)
     oom = oom_kills();
     if (value("where", NULL) && !where_open(atoi(value("where", NULL))))
         fail("opening the kernel's perf events, which --where needs");
+    settle();
     say("start");
     idled = idle();
     begun = now();

@@ -228,7 +228,7 @@ mod tests {
     fn a_dash_is_stdout_for_the_data_and_no_file() {
         assert!(create_for_data(Some(Path::new("-"))).unwrap().is_none());
         let e = create(Some(Path::new("-"))).unwrap_err();
-        assert!(e.to_string().starts_with("- is stdout"), "{e}");
+        assert!(e.to_string().starts_with("`-` means stdout"), "{e}");
     }
 
     #[test]

@@ -92,7 +92,8 @@ fn a_damaged_boot_is_replaced_with_a_note() {
         (r.boot, &notes[..]),
         (BootKind::Saved, &["the kept boot was removed: its files are damaged".to_owned()][..])
     );
-    assert!(words == again);
+    let differs = words.iter().zip(&again).position(|(a, b)| a != b);
+    assert!(words == again, "{} and {} words, word {differs:?} differs", words.len(), again.len());
     assert_eq!(run(&s).unwrap().0.boot, BootKind::Kept);
 }
 
