@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! Bodies for `bifold-noise`: noise files.
 
-use bifold_noise::sim::{Case, Collective, LogGp, Noise, simulate};
+use bifold_noise::sim::{Collective, LogGp, Noise, NoiseCase, simulate};
 use bifold_noise::{Interruption, Trace};
 use std::sync::Arc;
 
@@ -23,7 +23,7 @@ pub fn noise_file(data: &[u8]) {
     let noise = Noise::Recorded(Arc::new(vec![trace]));
     if noise.check().is_ok() {
         let (collective, cost) = (Collective::Dissemination, LogGp::default());
-        let case = Case {
+        let case = NoiseCase {
             ranks: 5,
             grain: 1e4,
             collective,

@@ -2,7 +2,7 @@
 //! Bodies for `bifold-place`.
 
 use bifold_host::topology::{Cpu, Node, NumberSet, Topology};
-use bifold_place::check::{HostSeen, Seen, check_absent, misfit};
+use bifold_place::check::{HostFacts, PlacementFacts, check_absent, misfit};
 use bifold_place::plan::Plan;
 use bifold_place::wishes::Wishes;
 use bifold_place::{Processor, plan};
@@ -53,7 +53,7 @@ pub fn place_plan(data: &[u8]) {
         assert_eq!(pins, guest.vcpus.len() + guest.io_threads.len());
         assert!(bifold_place::qemu::arguments(guest).len() > 6);
     }
-    let seen = Seen { host: HostSeen::default(), guests: Vec::new() };
+    let seen = PlacementFacts { host: HostFacts::default(), guests: Vec::new() };
     let findings = check_absent(&host(), &plan, &seen);
     let fits = misfit(&host(), &plan).is_none();
     assert!(if fits { findings.len() >= plan.guests.len() } else { findings.is_empty() });

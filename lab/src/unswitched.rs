@@ -20,7 +20,7 @@ type Counted = (bool, &'static str, BTreeMap<u64, Window>);
 
 /// Exit counts of one reason.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Row {
+pub struct ReasonCounts {
     /// Configuration, such as `nested-4k`.
     pub config: &'static str,
     /// Name of the program.
@@ -33,7 +33,7 @@ pub struct Row {
     pub ours: Vec<u64>,
 }
 
-impl Row {
+impl ReasonCounts {
     /// Whether our counts are in the range of the unmodified runs.
     pub fn within(&self) -> bool {
         let (least, most) = spread(&self.unmodified);
@@ -57,7 +57,7 @@ pub struct Times {
 #[derive(Debug, Clone, PartialEq)]
 pub struct Compared {
     /// Counts by configuration, program and reason.
-    pub rows: Vec<Row>,
+    pub rows: Vec<ReasonCounts>,
     /// Times by configuration.
     pub times: Vec<Times>,
 }
@@ -65,7 +65,7 @@ pub struct Compared {
 /// Compares runs with the range of all unmodified runs but one, for each choice of the run left out. Returns
 /// how many counts of a run of ours and of the run left out are outside the range, as means over all choices.
 /// If runs differ only by chance, both means are equal on average.
-pub fn left_out(rows: &[Row]) -> Option<(f64, f64)> {
+pub fn left_out(rows: &[ReasonCounts]) -> Option<(f64, f64)> {
     let n = rows.first()?.unmodified.len();
     if n < 2 {
         return None;
@@ -96,7 +96,7 @@ pub fn spread(values: &[u64]) -> (u64, u64) {
 }
 
 /// Joins the runs' counts. A run without exits of a reason counts 0.
-fn rows(workload: &Workload, runs: &[Counted]) -> Vec<Row> {
+fn rows(workload: &Workload, runs: &[Counted]) -> Vec<ReasonCounts> {
     let mut cells: BTreeSet<Cell> = BTreeSet::new();
     for (_, config, windows) in runs {
         for (number, window) in windows {
@@ -112,7 +112,7 @@ fn rows(workload: &Workload, runs: &[Counted]) -> Vec<Row> {
     cells
         .iter()
         .filter_map(|cell| {
-            Some(Row {
+            Some(ReasonCounts {
                 config: cell.0,
                 program: name(cell.1)?,
                 reason: cell.2.clone(),
@@ -211,7 +211,7 @@ mod tests {
 
     #[test]
     fn the_run_left_out_is_the_measure_of_chance() {
-        let row = |unmodified: &[u64], ours| Row {
+        let row = |unmodified: &[u64], ours| ReasonCounts {
             config: "nested-4k",
             program: "empty".into(),
             reason: "npf".into(),

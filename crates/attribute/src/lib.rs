@@ -46,7 +46,7 @@ use space::{FileId, Space, Spaces};
 use stacks::{List, Stacks};
 use std::collections::BTreeMap;
 
-pub use rows::{Metric, Missing, Row, Stack, View, Where};
+pub use rows::{Metric, Missing, PlaceRow, Stack, View, Where};
 
 /// Bytes of symbols, and of maps of one process, that are kept: a kernel has 5 MB of lines.
 const MOST_TEXT: usize = 64 << 20;

@@ -175,13 +175,13 @@ impl Where {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::rows::Row;
+    use crate::rows::PlaceRow;
     use bifold_model::Config;
     use std::io::Read as _;
 
     #[test]
     fn samples_have_every_count_and_equal_functions_are_one() {
-        let row = |process: &str, function: &str, exits: u64| Row {
+        let row = |process: &str, function: &str, exits: u64| PlaceRow {
             process: process.into(),
             binary: "libc.so.6".into(),
             function: function.into(),

@@ -13,7 +13,7 @@ use std::path::Path;
 
 /// The costs of one named place in every configuration.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
-pub struct Row {
+pub struct PlaceRow {
     /// Name of the process.
     pub process: String,
     /// File name of the program or library, `kernel`, name of a kernel module, or a name in brackets.
@@ -75,9 +75,9 @@ pub struct Where {
     /// The configurations.
     pub configs: Vec<Config>,
     /// By the code that ran: every place that cost anything in any configuration, sorted by name.
-    pub code: Vec<Row>,
+    pub code: Vec<PlaceRow>,
     /// The same costs by the user code that caused them.
-    pub cause: Vec<Row>,
+    pub cause: Vec<PlaceRow>,
     /// Of both views, in the order of [`View::ALL`]: the same costs by callers. None unless calls were
     /// attributed.
     pub stacks: Option<[Vec<Stack>; 2]>,
@@ -126,7 +126,7 @@ impl Metric {
 
 impl Where {
     /// The rows of a view.
-    pub fn rows(&self, view: View) -> &[Row] {
+    pub fn rows(&self, view: View) -> &[PlaceRow] {
         match view {
             View::Code => &self.code,
             View::Cause => &self.cause,
@@ -145,9 +145,9 @@ impl Where {
 
     /// A view's rows that cost something by this metric in the configuration at this place of
     /// [`Where::configs`], the costliest first; rows of equal cost by name.
-    pub fn ranked(&self, view: View, config: usize, metric: Metric) -> Vec<&Row> {
-        let cost = |row: &Row| metric.of(&row.costs[config]);
-        let mut rows: Vec<&Row> = self.rows(view).iter().filter(|r| cost(r) > 0).collect();
+    pub fn ranked(&self, view: View, config: usize, metric: Metric) -> Vec<&PlaceRow> {
+        let cost = |row: &PlaceRow| metric.of(&row.costs[config]);
+        let mut rows: Vec<&PlaceRow> = self.rows(view).iter().filter(|r| cost(r) > 0).collect();
         // A stable sort: rows are in the order of their names.
         rows.sort_by_key(|r| std::cmp::Reverse(cost(r)));
         rows
@@ -349,7 +349,7 @@ impl Attribution {
                 add(rows[view as usize].entry(row.clone()).or_default());
             }
         }
-        let row = |([process, binary, function, mapping], costs): ([String; 4], _)| Row {
+        let row = |([process, binary, function, mapping], costs): ([String; 4], _)| PlaceRow {
             process,
             binary,
             function,

@@ -159,7 +159,7 @@ fn costs_have_the_functions_that_called_and_the_kernels_work_those_of_its_caller
          one;ask;touch;anonymous 2\n"
     );
     // The table's rows are the same with calls and without.
-    let row = |r: &crate::Row| (r.function.clone(), r.costs[0].tlb_misses);
+    let row = |r: &crate::PlaceRow| (r.function.clone(), r.costs[0].tlb_misses);
     assert_eq!(row(places.ranked(View::Cause, 0, Metric::TlbMisses)[0]), ("touch".into(), 2));
 }
 

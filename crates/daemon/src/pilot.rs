@@ -7,7 +7,7 @@
 use crate::config::{Config, Decides, Limits, Rule};
 use crate::probe::Prober;
 use bifold_live::Observation;
-use bifold_live::follow::{Follower, Seen};
+use bifold_live::follow::{Followed, Follower};
 use bifold_policy::{Counters, Decision, Mode, UnknownCounter};
 use std::collections::VecDeque;
 
@@ -83,8 +83,8 @@ impl Decider {
     fn interval(&mut self, interval: &Observation) -> Option<Decision> {
         match self {
             Decider::Policy(follower) => match follower.interval(interval) {
-                Seen::Decided(decision) => Some(decision),
-                Seen::LeftOut | Seen::NotDue => None,
+                Followed::Decided(decision) => Some(decision),
+                Followed::LeftOut | Followed::NotDue => None,
             },
             Decider::Probes(prober) => prober.interval(interval),
         }

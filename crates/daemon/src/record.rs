@@ -7,7 +7,7 @@
 use crate::config::Recording;
 use crate::error::DaemonError;
 use bifold_host::VmId;
-use bifold_live::Row;
+use bifold_live::IntervalRow;
 use bifold_live::columns::{self, Column};
 use bifold_live::files::json_line;
 use bifold_live::recording::{DECISION_SCHEMA, MEMORY_DECISION_SCHEMA, START_SCHEMA};
@@ -113,7 +113,7 @@ impl Recorder {
     }
 
     /// Adds a reading to the interval's lines.
-    pub fn reading(&mut self, row: &Row) {
+    pub fn reading(&mut self, row: &IntervalRow) {
         json_line(&self.columns, row, &mut self.lines).expect("memory takes every line");
     }
 

@@ -5,7 +5,7 @@
 //! the VM's CPU time that should give back. A rule that lacks a figure says nothing, except where the fact
 //! alone is worth telling; the gain is unknown then.
 
-use crate::row::Row;
+use crate::row::IntervalRow;
 use bifold_host::{Backing, Obstacle, Statistic};
 use bifold_policy::{Counters, Estimator, Mode};
 use std::fmt;
@@ -100,8 +100,8 @@ impl fmt::Display for Advice {
 }
 
 /// What would help the VM of a row, the largest gain first.
-pub fn advise(row: &Row) -> Vec<Advice> {
-    let rules: [fn(&Row) -> Option<Advice>; 4] = [mode, host_huge_pages, guest_huge_pages, cpus];
+pub fn advise(row: &IntervalRow) -> Vec<Advice> {
+    let rules: [fn(&IntervalRow) -> Option<Advice>; 4] = [mode, host_huge_pages, guest_huge_pages, cpus];
     let mut all: Vec<Advice> = rules.iter().filter_map(|rule| rule(row)).collect();
     all.retain(|a| a.gain.share().is_none_or(|g| g >= LEAST));
     let share = |a: &Advice| a.gain.share().unwrap_or(0.0);
@@ -110,7 +110,7 @@ pub fn advise(row: &Row) -> Vec<Advice> {
 }
 
 /// The advice to print: the change that would help most, and behind one that KVM would refuse, the next best.
-pub fn best(row: &Row) -> Vec<Advice> {
+pub fn best(row: &IntervalRow) -> Vec<Advice> {
     let mut all = advise(row);
     if let Some(place) = all.iter().position(|a| a.obstacle.is_none()) {
         all.truncate(place + 1);
@@ -124,7 +124,7 @@ pub fn best(row: &Row) -> Vec<Advice> {
 ///
 /// Of the hypervisor's cycles, those count that page faults and INVLPG cause, by their share of exits: exits
 /// for devices and timers are the same in either mode.
-pub fn paging_cycles(row: &Row) -> Option<(f64, (Mode, f64))> {
+pub fn paging_cycles(row: &IntervalRow) -> Option<(f64, (Mode, f64))> {
     let (mode, estimator) = (row.interval.mode?, Estimator::fitted());
     let needs = estimator.needs_in(mode).and(Counters::WALK_CYCLES).and(Counters::VMM_CYCLES);
     if needs.less(row.measured.known) != Counters::NONE {
@@ -139,7 +139,7 @@ pub fn paging_cycles(row: &Row) -> Option<(f64, (Mode, f64))> {
     Some((now, (other.mode, other.extra_cycles)))
 }
 
-fn mode(row: &Row) -> Option<Advice> {
+fn mode(row: &IntervalRow) -> Option<Advice> {
     let (now, (to, other)) = paging_cycles(row)?;
     let from = row.interval.mode?;
     let cycles = row.measured.cycles.filter(|c| *c > 0.0)?;
@@ -159,7 +159,7 @@ fn mode(row: &Row) -> Option<Advice> {
 }
 
 /// The share of cycles in page walks.
-fn walks(row: &Row) -> Option<f64> {
+fn walks(row: &IntervalRow) -> Option<f64> {
     let known = Counters::WALK_CYCLES.less(row.measured.known) == Counters::NONE;
     let cycles = row.measured.cycles.filter(|c| known && *c > 0.0)?;
     Some(row.measured.sample.walk_cycles as f64 / cycles)
@@ -171,7 +171,7 @@ fn small_share(backing: &Backing) -> f64 {
 
 /// A nested walk over host pages of 4 KB reads up to 24 entries, over pages of 2 MB 19 (with 4 KB pages in
 /// the guest): the last host level falls away from each of five host walks.
-fn host_huge_pages(row: &Row) -> Option<Advice> {
+fn host_huge_pages(row: &IntervalRow) -> Option<Advice> {
     const SHORTER: f64 = 5.0 / 24.0;
     let backing = row.vm.backing.as_ref()?;
     let small = small_share(backing);
@@ -189,7 +189,7 @@ fn host_huge_pages(row: &Row) -> Option<Advice> {
 
 /// Where the host's pages are huge, a TLB entry of 4 KB is most likely one of a 4 KB page in the guest. KVM
 /// maps some huge pages in small ones, such as code on Intel (`nx_huge_pages`), and all during a migration.
-fn guest_huge_pages(row: &Row) -> Option<Advice> {
+fn guest_huge_pages(row: &IntervalRow) -> Option<Advice> {
     let backing = row.vm.backing.as_ref()?;
     let (sample, known) = (&row.measured.sample, row.measured.known);
     let misses = sample.tlb_misses();
@@ -211,7 +211,7 @@ fn guest_huge_pages(row: &Row) -> Option<Advice> {
     })
 }
 
-fn cpus(row: &Row) -> Option<Advice> {
+fn cpus(row: &IntervalRow) -> Option<Advice> {
     let (ran, waited) = (row.interval.ran_ns()? as f64, row.interval.waited_ns()? as f64);
     // Of a VM that is nearly idle, the share is chance.
     if ran + waited < BUSY * 1e9 * row.interval.seconds {
@@ -296,7 +296,7 @@ mod tests {
     }
 
     fn said(vm: &Watched, interval: &Interval) -> Vec<Advice> {
-        advise(&Row::of_vm(0.0, vm, interval))
+        advise(&IntervalRow::of_vm(0.0, vm, interval))
     }
 
     fn find(all: &[Advice], change: Change) -> Option<Gain> {
@@ -320,7 +320,7 @@ mod tests {
     fn a_mode_that_kvm_would_refuse_is_told_with_the_reason_and_the_next_best_change() {
         let interval = interval(Mode::Shadow, 0, |_| ());
         let words = |vm: &Watched, interval: &Interval| -> Vec<String> {
-            best(&Row::of_vm(0.0, vm, interval)).iter().map(Advice::to_string).collect()
+            best(&IntervalRow::of_vm(0.0, vm, interval)).iter().map(Advice::to_string).collect()
         };
         let blocked = vm_with(None, "smm vcpu 1");
         // The CPUs' gain is larger, and the mode's is not reported.
@@ -340,7 +340,7 @@ mod tests {
         let column = |vm: &Watched, name: &str| {
             let all = crate::columns::all();
             let column = all.iter().find(|c| c.name == name).unwrap();
-            format!("{:?}", column.value(&Row::of_vm(0.0, vm, &few_waits)))
+            format!("{:?}", column.value(&IntervalRow::of_vm(0.0, vm, &few_waits)))
         };
         assert!(column(&vm(None), "advice").contains("nested paging"));
         assert!(column(&blocked, "advice").contains("CPUs"), "what can be followed");

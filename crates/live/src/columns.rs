@@ -7,7 +7,7 @@ use crate::figures::Figures;
 use crate::hardware::HardwareCounts;
 use crate::measured::Measured;
 use crate::reporter::GuestInterval;
-use crate::row::Row;
+use crate::row::IntervalRow;
 use bifold_host::exit_counts::reasons;
 use bifold_host::{Backing, Kind, Statistic, Vendor, printable};
 use bifold_model::Sample;
@@ -31,7 +31,7 @@ pub struct Column {
 
 #[derive(Debug, Clone, Copy)]
 enum Figure {
-    Row(for<'a> fn(&'a Row) -> Value<'a>),
+    Row(for<'a> fn(&'a IntervalRow) -> Value<'a>),
     /// A counter of the model, by its place.
     Counter(usize),
     Statistic(Statistic),
@@ -47,13 +47,13 @@ impl Column {
         unit: &'static str,
         kind: Type,
         doc: &'static str,
-        figure: for<'a> fn(&'a Row) -> Value<'a>,
+        figure: for<'a> fn(&'a IntervalRow) -> Value<'a>,
     ) -> Column {
         Column { name: Cow::Borrowed(name), unit, doc, kind, figure: Figure::Row(figure) }
     }
 
     /// The value of this figure in a row.
-    pub fn value<'a>(&self, row: &'a Row) -> Value<'a> {
+    pub fn value<'a>(&self, row: &'a IntervalRow) -> Value<'a> {
         match self.figure {
             Figure::Row(value) => value(row),
             Figure::Counter(place) if row.measured.known.contains(place) => {
@@ -211,7 +211,7 @@ const LAST: [Column; 11] = [
     ),
 ];
 
-impl Row<'_> {
+impl IntervalRow<'_> {
     /// The advice with the largest gain that KVM would not refuse, for the VM as a whole.
     fn best(&self) -> Option<Advice> {
         let all = self.vcpu.is_none().then(|| advise(self));

@@ -2,7 +2,7 @@
 //! The figures of a VM or vCPU that people compare at a glance: rates and shares, made of the counts of an
 //! interval. Every table for eyes takes them from here.
 
-use crate::row::Row;
+use crate::row::IntervalRow;
 use bifold_host::Statistic;
 
 /// What a figure's number is.
@@ -93,7 +93,7 @@ impl Figure {
 
 impl Figures {
     /// The figures of a row. KVM counts exits of whole VMs, so those of a vCPU are unknown.
-    pub fn of(row: &Row) -> Figures {
+    pub fn of(row: &IntervalRow) -> Figures {
         let seconds = row.interval.seconds;
         let (ran, waited, vcpus) = match row.vcpu {
             Some(v) => (v.ran_ns, v.waited_ns, 1),
@@ -142,8 +142,8 @@ mod tests {
         let mut watch = Watch::new(fake.host(), HardwareSource::None).unwrap();
         watch.tick(&|| Duration::ZERO);
         let vm = watch.vms().next().unwrap();
-        let vcpu = Row::of_vcpus(0.0, vm, interval).next().map(|row| Figures::of(&row));
-        (Figures::of(&Row::of_vm(0.0, vm, interval)), vcpu)
+        let vcpu = IntervalRow::of_vcpus(0.0, vm, interval).next().map(|row| Figures::of(&row));
+        (Figures::of(&IntervalRow::of_vm(0.0, vm, interval)), vcpu)
     }
 
     fn interval(seconds: f64) -> Interval {

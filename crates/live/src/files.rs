@@ -6,7 +6,7 @@
 //! finished.
 
 use crate::columns::{Column, Value};
-use crate::row::Row;
+use crate::row::IntervalRow;
 use bifold_table::TableWriter;
 use serde::ser::{SerializeMap as _, Serializer as _};
 use std::io::{self, Write};
@@ -73,7 +73,7 @@ impl<W: Write + Send> RowWriter<W> {
     ///
     /// # Errors
     /// If the row cannot be written.
-    pub fn row(&mut self, row: &Row) -> io::Result<()> {
+    pub fn row(&mut self, row: &IntervalRow) -> io::Result<()> {
         let values = self.columns.iter().map(|c| c.value(row));
         match &mut self.to {
             To::Csv(writer) => Ok(writer.write_record(values.map(text))?),
@@ -122,7 +122,7 @@ fn table<W: Write + Send>(
 ///
 /// # Errors
 /// If the line cannot be written.
-pub fn json_line(columns: &[Column], row: &Row, to: &mut impl Write) -> io::Result<()> {
+pub fn json_line(columns: &[Column], row: &IntervalRow, to: &mut impl Write) -> io::Result<()> {
     let mut json = serde_json::Serializer::new(&mut *to);
     let mut line = json.serialize_map(None)?;
     line.serialize_entry("schema", SCHEMA)?;

@@ -9,7 +9,7 @@ use bifold_policy::{
 
 /// What became of an interval.
 #[derive(Debug, Clone, PartialEq)]
-pub enum Seen {
+pub enum Followed {
     /// The policy did not see the interval: the VM was in no single mode, or a counter that the policy needs
     /// is unknown.
     LeftOut,
@@ -44,17 +44,17 @@ impl Follower {
     }
 
     /// Takes the next interval.
-    pub fn interval(&mut self, i: &Observation) -> Seen {
-        let Some(mode) = i.mode else { return Seen::LeftOut };
+    pub fn interval(&mut self, i: &Observation) -> Followed {
+        let Some(mode) = i.mode else { return Followed::LeftOut };
         self.counted = self.counted.and(i.measured.known);
         let needs = self.needs_in(mode);
         // Shares of cycles need all cycles too.
         let of_cycles = Counters::WALK_CYCLES.and(Counters::VMM_CYCLES);
         let shares = needs.less(of_cycles) != needs;
         if needs.less(i.measured.known) != Counters::NONE || (shares && i.measured.cycles.is_none()) {
-            return Seen::LeftOut;
+            return Followed::LeftOut;
         }
-        let Some(driver) = self.driver(mode) else { return Seen::LeftOut };
+        let Some(driver) = self.driver(mode) else { return Followed::LeftOut };
         let now = Interval {
             mode,
             sample: &i.measured.sample,
@@ -64,8 +64,8 @@ impl Follower {
             seconds: i.seconds,
         };
         match driver.interval(now, &[]) {
-            Some(mode) => Seen::Decided(Decision { mode, why: driver.log.take() }),
-            None => Seen::NotDue,
+            Some(mode) => Followed::Decided(Decision { mode, why: driver.log.take() }),
+            None => Followed::NotDue,
         }
     }
 

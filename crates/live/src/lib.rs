@@ -42,6 +42,6 @@ pub use hardware::HardwareSource;
 pub use interval::{Interval, Reading, VcpuInterval, VcpuReading};
 pub use measured::Measured;
 pub use observation::Observation;
-pub use row::{Row, now};
+pub use row::{IntervalRow, now};
 pub use vm::Watched;
 pub use watch::{Tick, Watch};

@@ -2,7 +2,7 @@
 //! Replays a policy over a recording: what it would have decided after every interval, given the mode in
 //! which the VM was.
 
-use crate::follow::{Follower, Seen};
+use crate::follow::{Followed, Follower};
 use crate::recording::RecordedVm;
 use bifold_policy::{Decision, Estimator, Spec, UnknownCounter};
 
@@ -41,9 +41,9 @@ pub fn replay(vm: &RecordedVm, spec: &Spec, estimator: Option<&Estimator>) -> Re
     let mut replay = Replay { decided: Vec::new(), left_out: 0 };
     for (interval, i) in vm.intervals.iter().enumerate() {
         match follower.interval(&i.seen) {
-            Seen::LeftOut => replay.left_out += 1,
-            Seen::NotDue => {}
-            Seen::Decided(decision) => replay.decided.push(Decided { interval, decision }),
+            Followed::LeftOut => replay.left_out += 1,
+            Followed::NotDue => {}
+            Followed::Decided(decision) => replay.decided.push(Decided { interval, decision }),
         }
     }
     match follower.missing() {

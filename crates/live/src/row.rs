@@ -15,7 +15,7 @@ pub fn now() -> f64 {
 }
 
 /// A VM, or one of its vCPUs, over an interval.
-pub struct Row<'a> {
+pub struct IntervalRow<'a> {
     /// End of the interval, in seconds since 1970.
     pub time: f64,
     /// The VM.
@@ -28,22 +28,31 @@ pub struct Row<'a> {
     pub measured: Measured,
 }
 
-impl<'a> Row<'a> {
+impl<'a> IntervalRow<'a> {
     /// The VM as a whole.
-    pub fn of_vm(time: f64, vm: &'a Watched, interval: &'a Interval) -> Row<'a> {
-        Row::observed(time, vm, interval, &Observation::of(interval))
+    pub fn of_vm(time: f64, vm: &'a Watched, interval: &'a Interval) -> IntervalRow<'a> {
+        IntervalRow::observed(time, vm, interval, &Observation::of(interval))
     }
 
     /// The VM as a whole, whose interval was observed.
-    pub fn observed(time: f64, vm: &'a Watched, interval: &'a Interval, seen: &Observation) -> Row<'a> {
-        Row { time, vm, interval, vcpu: None, measured: seen.measured }
+    pub fn observed(
+        time: f64,
+        vm: &'a Watched,
+        interval: &'a Interval,
+        seen: &Observation,
+    ) -> IntervalRow<'a> {
+        IntervalRow { time, vm, interval, vcpu: None, measured: seen.measured }
     }
 
     /// A row for each vCPU.
-    pub fn of_vcpus(time: f64, vm: &'a Watched, interval: &'a Interval) -> impl Iterator<Item = Row<'a>> {
+    pub fn of_vcpus(
+        time: f64,
+        vm: &'a Watched,
+        interval: &'a Interval,
+    ) -> impl Iterator<Item = IntervalRow<'a>> {
         let row = move |vcpu| {
             let measured = Measured::of_vcpu(interval, vcpu);
-            Row { time, vm, interval, vcpu: Some(vcpu), measured }
+            IntervalRow { time, vm, interval, vcpu: Some(vcpu), measured }
         };
         interval.vcpus.iter().map(row)
     }

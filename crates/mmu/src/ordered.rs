@@ -11,7 +11,7 @@ const VALID: u64 = 1 << 63;
 
 /// A set of up to four ways. An entry stays in its way.
 #[derive(Debug, Clone, Copy)]
-struct Row {
+struct FourWays {
     /// 0 = empty way. Empty ways are the least recent.
     keys: [u64; WAYS],
     values: [u64; WAYS],
@@ -19,7 +19,7 @@ struct Row {
     order: u8,
 }
 
-const EMPTY: Row = Row { keys: [0; WAYS], values: [0; WAYS], order: 0b11_10_01_00 };
+const EMPTY: FourWays = FourWays { keys: [0; WAYS], values: [0; WAYS], order: 0b11_10_01_00 };
 
 /// By an order and a way: the order after a use of that way.
 const PROMOTED: [[u8; WAYS]; 256] = {
@@ -42,7 +42,7 @@ const PROMOTED: [[u8; WAYS]; 256] = {
     orders
 };
 
-impl Row {
+impl FourWays {
     #[inline(always)]
     fn promote(&mut self, way: usize) {
         self.order = PROMOTED[usize::from(self.order)][way % WAYS];
@@ -89,7 +89,7 @@ impl Row {
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Ordered {
     /// The sets of at most [`WAYS`] ways.
-    rows: Vec<Row>,
+    rows: Vec<FourWays>,
     /// The sets of more.
     linked: Vec<Linked>,
 }
@@ -122,7 +122,7 @@ impl Array {
 
 /// A set of an [`Array`].
 enum Set<'a> {
-    Row(&'a mut Row),
+    Row(&'a mut FourWays),
     Linked(&'a mut Linked),
     None,
 }

@@ -24,7 +24,7 @@ const WAYS: usize = 4;
 
 #[derive(Debug, Clone, Copy)]
 #[repr(align(64))]
-pub(crate) struct Row {
+pub(crate) struct WayGroup {
     tags: [u64; WAYS],
     /// Times of last use as far as they are known here: 0 of an empty way, [`NEVER`] of one that
     /// pads the last row of a set.
@@ -37,7 +37,7 @@ const NEVER: u64 = u64::MAX >> WAY_BITS;
 /// An array.
 #[derive(Debug, Clone)]
 pub(crate) struct Recent {
-    sets: Sets<Row>,
+    sets: Sets<WayGroup>,
     sharers: u8,
     /// Which sides use it, and so whose filters know its entries' times.
     sides: [bool; 2],
@@ -47,7 +47,7 @@ pub(crate) struct Recent {
 
 /// A key's set as some sharers hold it.
 pub(crate) struct Set<'a> {
-    rows: &'a mut [Row],
+    rows: &'a mut [WayGroup],
     key: u64,
     sides: [bool; 2],
     small: bool,
@@ -74,7 +74,7 @@ fn matches(tag: u64, key: u64) -> bool {
 
 /// The row and the place in it of the entry for `key`.
 #[inline(always)]
-fn find(set: &[Row], key: u64) -> Option<(usize, usize)> {
+fn find(set: &[WayGroup], key: u64) -> Option<(usize, usize)> {
     set.iter().enumerate().find_map(|(i, row)| {
         let way = row.tags.iter().position(|&tag| matches(tag, key))?;
         Some((i, way))
@@ -83,7 +83,7 @@ fn find(set: &[Row], key: u64) -> Option<(usize, usize)> {
 
 /// The way whose time here is the least. An empty way has time 0, and is older than all others.
 #[inline(always)]
-fn oldest(set: &[Row]) -> usize {
+fn oldest(set: &[WayGroup]) -> usize {
     let mut oldest = u64::MAX;
     for (i, row) in set.iter().enumerate() {
         for (way, &time) in row.times.iter().enumerate() {
@@ -98,7 +98,7 @@ fn oldest(set: &[Row]) -> usize {
 /// that they know is noted, and the search begins again. The way whose time stands is the oldest: the other
 /// ways' times are later, and what filters know of them is later still.
 #[inline(always)]
-fn least_recent(set: &mut [Row], key: u64, noted: impl Fn(u64) -> u64) -> usize {
+fn least_recent(set: &mut [WayGroup], key: u64, noted: impl Fn(u64) -> u64) -> usize {
     loop {
         let oldest = oldest(set);
         let (row, way) = (&mut set[oldest / WAYS], oldest % WAYS);
@@ -127,38 +127,38 @@ fn last_use(tag: u64, sides: [bool; 2], filters: &[Filter; 2]) -> u64 {
 
 /// [`least_recent`] of a set with pages of all sizes, or of both sides.
 #[inline(never)]
-fn least_recent_of_any(set: &mut [Row], key: u64, sides: [bool; 2], filters: &[Filter; 2]) -> usize {
+fn least_recent_of_any(set: &mut [WayGroup], key: u64, sides: [bool; 2], filters: &[Filter; 2]) -> usize {
     least_recent(set, key, |tag| last_use(tag, sides, filters))
 }
 
 /// A set's entries and their times.
-fn entries(set: &[Row]) -> impl Iterator<Item = (u64, u64)> {
+fn entries(set: &[WayGroup]) -> impl Iterator<Item = (u64, u64)> {
     let ways = set.iter().flat_map(|row| row.tags.into_iter().zip(row.times));
     ways.filter(|(tag, _)| tag & EMPTY == 0)
 }
 
 /// The entry of a set that equals the given one but for its sharers.
-fn twin(set: &[Row], tag: u64, time: u64) -> Option<u64> {
+fn twin(set: &[WayGroup], tag: u64, time: u64) -> Option<u64> {
     let wanted = (without_sharers(tag), time);
     entries(set).find(|&(tag, time)| (without_sharers(tag), time) == wanted).map(|(tag, _)| tag)
 }
 
-impl Part for Row {
-    fn drop_non_global(set: &mut [Row]) {
+impl Part for WayGroup {
+    fn drop_non_global(set: &mut [WayGroup]) {
         set.iter_mut().for_each(|row| row.drop_if(|tag| tag & GLOBAL == 0));
     }
 
-    fn digest(set: &[Row]) -> u64 {
+    fn digest(set: &[WayGroup]) -> u64 {
         let tags = set.iter().flat_map(|row| row.tags);
         tags.fold(0, |sum, tag| sum.wrapping_add(without_sharers(tag)))
     }
 
-    fn same(ours: &[Row], theirs: &[Row]) -> bool {
+    fn same(ours: &[WayGroup], theirs: &[WayGroup]) -> bool {
         entries(ours).all(|(tag, time)| twin(theirs, tag, time).is_some())
             && entries(ours).count() == entries(theirs).count()
     }
 
-    fn join(ours: &mut [Row], holders: u8, theirs: &[Row], others: u8) {
+    fn join(ours: &mut [WayGroup], holders: u8, theirs: &[WayGroup], others: u8) {
         for row in ours {
             for (tag, time) in row.tags.iter_mut().zip(row.times) {
                 if let (0, Some(twin)) = (*tag & EMPTY, twin(theirs, *tag, time)) {
@@ -184,7 +184,7 @@ impl Recent {
         assert!(entries > 0 && entries % ways == 0, "{entries} entries in sets of {ways}");
         assert!(ways <= MOST_WAYS, "{ways} ways of a TLB's array");
         let depth = ways.div_ceil(WAYS);
-        let mut empty = vec![Row { tags: [EMPTY; WAYS], times: [0; WAYS] }; depth];
+        let mut empty = vec![WayGroup { tags: [EMPTY; WAYS], times: [0; WAYS] }; depth];
         empty[depth - 1].times[ways - (depth - 1) * WAYS..].fill(NEVER);
         Recent { sets: Sets::new(entries / ways, empty, sharers, joins), sharers, sides, small }
     }
@@ -232,7 +232,7 @@ impl Recent {
     /// `key` was last used at `time`, if it is still here.
     #[inline(always)]
     pub fn used_at(&mut self, key: u64, time: u64) {
-        let later = |rows: &mut [Row], (row, way): (usize, usize)| {
+        let later = |rows: &mut [WayGroup], (row, way): (usize, usize)| {
             rows[row].times[way] = rows[row].times[way].max(time);
         };
         if let Some(rows) = self.sets.alike(key & NUMBER) {
@@ -249,8 +249,8 @@ impl Recent {
     /// they are here: a use at `time`, or none if that is 0. Returns the sharers that hold one.
     pub fn allow(&mut self, key: u64, of: u8, writable: u8, time: u64) -> u8 {
         let set = self.set(key);
-        let allow = |rows: &mut [Row], (row, way): (usize, usize), holders| {
-            let Row { tags, times } = &mut rows[row];
+        let allow = |rows: &mut [WayGroup], (row, way): (usize, usize), holders| {
+            let WayGroup { tags, times } = &mut rows[row];
             (tags[way], times[way]) = (allow(tags[way], writable & holders), times[way].max(time));
         };
         self.sets.change(set, of, |rows| find(rows, key), allow)
@@ -267,7 +267,7 @@ impl Recent {
             }
         }
         let set = self.set(key);
-        let insert = |rows: &mut [Row], (), _| {
+        let insert = |rows: &mut [WayGroup], (), _| {
             Set { rows, key, sides, small }.insert_absent(attr, time, filters);
         };
         self.sets.change(set, of, |_| Some(()), insert);
@@ -283,8 +283,9 @@ impl Recent {
     /// Drops the entries of the sharers `of` for `key`.
     pub fn remove(&mut self, key: u64, of: u8) {
         let set = self.set(key);
-        let drop =
-            |rows: &mut [Row], _, _| rows.iter_mut().for_each(|row| row.drop_if(|tag| matches(tag, key)));
+        let drop = |rows: &mut [WayGroup], _, _| {
+            rows.iter_mut().for_each(|row| row.drop_if(|tag| matches(tag, key)))
+        };
         self.sets.change(set, of, |rows| find(rows, key), drop);
     }
 
@@ -312,7 +313,7 @@ impl Set<'_> {
     #[inline(always)]
     pub fn lookup(&mut self, time: u64) -> Option<Attr> {
         let (row, way) = find(self.rows, self.key)?;
-        let Row { tags, times } = &mut self.rows[row];
+        let WayGroup { tags, times } = &mut self.rows[row];
         times[way] = time;
         Some(attr(tags[way]))
     }
@@ -333,7 +334,7 @@ impl Set<'_> {
         } else {
             least_recent_of_any(rows, key, *sides, filters)
         };
-        let Row { tags, times } = &mut rows[victim / WAYS];
+        let WayGroup { tags, times } = &mut rows[victim / WAYS];
         times[victim % WAYS] = time;
         let was = std::mem::replace(&mut tags[victim % WAYS], tag(key, attr));
         if was & EMPTY == 0 && (sides[0] || sides[1]) {
@@ -343,7 +344,7 @@ impl Set<'_> {
     }
 }
 
-impl Row {
+impl WayGroup {
     /// Empties the ways whose tags are such.
     fn drop_if(&mut self, mut such: impl FnMut(u64) -> bool) {
         for (tag, time) in self.tags.iter_mut().zip(&mut self.times) {

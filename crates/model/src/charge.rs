@@ -203,7 +203,7 @@ enum Item {
 
 /// A configuration's counters when last looked at.
 #[derive(Debug, Clone, Copy, Default)]
-struct Seen {
+struct LastCounters {
     misses: u64,
     walk: u64,
     hidden: u64,
@@ -238,7 +238,7 @@ pub(crate) struct Charges {
     /// Bytes of all log items, in order.
     bytes: Vec<u8>,
     /// Per static configuration. Switching VMs come after these and are left out.
-    seen: Vec<Seen>,
+    seen: Vec<LastCounters>,
     /// Whether calls and returns are items.
     calls: bool,
     /// Between two regions, nothing is charged. Logs, calls and returns go on.
@@ -289,7 +289,7 @@ impl Charges {
             items: Vec::new(),
             costs: Vec::new(),
             bytes: Vec::new(),
-            seen: vec![Seen::default(); regimes.len()],
+            seen: vec![LastCounters::default(); regimes.len()],
             calls,
             paused: false,
             part: Part::Counted,
@@ -325,8 +325,14 @@ impl Charges {
                     (walk_cycles(&regime.counts.refs, &self.profile, host), 0)
                 }
             };
-            let mut now =
-                Seen { misses: s.tlb_misses(), walk, hidden, exits: exits(s), fills: s.outer_fills, ..*seen };
+            let mut now = LastCounters {
+                misses: s.tlb_misses(),
+                walk,
+                hidden,
+                exits: exits(s),
+                fills: s.outer_fills,
+                ..*seen
+            };
             if all || (now.exits, now.fills) != (seen.exits, seen.fills) {
                 let outer_exits = regime.outer_exits(s, &self.profile);
                 let mut counts = Sample { outer_exits, ..*s };
@@ -426,7 +432,7 @@ impl Charges {
     /// The counters were set to 0 at a region's begin. What was charged so far counts only if it is of
     /// another region.
     pub(crate) fn restart(&mut self) {
-        self.seen.fill(Seen::default());
+        self.seen.fill(LastCounters::default());
         self.part = Part::Counted;
         if !std::mem::take(&mut self.paused) {
             self.items.push(Item::Restart);

@@ -173,7 +173,7 @@ pub struct Program {
     /// The oracle, by starting mode.
     pub oracle: PerMode<OracleFigures>,
     /// The policies, in the order of [`Evaluation::policies`].
-    pub rows: Vec<Row>,
+    pub rows: Vec<PolicyRuns>,
     /// Overheads per interval of the VMs that never switch, for charts.
     #[serde(skip)]
     pub curves: PerMode<Vec<f64>>,
@@ -226,7 +226,7 @@ pub struct OracleFigures {
 
 /// The results of one policy over one program.
 #[derive(Debug, Clone, PartialEq, Serialize)]
-pub struct Row {
+pub struct PolicyRuns {
     /// The policy.
     pub policy: String,
     /// The worst starting mode, whose run counts.
@@ -235,7 +235,7 @@ pub struct Row {
     pub runs: PerMode<Figures>,
 }
 
-impl Row {
+impl PolicyRuns {
     /// The run that counts.
     pub fn worse(&self) -> &Figures {
         &self.runs[self.worse_start]
@@ -350,7 +350,7 @@ fn program(input: &Input, track: &Track, policies: &[Named], options: &Options) 
             Figures::of(run, track, oracle.cycles, better)
         });
         let worse_start = worst_start(&statics, |m| runs[m].oracle_gap_percent).expect("a track has modes");
-        Row { policy: named.name.clone(), worse_start, runs }
+        PolicyRuns { policy: named.name.clone(), worse_start, runs }
     };
     let curve = |m: Mode| {
         let percent = |j| above(track.ideal[j] + track.extra(m, j), track.ideal[j]);
@@ -457,7 +457,7 @@ mod tests {
     }
 
     fn percents(e: &Evaluation) -> Vec<String> {
-        let of = |r: &Row| {
+        let of = |r: &PolicyRuns| {
             let f = r.worse();
             format!(
                 "{} {:.2} {:.2} {}",

@@ -180,7 +180,7 @@ pub struct Score {
 
 /// The results of one setting over all programs.
 #[derive(Debug, Clone, PartialEq)]
-pub struct Row {
+pub struct SettingScores {
     /// Index of the setting.
     pub setting: usize,
     /// One score per program, in the programs' order.
@@ -198,7 +198,7 @@ pub struct Total {
     pub switches: u64,
 }
 
-impl Row {
+impl SettingScores {
     /// Sums over all programs, or over all but one.
     pub fn total(&self, but: Option<usize>) -> Total {
         let of = || self.scores.iter().enumerate().filter(|(i, _)| Some(*i) != but).map(|(_, s)| s);
@@ -214,9 +214,9 @@ impl Row {
 
 /// The row with the smallest gap to the oracle over all programs, or over all but one. Among equal rows, the
 /// smaller worst gap to the static mode decides, then fewer switches, then the order.
-pub fn best(rows: &[Row], but: Option<usize>) -> Option<&Row> {
-    let key = |r: &Row| r.total(but);
-    let by = |a: &(&Row, Total), b: &(&Row, Total)| {
+pub fn best(rows: &[SettingScores], but: Option<usize>) -> Option<&SettingScores> {
+    let key = |r: &SettingScores| r.total(but);
+    let by = |a: &(&SettingScores, Total), b: &(&SettingScores, Total)| {
         let gap = a.1.oracle_gap_percent.total_cmp(&b.1.oracle_gap_percent);
         let worst = a.1.worst_static_gap_percent.total_cmp(&b.1.worst_static_gap_percent);
         gap.then(worst).then(a.1.switches.cmp(&b.1.switches))
@@ -247,7 +247,7 @@ pub fn sweep(
     scale: Scale,
     estimator: Option<&Estimator>,
     done: &(dyn Fn(usize) + Sync),
-) -> Vec<Row> {
+) -> Vec<SettingScores> {
     let behind = AtomicUsize::new(0);
     let row = |(i, setting): (usize, &Named)| {
         let scores = programs.iter().map(|p| score(setting, p, scale, estimator)).collect();
@@ -255,7 +255,7 @@ pub fn sweep(
         if n % 100 == 0 || n == settings.len() {
             done(n);
         }
-        Row { setting: i, scores }
+        SettingScores { setting: i, scores }
     };
     settings.par_iter().enumerate().map(row).collect()
 }
@@ -399,7 +399,7 @@ mod tests {
     #[test]
     fn leaving_a_program_out_leaves_out_its_score() {
         let score = |to_oracle, to_static| Score { to_oracle, to_static, switches: 3 };
-        let row = Row { setting: 0, scores: vec![score(1.5, 1.2), score(1.1, 0.9)] };
+        let row = SettingScores { setting: 0, scores: vec![score(1.5, 1.2), score(1.1, 0.9)] };
         let t = row.total(Some(0));
         assert!(
             (t.oracle_gap_percent - 10.0).abs() < 1e-9 && (t.worst_static_gap_percent + 10.0).abs() < 1e-9

@@ -58,7 +58,7 @@ pub use grid::{Curve, sizes};
 pub use memory_use::{IntervalUse, MemoryUse};
 pub use optimum::NextUses;
 pub use plan::{Costliest, GuestPlan, Plan, PlanError, PolicyPlan, Setting, Worst, plan};
-pub use policies::{OnLine, PolicyName, Seen};
+pub use policies::{GuestObservation, OnLine, PolicyName};
 pub use stack::{FRONT, StackDistances};
 pub use timeline::{About, Interval, MemoryTimeline, MemoryTimelineError};
 pub use working_set::{WorkingSet, WorkingSets};

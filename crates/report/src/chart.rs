@@ -21,7 +21,7 @@ const LONG: f64 = 3.0;
 const MOST_CHARACTERS: usize = 90;
 
 #[derive(Serialize)]
-struct Row {
+struct ChartBar {
     name: String,
     y: f64,
     parts: Vec<Part>,
@@ -73,7 +73,7 @@ impl Comparison {
                 from = to;
             }
             let cut = if f.seconds > cap { "▸ " } else { "" };
-            Row {
+            ChartBar {
                 name: r.config.name(),
                 y: TOP + STEP * i as f64,
                 parts,
@@ -83,7 +83,7 @@ impl Comparison {
                 text: format!("{cut}{}", unit.text(f.seconds)),
             }
         };
-        let rows: Vec<Row> = o.configs.iter().zip(&all).enumerate().map(row).collect();
+        let rows: Vec<ChartBar> = o.configs.iter().zip(&all).enumerate().map(row).collect();
         let bottom = TOP + STEP * rows.len() as f64;
         let ticks = ticks(most * unit.per_second);
         let ticks: Vec<_> = ticks

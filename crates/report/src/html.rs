@@ -32,7 +32,7 @@ const MAX_POINTS: usize = 400;
 
 /// One configuration's row in the table.
 #[derive(Serialize)]
-struct Row {
+struct TableRow {
     name: String,
     cells: Vec<String>,
 }
@@ -163,8 +163,8 @@ fn evaluation(c: &Comparison) -> Option<&Evaluation> {
 }
 
 /// The table's row of each configuration.
-fn rows(c: &Comparison, columns: &[Column]) -> Vec<Row> {
-    let row = |(i, r): (usize, &bifold_model::ConfigOutcome)| Row {
+fn rows(c: &Comparison, columns: &[Column]) -> Vec<TableRow> {
+    let row = |(i, r): (usize, &bifold_model::ConfigOutcome)| TableRow {
         name: r.config.name(),
         cells: columns.iter().map(|column| column.cells[i].clone()).collect(),
     };

@@ -12,7 +12,7 @@ const TITLE: &str = "Local and remote references";
 
 /// A configuration in one placement, with all counts.
 #[derive(Debug, Clone, Serialize)]
-pub(crate) struct Row {
+pub(crate) struct PlacementRow {
     config: String,
     placement: &'static str,
     guest_tables_local: u64,
@@ -28,7 +28,7 @@ pub(crate) struct Row {
     overhead_percent: Option<f64>,
 }
 
-impl Row {
+impl PlacementRow {
     const NAMES: [&'static str; 11] = [
         "config",
         "placement",
@@ -43,9 +43,9 @@ impl Row {
         "overhead_percent",
     ];
 
-    fn of(c: &Comparison, config: &bifold_model::ConfigOutcome, p: &Placed) -> Row {
+    fn of(c: &Comparison, config: &bifold_model::ConfigOutcome, p: &Placed) -> PlacementRow {
         let extra = |more: u64| c.outcome.percent(config.total.extra_cycles() + more, 1.0);
-        Row {
+        PlacementRow {
             config: config.config.name(),
             placement: p.placement.name(),
             guest_tables_local: p.guest_tables.local,
@@ -60,7 +60,7 @@ impl Row {
         }
     }
 
-    fn values(&self) -> [String; Row::NAMES.len()] {
+    fn values(&self) -> [String; PlacementRow::NAMES.len()] {
         let number = |n: Option<u64>| n.map_or(String::new(), |n| n.to_string());
         [
             self.config.clone(),
@@ -79,16 +79,17 @@ impl Row {
 }
 
 /// All rows: configuration by configuration.
-pub(crate) fn rows(c: &Comparison) -> Vec<Row> {
-    let of =
-        |o: &'_ bifold_model::ConfigOutcome| o.placed.iter().map(|p| Row::of(c, o, p)).collect::<Vec<_>>();
+pub(crate) fn rows(c: &Comparison) -> Vec<PlacementRow> {
+    let of = |o: &'_ bifold_model::ConfigOutcome| {
+        o.placed.iter().map(|p| PlacementRow::of(c, o, p)).collect::<Vec<_>>()
+    };
     c.outcome.configs.iter().flat_map(of).collect()
 }
 
 /// The rows as CSV.
 pub(crate) fn csv(c: &Comparison) -> Result<String, RenderError> {
     let mut writer = csv::Writer::from_writer(Vec::new());
-    writer.write_record(Row::NAMES)?;
+    writer.write_record(PlacementRow::NAMES)?;
     rows(c).iter().try_for_each(|row| writer.write_record(row.values()))?;
     let bytes = writer.into_inner().map_err(|e| csv::Error::from(e.into_error()))?;
     Ok(String::from_utf8(bytes).expect("names and numbers are UTF-8"))

@@ -3,7 +3,7 @@
 
 use crate::terminal::plain;
 use crate::text::{grouped, wrapped};
-use bifold_attribute::{Metric, Row, View, Where};
+use bifold_attribute::{Metric, PlaceRow, View, Where};
 use bifold_model::{Config, Costs};
 use serde::Serialize;
 use serde_json::{Value, json};
@@ -58,14 +58,14 @@ impl Places {
     }
 
     /// The most expensive rows of a view.
-    fn dearest(&self, view: View) -> Vec<&Row> {
+    fn dearest(&self, view: View) -> Vec<&PlaceRow> {
         let mut rows = self.places.ranked(view, self.config, Metric::ExtraCycles);
         rows.truncate(SHOWN);
         rows
     }
 
     /// A row's cells: four names, share of the extra cycles, TLB misses, walk cycles, waits for data, exits.
-    pub(crate) fn cells(&self, row: &Row) -> [String; CELLS] {
+    pub(crate) fn cells(&self, row: &PlaceRow) -> [String; CELLS] {
         let total = self.places.totals(self.view)[self.config].extra_cycles();
         let c = &row.costs[self.config];
         let share = 100.0 * c.extra_cycles() as f64 / total.max(1) as f64;
@@ -145,7 +145,7 @@ impl Places {
     /// The section of the report, for the template.
     pub(crate) fn section(&self) -> Section {
         let totals = self.places.totals(self.view);
-        let row = |row: &Row| {
+        let row = |row: &PlaceRow| {
             let cells = self.cells(row);
             let share = |(c, t): (&Costs, &Costs)| {
                 format!("{:.1}", 100.0 * c.extra_cycles() as f64 / t.extra_cycles().max(1) as f64)
@@ -196,10 +196,10 @@ impl Places {
     }
 
     /// The costs as data: these rows by code and by cause, the sum of all others, and the totals.
-    pub(crate) fn listing(&self, listed: [Vec<&Row>; 2]) -> Value {
+    pub(crate) fn listing(&self, listed: [Vec<&PlaceRow>; 2]) -> Value {
         let w = &self.places;
         // Rows that cost nothing in this configuration may cost something in another.
-        let others = |view: View, listed: &[&Row]| {
+        let others = |view: View, listed: &[&PlaceRow]| {
             let totals = w.totals(view);
             let rest = |i: usize| {
                 let mut rest = totals[i];
@@ -299,7 +299,7 @@ mod tests {
             data_wait_cycles: -5000,
             ..Costs::default()
         };
-        let row = Row {
+        let row = PlaceRow {
             process: "python3.11".into(),
             binary: "libpython3.11.so.1.0".into(),
             function: "_PyEval_EvalFrameDefault".into(),

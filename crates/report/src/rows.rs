@@ -12,7 +12,7 @@ use serde::Serialize;
 /// One line of JSON.
 #[derive(Serialize)]
 #[serde(tag = "type", rename_all = "lowercase")]
-enum Row<'a> {
+enum JsonLine<'a> {
     Run {
         #[serde(flatten)]
         head: Box<Head<'a>>,
@@ -32,8 +32,8 @@ enum Row<'a> {
         #[serde(flatten)]
         figures: Figures,
     },
-    Policy(crate::policies::Row<'a>),
-    Placement(crate::placement::Row),
+    Policy(crate::policies::PolicyRow<'a>),
+    Placement(crate::placement::PlacementRow),
     Interval {
         interval: usize,
         start_cycles: u64,
@@ -49,7 +49,7 @@ struct Numbered<'a> {
     #[serde(skip_serializing_if = "Option::is_none")]
     run: Option<usize>,
     #[serde(flatten)]
-    row: Row<'a>,
+    row: JsonLine<'a>,
 }
 
 /// Index, start, configuration and sample, in the order of time.
@@ -63,12 +63,12 @@ fn intervals(c: &Comparison) -> impl Iterator<Item = (usize, u64, &ConfigOutcome
 pub(crate) fn render_jsonl(c: &Comparison, run: Option<usize>) -> Result<String, RenderError> {
     let o = &c.outcome;
     let mut out = String::new();
-    let mut line = |row: Row| -> Result<(), RenderError> {
+    let mut line = |row: JsonLine| -> Result<(), RenderError> {
         out.push_str(&serde_json::to_string(&Numbered { run, row })?);
         out.push('\n');
         Ok(())
     };
-    line(Row::Run {
+    line(JsonLine::Run {
         head: Box::new(Head::of(c)),
         profile: &o.profile,
         frequency_hz: o.frequency_hz,
@@ -81,18 +81,18 @@ pub(crate) fn render_jsonl(c: &Comparison, run: Option<usize>) -> Result<String,
     })?;
     for r in &o.configs {
         let figures = Figures::of(o, r);
-        line(Row::Total { config: r.config.name(), sample: &r.total, figures })?;
+        line(JsonLine::Total { config: r.config.name(), sample: &r.total, figures })?;
     }
     if let Some(Ok(e)) = c.policies.as_ref().map(|p| &p.evaluation) {
         for row in crate::policies::policy_rows(e) {
-            line(Row::Policy(row))?;
+            line(JsonLine::Policy(row))?;
         }
     }
     for row in crate::placement::rows(c) {
-        line(Row::Placement(row))?;
+        line(JsonLine::Placement(row))?;
     }
     for (interval, start_cycles, r, sample) in intervals(c) {
-        line(Row::Interval { interval, start_cycles, config: r.config.name(), sample })?;
+        line(JsonLine::Interval { interval, start_cycles, config: r.config.name(), sample })?;
     }
     Ok(out)
 }

@@ -7,7 +7,7 @@
 
 mod made;
 
-use bifold_share::fingerprint::{Key, Row, count_part, write_rows};
+use bifold_share::fingerprint::{ContentCount, Key, count_part, write_rows};
 use made::noise;
 use std::path::PathBuf;
 use std::process::Command;
@@ -18,12 +18,12 @@ const GUESTS: u64 = 8;
 const WANTED: (u64, u64) = (100_000_000, 2 << 30);
 
 /// Of each guest, every other page is one that all have.
-fn rows(pages: u64) -> impl Iterator<Item = Row> {
+fn rows(pages: u64) -> impl Iterator<Item = ContentCount> {
     (0..pages).map(move |i| {
         let (guest, page) = (i % GUESTS, i / GUESTS);
         let content = if page % 2 == 0 { page } else { i << 8 | 1 };
         let mixed = |x| noise(x).next().expect("it has no end");
-        Row::new([mixed(content), mixed(!content)], false, guest as u32, 1)
+        ContentCount::new([mixed(content), mixed(!content)], false, guest as u32, 1)
     })
 }
 

@@ -63,7 +63,7 @@ pub enum TableError {
 }
 
 /// A row.
-pub type Row = Vec<Value<'static>>;
+pub type TableRow = Vec<Value<'static>>;
 
 impl Table {
     /// All tables.
@@ -113,7 +113,7 @@ impl Table {
     ///
     /// # Errors
     /// If the file has none, or has impossible values.
-    pub fn rows(self, path: &str, source: &Source) -> Result<Vec<Row>, TableError> {
+    pub fn rows(self, path: &str, source: &Source) -> Result<Vec<TableRow>, TableError> {
         let none = |why| Err(TableError::None { path: path.into(), table: self.name(), why });
         let rows = match (self, source) {
             (Table::Results, Source::Result(side, _)) => results(side),
@@ -215,7 +215,7 @@ fn size(page: PageSize) -> &'static str {
     }
 }
 
-fn first(made: &Made, seed: bool, run: usize, config: Config) -> Row {
+fn first(made: &Made, seed: bool, run: usize, config: Config) -> TableRow {
     vec![
         text(Some(&made.program)),
         text(Some(&made.profile)),
@@ -228,7 +228,7 @@ fn first(made: &Made, seed: bool, run: usize, config: Config) -> Row {
     ]
 }
 
-fn made(side: &Side) -> Row {
+fn made(side: &Side) -> TableRow {
     let made = side.made();
     let guest = made.guest.as_ref();
     let of = |get: fn(&Guest) -> Option<&String>| text(guest.and_then(get));
@@ -258,7 +258,7 @@ fn made(side: &Side) -> Row {
     ]
 }
 
-fn results(side: &Side) -> Vec<Row> {
+fn results(side: &Side) -> Vec<TableRow> {
     let how = made(side);
     let known = |name| !side.unknown().contains(&name);
     let mut rows = Vec::new();
@@ -314,7 +314,7 @@ struct Place {
 }
 
 /// A row for each interval and configuration of a run, in the order of time.
-fn intervals(path: &str, side: &Side, bytes: &[u8]) -> Result<Vec<Row>, TableError> {
+fn intervals(path: &str, side: &Side, bytes: &[u8]) -> Result<Vec<TableRow>, TableError> {
     let document = document(path, bytes)?;
     let bodies = match document.outcome {
         Some(outcome) => vec![outcome],
@@ -340,7 +340,7 @@ fn intervals(path: &str, side: &Side, bytes: &[u8]) -> Result<Vec<Row>, TableErr
     Ok(rows)
 }
 
-fn of_timeline(timeline: &Timeline) -> Vec<Row> {
+fn of_timeline(timeline: &Timeline) -> Vec<TableRow> {
     let about = &timeline.about;
     let made = Made {
         program: about.program.clone(),
@@ -365,7 +365,7 @@ fn of_timeline(timeline: &Timeline) -> Vec<Row> {
 }
 
 /// A row for each view, place and configuration.
-fn places(path: &str, side: &Side, bytes: &[u8]) -> Result<Vec<Row>, TableError> {
+fn places(path: &str, side: &Side, bytes: &[u8]) -> Result<Vec<TableRow>, TableError> {
     let Some(places) = document(path, bytes)?.places else { return Ok(Vec::new()) };
     let configs: Vec<Config> =
         side.totals().next().into_iter().flatten().map(|(config, ..)| config).collect();

@@ -48,7 +48,7 @@ mod thin;
 
 pub use clock::Clock;
 pub use compact::{Granularity, compact};
-pub use event::{DecodeError, Event, Look, Stats, decode};
+pub use event::{DecodeError, Event, MemoryLook, Stats, decode};
 pub use exit::CommandExit;
 pub use file::{FileError, Header, Reader, Source, Trailer, Writer, region_begins_later, several_regions};
 pub use generate::{GenerateError, Generator};

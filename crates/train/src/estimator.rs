@@ -74,7 +74,7 @@ pub(crate) fn terms((mode, what): (Mode, What)) -> Vec<(&'static str, f64)> {
 }
 
 /// One interval or window: its counts, the cost to estimate, and the cycles that errors are relative to.
-pub(crate) struct Row {
+pub(crate) struct TrainingRow {
     pub counts: Vec<f64>,
     pub truth: f64,
     /// Extra cycles in the mode that the VM is in.
@@ -96,7 +96,7 @@ pub(crate) fn counts(samples: &[Sample], line: (Mode, What)) -> Vec<f64> {
 }
 
 /// One row per window of `window` intervals.
-fn rows(track: &Track, (mode, what): (Mode, What), window: usize) -> Vec<Row> {
+fn rows(track: &Track, (mode, what): (Mode, What), window: usize) -> Vec<TrainingRow> {
     let row = |from: usize| {
         let to = (from + window).min(track.len());
         let extra = |mode: Mode| (from..to).map(|j| track.extra(mode.into(), j)).sum::<f64>();
@@ -105,7 +105,7 @@ fn rows(track: &Track, (mode, what): (Mode, What), window: usize) -> Vec<Row> {
             What::Rebuild => (from..to).map(|j| track.cold(Mode::Shadow.into(), j, from, 0).cycles).sum(),
         };
         let ideal: f64 = track.ideal[from..to].iter().sum();
-        Row {
+        TrainingRow {
             counts: counts(&track.samples[mode.into()][from..to], (mode, what)),
             truth,
             own: extra(mode),
@@ -125,7 +125,7 @@ fn block(track: &Track, line: (Mode, What)) -> Block {
         }
         let rows = rows(track, line, window);
         let each = 1.0 / (rows.len().max(1) as f64).sqrt();
-        let size = |r: &Row| match line.1 {
+        let size = |r: &TrainingRow| match line.1 {
             What::Extra => (r.own - r.truth).abs(),
             What::Rebuild => r.truth,
         };
@@ -151,13 +151,13 @@ pub(crate) struct Score {
     sign: Option<f64>,
 }
 
-pub(crate) fn score(rows: &[Row], sum: &Sum) -> Score {
-    let total = |f: &dyn Fn(&Row) -> f64| rows.iter().map(f).sum::<f64>();
+pub(crate) fn score(rows: &[TrainingRow], sum: &Sum) -> Score {
+    let total = |f: &dyn Fn(&TrainingRow) -> f64| rows.iter().map(f).sum::<f64>();
     let cycles = total(&|r| r.cycles).max(1.0);
     let percent = |x: f64| 100.0 * x / cycles;
     // The estimator returns no cost below 0.
-    let told = |r: &Row| sum.of(&r.counts).max(0.0);
-    let error = |r: &Row| told(r) - r.truth;
+    let told = |r: &TrainingRow| sum.of(&r.counts).max(0.0);
+    let error = |r: &TrainingRow| told(r) - r.truth;
     let mean = total(&|r| r.truth) / rows.len().max(1) as f64;
     let variance = total(&|r| (r.truth - mean).powi(2));
     let all = total(&|r| (r.own - r.truth).abs());

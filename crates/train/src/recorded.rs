@@ -12,7 +12,9 @@
 //!   second, which is repeated for the time that the pair stands for. A switch costs what the estimator says.
 
 use crate::error::{LEAST_OF_VM, LEAST_PAIRS, LEAST_VMS, TooFewPairs};
-use crate::estimator::{MATTERS, Row, Score, What, counts, mean, name, score, scored, terms, weighted_sign};
+use crate::estimator::{
+    MATTERS, Score, TrainingRow, What, counts, mean, name, score, scored, terms, weighted_sign,
+};
 use crate::linear::{self, Block};
 use crate::{Program, Progress, TrainError, Trained, text};
 use bifold_mmu::{Mode, PageSize};
@@ -141,11 +143,11 @@ fn seen(pair: &Pair, mode: Mode) -> Sample {
 }
 
 /// A pair as a row of the fit for a VM in this mode.
-fn row(pair: &Pair, mode: Mode) -> Row {
+fn row(pair: &Pair, mode: Mode) -> TrainingRow {
     let sample = seen(pair, mode);
     let own = sample.extra_cycles() as f64;
     let [here, there] = [mode, mode.other()].map(|m| pair.cycles[m.into()]);
-    Row {
+    TrainingRow {
         counts: counts(&[sample], (mode, What::Extra)),
         truth: own + there - here,
         own,
@@ -154,7 +156,7 @@ fn row(pair: &Pair, mode: Mode) -> Row {
 }
 
 /// A VM's pairs as rows of equal weight.
-fn block(rows: &[Row]) -> Block {
+fn block(rows: &[TrainingRow]) -> Block {
     let mut block = Block::default();
     let each = 1.0 / (rows.len().max(1) as f64).sqrt();
     for r in rows {
@@ -217,7 +219,7 @@ pub fn estimator(lessons: &Lessons, given: &Estimator, progress: &Progress) -> R
 /// Fits the sum for a VM in this mode.
 fn extra(lessons: &Lessons, mode: Mode, table: &mut String, toml: &mut String) -> Result<(), TrainError> {
     let line = (mode, What::Extra);
-    let rows: Vec<Vec<Row>> =
+    let rows: Vec<Vec<TrainingRow>> =
         lessons.vms.iter().map(|vm| vm.pairs.iter().map(|p| row(p, mode)).collect()).collect();
     let blocks: Vec<Block> = rows.iter().map(|rows| block(rows)).collect();
     let known = lessons.known(mode);

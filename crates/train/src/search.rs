@@ -9,7 +9,7 @@
 use crate::text::{self, row};
 use crate::{Program, TrainError};
 use crate::{Progress, Trained};
-use bifold_policy::sweep::{self, Axis, Prepared, Row};
+use bifold_policy::sweep::{self, Axis, Prepared, SettingScores};
 use bifold_policy::{Estimator, Named, Scale, SpecError, Track, VmKind};
 use rayon::prelude::*;
 use std::fmt::Write as _;
@@ -97,7 +97,7 @@ pub fn prepare(programs: &[Program], options: &Options) -> Result<Vec<Prepared>,
 }
 
 /// Gap to the oracle of one program in a row, in percent.
-pub(crate) fn gap(row: &Row, program: usize) -> f64 {
+pub(crate) fn gap(row: &SettingScores, program: usize) -> f64 {
     100.0 * (row.scores[program].to_oracle - 1.0)
 }
 

@@ -35,18 +35,18 @@ const MOST_TRIES: u32 = 5;
 
 /// A set of KSM settings with a name.
 #[derive(Debug, Clone, PartialEq)]
-pub struct Case {
+pub struct KsmCase {
     /// The case's name in results.
     pub name: String,
     /// The kernel's settings. The model uses those that it knows.
     pub settings: Settings,
 }
 
-impl Case {
+impl KsmCase {
     /// The three cases under which every content is checked.
-    pub fn built_in() -> Vec<Case> {
+    pub fn built_in() -> Vec<KsmCase> {
         use Setting::{MaxPageSharing as Max, SmartScan as Smart, UseZeroPages as Zero};
-        let case = |name: &str, values: &[_]| Case { name: name.into(), settings: Settings::of(values) };
+        let case = |name: &str, values: &[_]| KsmCase { name: name.into(), settings: Settings::of(values) };
         vec![
             case("default", &[(Max, 256), (Zero, 0), (Smart, 1)]),
             case("max_page_sharing=8", &[(Max, 8), (Zero, 0), (Smart, 1)]),
@@ -89,7 +89,7 @@ impl From<Merged> for Counted {
 
 /// A pass: predicted and counted figures.
 #[derive(Debug, Clone, PartialEq)]
-pub struct Row {
+pub struct KsmPass {
     /// The checked memory.
     pub content: String,
     /// The case.
@@ -115,7 +115,7 @@ pub struct Row {
     pub disturbed: bool,
 }
 
-impl Row {
+impl KsmPass {
     /// The figures that must agree: name, predicted, counted.
     pub fn figures(&self) -> [(&'static str, u64, u64); 3] {
         let (p, c) = (&self.predicted, &self.counted);
@@ -228,7 +228,7 @@ impl<'a> Check<'a> {
         Ok(Check { guard, passes, watch, said: Cell::new(Instant::now()), _one: one })
     }
 
-    fn settings(&self, case: &Case) -> Settings {
+    fn settings(&self, case: &KsmCase) -> Settings {
         let found = self.guard.found();
         let has = case.settings.iter().filter(|(s, _)| found.get(*s).is_some());
         Settings::of(&has.collect::<Vec<_>>())
@@ -238,7 +238,12 @@ impl<'a> Check<'a> {
     ///
     /// # Errors
     /// If KSM fails, the user stops the check, or the time limit is exceeded.
-    pub fn synthetic(&self, content: Synthetic, pages: usize, case: &Case) -> Result<Vec<Row>, CheckError> {
+    pub fn synthetic(
+        &self,
+        content: Synthetic,
+        pages: usize,
+        case: &KsmCase,
+    ) -> Result<Vec<KsmPass>, CheckError> {
         let mut tries = 0;
         loop {
             tries += 1;
@@ -254,14 +259,19 @@ impl<'a> Check<'a> {
     }
 
     /// Other processes' mergeable areas, with nothing merged.
-    fn others(&self, case: &Case) -> Result<Vec<(u32, Vec<MergeableArea>)>, CheckError> {
+    fn others(&self, case: &KsmCase) -> Result<Vec<(u32, Vec<MergeableArea>)>, CheckError> {
         Passes::begin(self.guard, &self.settings(case))?;
         let mut all = all_areas(self.guard.ksm())?;
         all.retain(|(pid, _)| *pid != std::process::id());
         Ok(all)
     }
 
-    fn synthetic_once(&self, content: Synthetic, pages: usize, case: &Case) -> Result<Vec<Row>, CheckError> {
+    fn synthetic_once(
+        &self,
+        content: Synthetic,
+        pages: usize,
+        case: &KsmCase,
+    ) -> Result<Vec<KsmPass>, CheckError> {
         let mut memory = mergeable(pages)?;
         let contents = content.pages(pages);
         memory.chunks_exact_mut(PAGE).zip(&contents).for_each(|(page, c)| fill(*c, page));
@@ -288,7 +298,7 @@ impl<'a> Check<'a> {
     ///
     /// # Errors
     /// If KSM fails, the user stops the check, or the time limit is exceeded.
-    pub fn processes(&self, case: &Case) -> Result<Vec<Row>, CheckError> {
+    pub fn processes(&self, case: &KsmCase) -> Result<Vec<KsmPass>, CheckError> {
         let ksm = self.guard.ksm();
         let mut passes = Passes::begin(self.guard, &self.settings(case))?;
         let before = (ksm.collapsed(), places(ksm)?);
@@ -345,7 +355,7 @@ impl<'a> Check<'a> {
         pass: u64,
         (content, case): (&str, &str),
         merged: impl Fn(&Ksm) -> Result<Merged, CheckError>,
-    ) -> Result<Row, CheckError> {
+    ) -> Result<KsmPass, CheckError> {
         let (before, work, cpu) = (Instant::now(), scanner.work(), scanner.cpu());
         scanner.pass();
         let end = match passes.pass(&|progress| self.waited(progress, pass, content, case))? {
@@ -355,7 +365,7 @@ impl<'a> Check<'a> {
         };
         let counted = merged(self.guard.ksm())?.into();
         scanner.elapse(before.elapsed());
-        Ok(Row {
+        Ok(KsmPass {
             content: content.into(),
             case: case.into(),
             pass,

@@ -73,7 +73,7 @@ struct Seconds {
 
 /// One overhead: published and predicted, percent.
 #[derive(Debug, Clone, PartialEq)]
-struct Row {
+struct LoadOverhead {
     config: &'static str,
     /// `None` if the thesis did not run the load on so many processors.
     published: Option<f64>,
@@ -87,7 +87,7 @@ struct Row {
     exits: f64,
 }
 
-impl Row {
+impl LoadOverhead {
     fn difference(&self) -> Option<f64> {
         Some(self.predicted - self.published?)
     }
@@ -102,7 +102,7 @@ impl Row {
     }
 }
 
-fn row(p: &Prediction, config: &'static str, published: Option<&Seconds>) -> Result<Row> {
+fn row(p: &Prediction, config: &'static str, published: Option<&Seconds>) -> Result<LoadOverhead> {
     let percent = |of: &Seconds| -> Result<f64> {
         let seconds = of.configs.get(config).with_context(|| format!("{config} is not published"))?;
         Ok(100.0 * (seconds / of.native - 1.0))
@@ -111,7 +111,7 @@ fn row(p: &Prediction, config: &'static str, published: Option<&Seconds>) -> Res
     let of = |hidden| p.overhead_percent(t, hidden);
     let (one, other) = (of(Hidden::All), of(Hidden::Nothing));
     let exits = 100.0 * t.vmm_cycles as f64 / p.ideal(t, Hidden::Stated);
-    Ok(Row {
+    Ok(LoadOverhead {
         config,
         published: published.map(percent).transpose()?,
         predicted: of(Hidden::Stated),
@@ -122,8 +122,8 @@ fn row(p: &Prediction, config: &'static str, published: Option<&Seconds>) -> Res
 }
 
 /// Is the order of the configurations by overhead the published one? `None` if none is published.
-fn same_order(rows: &[Row]) -> Option<bool> {
-    let order = |f: fn(&Row) -> Option<f64>| {
+fn same_order(rows: &[LoadOverhead]) -> Option<bool> {
+    let order = |f: fn(&LoadOverhead) -> Option<f64>| {
         let mut sorted = rows.iter().map(|r| Some((f(r)?, r.config))).collect::<Option<Vec<_>>>()?;
         sorted.sort_by(|a, b| a.0.total_cmp(&b.0));
         Some(sorted.into_iter().map(|(_, config)| config).collect::<Vec<_>>())
@@ -261,7 +261,7 @@ fn or_dash<T>(value: Option<T>, text: impl Fn(T) -> String) -> String {
     value.map_or_else(|| "-".into(), text)
 }
 
-fn table(rows: &[Row]) -> String {
+fn table(rows: &[LoadOverhead]) -> String {
     let mut t = String::from(
         "| configuration | published % | predicted % | all hidden .. nothing hidden % | predicted less published, points | within 5 points | walks and data % | exits % | exits at half .. twice the cost: overhead % |\n|---|--:|--:|---|--:|---|--:|--:|---|\n",
     );
@@ -447,7 +447,7 @@ mod tests {
     fn the_order_is_compared_as_a_whole() {
         let all = published();
         let of = |c: &'static str| row(&document(), c, all.get("build")).unwrap();
-        let mut rows: Vec<Row> = CONFIGS.into_iter().map(of).collect();
+        let mut rows: Vec<LoadOverhead> = CONFIGS.into_iter().map(of).collect();
         // Predicted: 3, 14, 62, 62.
         rows[3].predicted = 70.0;
         assert_eq!(same_order(&rows), Some(true));

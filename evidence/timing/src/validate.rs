@@ -98,7 +98,7 @@ impl Band {
 
 /// A program with both sides.
 #[derive(Debug)]
-struct Row {
+struct ProgramTimes {
     program: Program,
     measured: Measured,
     band: Band,
@@ -107,7 +107,7 @@ struct Row {
     instructions: u64,
 }
 
-impl Row {
+impl ProgramTimes {
     /// Predicted over measured ratio less 1, percent.
     fn difference(&self) -> f64 {
         100.0 * (self.band.central() / self.measured.ratio.middle - 1.0)
@@ -131,7 +131,7 @@ struct Check {
     passed: bool,
 }
 
-fn checks(rows: &[Row]) -> Vec<Check> {
+fn checks(rows: &[ProgramTimes]) -> Vec<Check> {
     let inside = rows.iter().filter(|r| r.band.holds(r.measured.ratio.middle)).count();
     let asked = ((INSIDE * rows.len() as f64).floor() as usize).max(1);
     let mut all = vec![Check {
@@ -141,7 +141,7 @@ fn checks(rows: &[Row]) -> Vec<Check> {
         ),
         passed: inside >= asked,
     }];
-    let of = |f: &dyn Fn(&Row) -> f64| rows.iter().map(f).collect::<Vec<_>>();
+    let of = |f: &dyn Fn(&ProgramTimes) -> f64| rows.iter().map(f).collect::<Vec<_>>();
     if rows.len() >= FEWEST_RANKS {
         let ranks = spearman(&of(&|r| r.measured.ratio.middle), &of(&|r| r.band.central()));
         all.push(Check {
@@ -176,7 +176,7 @@ fn interval(m: &Median) -> String {
     m.interval.map_or("too few runs".into(), |(low, high)| format!("{low:.3} to {high:.3}"))
 }
 
-fn page(rows: &[Row], checks: &[Check], args: &Args, about: &[String]) -> String {
+fn page(rows: &[ProgramTimes], checks: &[Check], args: &Args, about: &[String]) -> String {
     let mut t = String::from("# Run times on 4 KB and on 2 MB pages: measured and predicted\n\n");
     let _ = writeln!(t, "Made by `make validate-time` on {}.\n", machine::date());
     if args.quick {
@@ -349,7 +349,13 @@ pub fn run(mut args: Args) -> Result<bool> {
             let (a, b) = (seconds("nested-2m")?, seconds("nested-4k")?);
             let instructions = small.total("nested-4k")?.instructions;
             let measured = measured[&p.name].clone();
-            Ok(Row { program: p.clone(), measured, band, seconds: (a.min(b), a.max(b)), instructions })
+            Ok(ProgramTimes {
+                program: p.clone(),
+                measured,
+                band,
+                seconds: (a.min(b), a.max(b)),
+                instructions,
+            })
         }) {
             Ok(row) => rows.push(row),
             Err(e) => {
@@ -382,14 +388,14 @@ mod tests {
         Prediction::parse(&document("", &of(walks[0]), &of(walks[1]))).unwrap()
     }
 
-    fn row(name: &str, ratio: f64, ends: (f64, f64), within: Option<f64>) -> Row {
+    fn row(name: &str, ratio: f64, ends: (f64, f64), within: Option<f64>) -> ProgramTimes {
         let text = format!("name = \"{name}\"\nwhat = \"w\"\nrun = [\"x\"]\nquick = []\nmemory = 1\n");
         let mut program: Program = toml::from_str(&text).unwrap();
         program.within = within;
         let m = Median { middle: ratio, interval: Some((ratio - 0.01, ratio + 0.01)), n: 9 };
         let large = Median { middle: 2.0, ..m };
         let measured = Measured { ratio: m, wall_ratio: m, small: m, large, huge_kib: 2048 };
-        Row {
+        ProgramTimes {
             program,
             measured,
             band: Band { ends, widest: ends },
@@ -417,13 +423,13 @@ mod tests {
 
     #[test]
     fn targets_are_met_or_missed_each_for_itself() {
-        let mut rows: Vec<Row> = (0..7)
+        let mut rows: Vec<ProgramTimes> = (0..7)
             .map(|i| {
                 let ratio = 1.0 + f64::from(i) / 10.0;
                 row(&i.to_string(), ratio, (ratio, ratio), (i == 3).then_some(20.0))
             })
             .collect();
-        let passed = |rows: &[Row]| checks(rows).iter().map(|c| c.passed).collect::<Vec<_>>();
+        let passed = |rows: &[ProgramTimes]| checks(rows).iter().map(|c| c.passed).collect::<Vec<_>>();
         assert_eq!(passed(&rows), [true, true, false, true]);
         rows.iter_mut().for_each(|r| r.measured.large.middle = 1.4);
         assert_eq!(passed(&rows), [true, true, true, true]);
@@ -447,7 +453,7 @@ mod tests {
 
     #[test]
     fn five_of_six_suffice() {
-        let mut rows: Vec<Row> = (0..6)
+        let mut rows: Vec<ProgramTimes> = (0..6)
             .map(|i| {
                 let ratio = 1.0 + f64::from(i) / 10.0;
                 row(&i.to_string(), ratio, (ratio, ratio), None)

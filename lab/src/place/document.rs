@@ -7,8 +7,8 @@ use super::experiment::{CONFIG, Outcome, Placed};
 use super::guests::{CPUS_OF_NODE, GUEST_MIB, NODES, VCPUS};
 use super::interval::{Interval, LEVEL};
 use super::measured::Measured;
-use super::planned::{Case, SOUND_CASE, mistakes};
-use super::references::{CLASS, Part, REMOTE_CYCLES, Row};
+use super::planned::{PlannedOutcome, SOUND_CASE, mistakes};
+use super::references::{CLASS, Part, REMOTE_CYCLES, ReferenceRow};
 
 /// Published overheads against native: of a program with an SMP guest, and with guest nodes (pinned, bound,
 /// huge pages). Kudryavtsev, Koshelev, Avetisyan, "Perspectives of virtualization of high-performance x64
@@ -117,7 +117,12 @@ impl Outcome {
         for (part, rows) in &self.references {
             let (_, smp, numa) = published(part);
             let _ = write!(out, "| {} | {smp} | {numa} |", part.name());
-            let _ = writeln!(out, " {} | {} |", cells(rows, Row::data, 1), cells(rows, Row::longer, 2));
+            let _ = writeln!(
+                out,
+                " {} | {} |",
+                cells(rows, ReferenceRow::data, 1),
+                cells(rows, ReferenceRow::longer, 2)
+            );
         }
         *out += "\nA rank that waits polls a word that the other rank writes. Such accesses are counted, and cost nothing while a cache\n\
                  has the word: the share of remote accesses of EP and HPL is mostly of this kind.\n";
@@ -127,17 +132,19 @@ impl Outcome {
         }
         *out += "\nThe same of references to page tables:\n\n| part | remote: smp | interleaved | guest-numa | crossed |\n|---|--:|--:|--:|--:|\n";
         for (part, rows) in &self.references {
-            let _ = writeln!(out, "| {} | {} |", part.name(), cells(rows, Row::tables, 1));
+            let _ = writeln!(out, "| {} | {} |", part.name(), cells(rows, ReferenceRow::tables, 1));
         }
     }
 
     fn plans(&self, out: &mut String) {
         let good = self.plans.iter().filter(|c| c.failed.is_none());
-        let (sound, named): (Vec<&Case>, Vec<&Case>) = good.partition(|c| c.name.starts_with(SOUND_CASE));
-        let (named, others): (Vec<&Case>, Vec<&Case>) =
+        let (sound, named): (Vec<&PlannedOutcome>, Vec<&PlannedOutcome>) =
+            good.partition(|c| c.name.starts_with(SOUND_CASE));
+        let (named, others): (Vec<&PlannedOutcome>, Vec<&PlannedOutcome>) =
             named.into_iter().partition(|c| mistakes().any(|m| m == c.name));
-        let list =
-            |cases: &[&Case]| cases.iter().map(|c| format!("`{}`", c.name)).collect::<Vec<_>>().join(", ");
+        let list = |cases: &[&PlannedOutcome]| {
+            cases.iter().map(|c| format!("`{}`", c.name)).collect::<Vec<_>>().join(", ")
+        };
         if self.plans.is_empty() {
             return;
         }
@@ -211,7 +218,7 @@ impl Outcome {
 }
 
 /// Percentages of the placements of the model.
-fn cells(rows: &[Row], of: fn(&Row) -> Option<f64>, decimals: usize) -> String {
+fn cells(rows: &[ReferenceRow], of: fn(&ReferenceRow) -> Option<f64>, decimals: usize) -> String {
     let row = |placement| rows.iter().find(|r| r.config == CONFIG && r.placement == placement);
     let cell = |p| row(p).and_then(of).map_or(String::new(), |v| format!("{v:.decimals$} %"));
     ["smp", "interleaved", "guest-numa", "crossed"].map(cell).join(" | ")

@@ -6,8 +6,8 @@ use anyhow::{Context, Result};
 
 use super::guests::{Memory, PLACEMENTS, Placement};
 use super::measured::{Measured, Run};
-use super::planned::{Case, Extent, cases};
-use super::references::{PARTS, Part, Row, references};
+use super::planned::{Extent, PlannedOutcome, cases};
+use super::references::{PARTS, Part, ReferenceRow, references};
 use super::script::boot;
 use super::world::Program;
 use crate::lab::{Lab, LabError};
@@ -62,9 +62,9 @@ pub struct Outcome {
     /// Runs that were made twice, because the laboratory ended during the first.
     pub repeated: u32,
     /// The model's references, by part.
-    pub references: Vec<(Part, Vec<Row>)>,
+    pub references: Vec<(Part, Vec<ReferenceRow>)>,
     /// Guests that were started from plans, and planted mistakes.
-    pub plans: Vec<Case>,
+    pub plans: Vec<PlannedOutcome>,
 }
 
 /// Runs all of it.

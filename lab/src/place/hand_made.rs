@@ -31,7 +31,7 @@ struct Counts {
 
 /// A configuration in a placement, as `tiny-vmm nodes` tells it.
 #[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
-pub struct Fact {
+pub struct PlacementFact {
     kernel: String,
     config: String,
     case: String,
@@ -44,7 +44,7 @@ pub struct Fact {
     tables: [u64; 2],
 }
 
-impl Fact {
+impl PlacementFact {
     /// Whether all is as the model says, as far as the model can say.
     pub fn right(&self) -> bool {
         self.agree || self.known.is_some()
@@ -87,7 +87,7 @@ pub fn hand_made(lab: &Lab) -> Result<Vec<Output>> {
 ///
 /// # Errors
 /// As [`hand_made`], and if the program failed.
-pub fn facts(lab: &Lab) -> Result<Vec<Fact>> {
+pub fn facts(lab: &Lab) -> Result<Vec<PlacementFact>> {
     let mut facts = Vec::new();
     for output in hand_made(lab)? {
         let done = &output.done;
@@ -100,7 +100,7 @@ pub fn facts(lab: &Lab) -> Result<Vec<Fact>> {
 }
 
 /// The facts as a page of the results.
-pub fn document(lab: &Lab, facts: &[Fact]) -> String {
+pub fn document(lab: &Lab, facts: &[PlacementFact]) -> String {
     let release = facts.first().map_or("", |f| f.kernel.as_str());
     let mut page = format!(
         "# Nodes of page tables, Linux {release}\n\n\
@@ -122,11 +122,11 @@ pub fn document(lab: &Lab, facts: &[Fact]) -> String {
         let (all, other, cells) = (f.accesses, f.different, cells.join(" | "));
         let _ = writeln!(page, "| {} | {} | {all} | {other} | {cells} | {tables} |", f.config, f.case);
     }
-    let sum = |which: &dyn Fn(&&Fact) -> bool| {
+    let sum = |which: &dyn Fn(&&PlacementFact) -> bool| {
         let [right, all] = [0, 1].map(|n| facts.iter().filter(which).map(|f| f.tables[n]).sum::<u64>());
         format!("{right} of {all} ({:.1} %)", 100.0 * right as f64 / all.max(1) as f64)
     };
-    let interleaved = |f: &&Fact| f.case == Placement::Interleaved.name();
+    let interleaved = |f: &&PlacementFact| f.case == Placement::Interleaved.name();
     let _ = writeln!(
         page,
         "\nNested tables on the model's node: {} without the interleaved placement, {} in the interleaved one.",

@@ -64,7 +64,7 @@ const WITH_NODES: [&str; 2] = ["guest-numa", "crossed"];
 
 /// References of a part in one configuration and placement.
 #[derive(Debug, Clone, PartialEq, Deserialize)]
-pub struct Row {
+pub struct ReferenceRow {
     /// Paging mode and size of the host's pages.
     pub config: String,
     /// The placement.
@@ -86,7 +86,7 @@ fn percent(local: u64, remote: u64) -> Option<f64> {
     (local + remote > 0).then(|| 100.0 * remote as f64 / (local + remote) as f64)
 }
 
-impl Row {
+impl ReferenceRow {
     /// Remote data accesses, in percent of all.
     pub fn data(&self) -> Option<f64> {
         percent(self.data_local, self.data_remote)
@@ -112,12 +112,12 @@ enum Line {
         config: String,
         overhead_percent: f64,
     },
-    Placement(Row),
+    Placement(ReferenceRow),
     #[serde(other)]
     Other,
 }
 
-fn rows(text: &str) -> Result<Vec<Row>> {
+fn rows(text: &str) -> Result<Vec<ReferenceRow>> {
     let (mut out, mut totals) = (Vec::new(), BTreeMap::new());
     for line in text.lines() {
         match serde_json::from_str(line).with_context(|| format!("a row of bifold compare: {line}"))? {
@@ -125,7 +125,7 @@ fn rows(text: &str) -> Result<Vec<Row>> {
                 totals.insert(config, overhead_percent);
             }
             Line::Placement(row) => {
-                out.push(Row { unplaced_percent: totals.get(&row.config).copied(), ..row });
+                out.push(ReferenceRow { unplaced_percent: totals.get(&row.config).copied(), ..row });
             }
             Line::Other => {}
         }
@@ -143,7 +143,7 @@ impl Drop for Folder {
 }
 
 /// One run of a part, in a guest that knows nodes or not.
-fn capture(part: &Part, nodes: bool, work: &Path) -> Result<Vec<Row>> {
+fn capture(part: &Part, nodes: bool, work: &Path) -> Result<Vec<ReferenceRow>> {
     let program = PROGRAMS.iter().find(|p| p.name == part.program).context("an unknown program")?;
     let nas = world::kernels()?.canonicalize().context("target/nas/nas")?;
     let command = program.command(&nas.to_string_lossy(), CLASS);
@@ -181,7 +181,7 @@ fn capture(part: &Part, nodes: bool, work: &Path) -> Result<Vec<Row>> {
 ///
 /// # Errors
 /// If a program is missing, or `bifold compare` fails.
-pub fn references(part: &Part) -> Result<Vec<Row>> {
+pub fn references(part: &Part) -> Result<Vec<ReferenceRow>> {
     let name = format!("bifold-lab-place-{}", std::process::id());
     let work = Folder(std::env::temp_dir().join(name));
     fs::create_dir_all(&work.0).with_context(|| work.0.display().to_string())?;

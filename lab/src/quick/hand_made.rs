@@ -21,7 +21,7 @@ pub fn jobs(verb: &str, backing: &str) -> Result<Vec<Job>> {
 
 /// The fields that all facts have.
 #[derive(Deserialize)]
-struct Fact {
+struct FactFields {
     agree: bool,
     /// Why the fact does not agree, if known.
     #[serde(default)]
@@ -35,7 +35,7 @@ const SHOWN: [&str; 10] =
     ["config", "guest", "phase", "case", "differ", "predicted", "counted", "extra", "missing", "faults"];
 const SHOWN_FACTS: usize = 3;
 
-impl Fact {
+impl FactFields {
     fn text(&self) -> String {
         let differ = self.rest.get("differ").and_then(Value::as_array).cloned().unwrap_or_default();
         let words = SHOWN.iter().filter_map(|name| {
@@ -60,8 +60,9 @@ pub fn check(_: &Shared, outputs: &[Output]) -> Result<()> {
         .stdout
         .lines()
         .map(|l| serde_json::from_str(l).with_context(|| format!("tiny-vmm said {l:?}")))
-        .collect::<Result<Vec<Fact>>>()?;
-    let wrong: Vec<String> = facts.iter().filter(|f| !f.agree && f.known.is_none()).map(Fact::text).collect();
+        .collect::<Result<Vec<FactFields>>>()?;
+    let wrong: Vec<String> =
+        facts.iter().filter(|f| !f.agree && f.known.is_none()).map(FactFields::text).collect();
     ensure!(
         wrong.is_empty(),
         "{} of {} facts are not as predicted: {}",
@@ -82,10 +83,10 @@ mod tests {
     #[test]
     fn a_fact_that_does_not_agree_is_told_with_what_differs() {
         let line = r#"{"fact":"phase","guest":"g","phase":"p","config":"nested-4k","agree":false,"differ":["faults"],"predicted":{"faults":3,"read":1},"counted":{"faults":4,"read":1},"exits":{}}"#;
-        let fact: Fact = serde_json::from_str(line).unwrap();
+        let fact: FactFields = serde_json::from_str(line).unwrap();
         assert_eq!(fact.text(), r#"nested-4k, g, p, differ ["faults"], predicted 3, counted 4"#);
         let line = r#"{"fact":"walk","config":"shadow-2m","case":"close 4k, load","agree":false,"predicted":[1,2],"extra":["host A L1 0x8"],"faults":0}"#;
-        let fact: Fact = serde_json::from_str(line).unwrap();
+        let fact: FactFields = serde_json::from_str(line).unwrap();
         let text = r#"shadow-2m, close 4k, load, predicted [1,2], extra ["host A L1 0x8"], faults 0"#;
         assert_eq!(fact.text(), text);
     }

@@ -4,13 +4,19 @@
 use std::fmt::Write;
 
 use super::drive::{Results, Settings};
-use super::table::{Row, Tally, markdown};
+use super::table::{RefaultRow, Tally, markdown};
 use crate::lab::Lab;
 use crate::validate::Workload;
 use crate::validate::document::{emulators, today};
 
 /// The page of one kernel.
-pub fn page(lab: &Lab, workload: &Workload, settings: &Settings, rows: &[Row], results: &Results) -> String {
+pub fn page(
+    lab: &Lab,
+    workload: &Workload,
+    settings: &Settings,
+    rows: &[RefaultRow],
+    results: &Results,
+) -> String {
     let tally = Tally::of(rows);
     let limits: Vec<_> = results.counted.values().map(|c| c.limited).collect();
     let generations = limits.iter().any(|l| l.generations);

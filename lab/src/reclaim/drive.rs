@@ -12,7 +12,7 @@ use serde::{Deserialize, Serialize};
 
 use super::count::{Counted, Run, count};
 use super::predict::{Predictions, predict};
-use super::table::{Row, rows};
+use super::table::{RefaultRow, rows};
 use crate::lab::Lab;
 use crate::validate::Workload;
 use crate::validate::drive::write;
@@ -66,7 +66,7 @@ pub fn drive(
     workload: &Workload,
     settings: &Settings,
     say: &(dyn Fn(&str) + Sync),
-) -> Result<(Vec<Row>, Results)> {
+) -> Result<(Vec<RefaultRow>, Results)> {
     let results = Results::read(settings.kept.as_deref())?;
     let runs = Run::all(&settings.configs, &settings.sizes_mib, settings.runs);
     let mut tasks: Vec<Task> =

@@ -22,7 +22,7 @@ const FEW: f64 = 200.0;
 
 /// A row of the comparison.
 #[derive(Debug, Clone)]
-pub struct Row {
+pub struct RefaultRow {
     /// Program.
     pub program: String,
     /// What the host holds of the guest at most, in MiB.
@@ -41,7 +41,7 @@ fn mean(of: &[f64]) -> f64 {
     of.iter().sum::<f64>() / of.len().max(1) as f64
 }
 
-impl Row {
+impl RefaultRow {
     /// Mean of the runs.
     pub fn refaults(&self) -> f64 {
         mean(&self.refaults)
@@ -122,15 +122,15 @@ impl Row {
 }
 
 /// Rows of all programs but that in which the limit begins.
-pub fn rows(programs: &[Program], runs: &[Run], results: &Results) -> Vec<Row> {
-    let mut out: Vec<Row> = Vec::new();
+pub fn rows(programs: &[Program], runs: &[Run], results: &Results) -> Vec<RefaultRow> {
+    let mut out: Vec<RefaultRow> = Vec::new();
     for run in runs.iter().filter(|run| run.number == 0) {
         let same = runs.iter().filter(|r| r.config == run.config && r.mib == run.mib);
         let counted: Vec<_> = same.filter_map(|r| results.counted.get(&r.name())).collect();
         for p in programs.iter().filter(|p| p.name != LIMIT) {
             let predicted = results.predicted.get(&run.mib).and_then(|of| of.get(&p.window));
             let windows: Vec<_> = counted.iter().filter_map(|c| c.windows.get(&p.window)).collect();
-            out.push(Row {
+            out.push(RefaultRow {
                 program: p.name.clone(),
                 mib: run.mib,
                 config: run.config,
@@ -165,13 +165,13 @@ pub struct Tally {
 
 impl Tally {
     /// Of these rows.
-    pub fn of(rows: &[Row]) -> Tally {
-        let count = |f: fn(&Row) -> bool| rows.iter().filter(|r| f(r)).count();
+    pub fn of(rows: &[RefaultRow]) -> Tally {
+        let count = |f: fn(&RefaultRow) -> bool| rows.iter().filter(|r| f(r)).count();
         Tally {
             rows: rows.len(),
-            possible: count(Row::possible),
-            near_lru: count(Row::near_lru),
-            exits_close: count(Row::exits_close),
+            possible: count(RefaultRow::possible),
+            near_lru: count(RefaultRow::near_lru),
+            exits_close: count(RefaultRow::exits_close),
         }
     }
 
@@ -182,7 +182,7 @@ impl Tally {
 }
 
 /// The rows as a Markdown table.
-pub fn markdown<'a>(rows: impl IntoIterator<Item = &'a Row>) -> String {
+pub fn markdown<'a>(rows: impl IntoIterator<Item = &'a RefaultRow>) -> String {
     let mut out = String::from(
         "| program | used, MiB | limit, MiB | refaults, counted | fewest | LRU | model's host | exits, counted \
          | for the counted refaults | model's host | outside |\n\
@@ -218,9 +218,9 @@ mod tests {
     use super::super::predict::Paged;
     use super::*;
 
-    fn row(refaults: f64, exits: f64) -> Row {
+    fn row(refaults: f64, exits: f64) -> RefaultRow {
         let paged = Paged { refaults: 2000, exits: 2600, exits_without: 100 };
-        Row {
+        RefaultRow {
             program: "p".into(),
             mib: 20,
             config: "nested-4k",
@@ -237,7 +237,7 @@ mod tests {
 
     #[test]
     fn refaults_are_compared_with_bounds_and_exits_with_what_a_refault_costs() {
-        let met = |r: Row| (r.possible(), r.near_lru(), r.exits_close());
+        let met = |r: RefaultRow| (r.possible(), r.near_lru(), r.exits_close());
         // 1.25 exits for each refault, and 100 besides.
         assert_eq!(row(1700.0, 0.0).expected_exits(), 2225.0);
         assert_eq!(met(row(1700.0, 2225.0)), (true, true, true));
@@ -251,7 +251,8 @@ mod tests {
     #[test]
     fn all_criteria_have_to_be_met_and_lrus_by_three_of_four() {
         let (near, off) = (row(1700.0, 2225.0), row(2700.0, 3475.0));
-        let of = |rows: &[&Row]| Tally::of(&rows.iter().map(|r| (*r).clone()).collect::<Vec<_>>()).good();
+        let of =
+            |rows: &[&RefaultRow]| Tally::of(&rows.iter().map(|r| (*r).clone()).collect::<Vec<_>>()).good();
         assert!(of(&[&near, &near, &near, &off]));
         assert!(!of(&[&near, &near, &off]));
         assert!(!of(&[&near, &near, &near, &row(1700.0, 2900.0)]));

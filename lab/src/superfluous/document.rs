@@ -3,7 +3,7 @@
 
 use std::fmt::Write;
 
-use super::table::{Row, markdown, tally};
+use super::table::{OperationRow, markdown, tally};
 use crate::lab::Lab;
 use crate::validate::document::{emulators, today};
 
@@ -13,7 +13,7 @@ pub struct Results {
     /// The kernel's version.
     pub kernel: String,
     /// The rows of all guests.
-    pub rows: Vec<Row>,
+    pub rows: Vec<OperationRow>,
     /// Reads of QEMU's own pages, which the comparison leaves out.
     pub others: u64,
 }

@@ -25,7 +25,7 @@ const KINDS: [Kind; 6] = [
 
 /// A row of the comparison.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Row {
+pub struct OperationRow {
     /// Program.
     pub program: String,
     /// The kind of operations.
@@ -38,7 +38,7 @@ pub struct Row {
     pub counted: u64,
 }
 
-impl Row {
+impl OperationRow {
     /// Is the prediction near the count?
     pub fn close(&self) -> bool {
         let apart = self.predicted.abs_diff(self.counted);
@@ -47,8 +47,8 @@ impl Row {
 }
 
 /// The rows of a guest. Silent writes are those of a guest that says which frames have its file.
-pub fn rows(program: &str, predicted: &Swaps, counted: &Counted) -> Vec<Row> {
-    let row = |(kind, of, superfluous): Kind| Row {
+pub fn rows(program: &str, predicted: &Swaps, counted: &Counted) -> Vec<OperationRow> {
+    let row = |(kind, of, superfluous): Kind| OperationRow {
         program: program.to_owned(),
         kind,
         superfluous,
@@ -60,13 +60,13 @@ pub fn rows(program: &str, predicted: &Swaps, counted: &Counted) -> Vec<Row> {
 }
 
 /// The rows of superfluous operations, and how many of them are close.
-pub fn tally(rows: &[Row]) -> (usize, usize) {
+pub fn tally(rows: &[OperationRow]) -> (usize, usize) {
     let judged = || rows.iter().filter(|r| r.superfluous);
     (judged().count(), judged().filter(|r| r.close()).count())
 }
 
 /// The rows as a Markdown table.
-pub fn markdown(rows: &[Row]) -> String {
+pub fn markdown(rows: &[OperationRow]) -> String {
     let mut out =
         String::from("| program | pages of 4 KB | counted | model | apart | |\n|---|---|--:|--:|--:|---|\n");
     for r in rows {
@@ -110,7 +110,7 @@ mod tests {
         };
         let counted = Counted { swaps: counted, others: 0, knows_file: true };
         let rows = super::rows("p", &predicted, &counted);
-        let close: Vec<_> = rows.iter().filter(|r| r.superfluous).map(Row::close).collect();
+        let close: Vec<_> = rows.iter().filter(|r| r.superfluous).map(OperationRow::close).collect();
         assert_eq!(close, [true, true, false, false]);
         assert_eq!(tally(&rows), (4, 2));
         let unknown = super::rows("p", &predicted, &Counted { knows_file: false, ..counted });

@@ -5,7 +5,7 @@ use std::fmt::Write;
 use std::process::Command;
 
 use super::drive::Settings;
-use super::table::{Row, Verdict, markdown, tally};
+use super::table::{ExitRow, Verdict, markdown, tally};
 use super::{INSIDE, Workload};
 use crate::lab::Lab;
 use bifold_guest::TableFormat;
@@ -72,7 +72,7 @@ const WITHIN: &str = "\nThe laboratory runs another one under its KVM, in which 
     hypervisor, each of which passes the outer one. Exits to the outer one alone: `outer_fills` for missing composed entries, `outer_stores` \
     for stores to the inner hypervisor's nested tables, `outer_flushes` for its INVLPGA.\n";
 
-fn cause(row: &Row) -> &'static str {
+fn cause(row: &ExitRow) -> &'static str {
     let fits = |pattern: &str, value: &str| pattern == "*" || pattern == value;
     CAUSES
         .iter()
@@ -96,7 +96,7 @@ pub(crate) fn emulators(lab: &Lab) -> String {
 }
 
 /// The page of one kernel.
-pub fn page(lab: &Lab, workload: &Workload, settings: &Settings, rows: &[Row]) -> String {
+pub fn page(lab: &Lab, workload: &Workload, settings: &Settings, rows: &[ExitRow]) -> String {
     let tally = tally(rows);
     let of = |v: Verdict| tally.get(&v).copied().unwrap_or(0);
     let (close, off, far) = (of(Verdict::Close), of(Verdict::Off), of(Verdict::Far));
@@ -139,7 +139,7 @@ pub fn page(lab: &Lab, workload: &Workload, settings: &Settings, rows: &[Row]) -
     if inside {
         out.push_str(WITHIN);
     }
-    let not_close: Vec<&Row> = rows.iter().filter(|r| r.verdict() != Verdict::Close).collect();
+    let not_close: Vec<&ExitRow> = rows.iter().filter(|r| r.verdict() != Verdict::Close).collect();
     if !not_close.is_empty() {
         out.push_str("\n## Rows that are not close\n\n");
         out.push_str(&markdown(not_close.iter().copied()));

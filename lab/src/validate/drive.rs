@@ -12,7 +12,7 @@ use anyhow::{Context, Result, anyhow};
 
 use super::count::{self, Run};
 use super::predict::{self, Predicted};
-use super::table::{self, Row};
+use super::table::{self, ExitRow};
 use super::{CONFIGS, Workload};
 use crate::exits::Window;
 use crate::lab::Lab;
@@ -111,7 +111,7 @@ pub fn drive(
     workload: &Workload,
     settings: &Settings,
     say: &(dyn Fn(&str) + Sync),
-) -> Result<Vec<Row>> {
+) -> Result<Vec<ExitRow>> {
     let counted = read(settings.kept.as_deref())?;
     let all = || {
         settings.kpti.iter().flat_map(|&kpti| {

@@ -28,7 +28,7 @@ const OFF: f64 = 0.25;
 
 /// A row of the comparison.
 #[derive(Debug, Clone, PartialEq)]
-pub struct Row {
+pub struct ExitRow {
     /// Program.
     pub program: String,
     /// Whether the guest's kernel isolates its page tables.
@@ -43,7 +43,7 @@ pub struct Row {
     pub counted: Vec<f64>,
 }
 
-impl Row {
+impl ExitRow {
     /// Mean of the runs.
     pub fn mean(&self) -> f64 {
         self.counted.iter().sum::<f64>() / self.counted.len().max(1) as f64
@@ -76,7 +76,7 @@ pub fn rows(
     config: &'static str,
     predicted: &BTreeMap<u64, Reasons>,
     counted: &[BTreeMap<u64, Reasons>],
-) -> Vec<Row> {
+) -> Vec<ExitRow> {
     let mut out = Vec::new();
     for p in programs {
         let reasons: BTreeSet<String> = counted
@@ -90,14 +90,14 @@ pub fn rows(
                 run.get(&p.window).and_then(|w| w.get(&reason)).copied().unwrap_or(0.0)
             };
             let (predicted, counted) = (of(predicted), counted.iter().map(of).collect());
-            out.push(Row { program: p.name.clone(), kpti, config, reason, predicted, counted });
+            out.push(ExitRow { program: p.name.clone(), kpti, config, reason, predicted, counted });
         }
     }
     out
 }
 
 /// Number of rows with each verdict.
-pub fn tally(rows: &[Row]) -> BTreeMap<Verdict, usize> {
+pub fn tally(rows: &[ExitRow]) -> BTreeMap<Verdict, usize> {
     let mut out = BTreeMap::new();
     for r in rows {
         *out.entry(r.verdict()).or_default() += 1;
@@ -106,7 +106,7 @@ pub fn tally(rows: &[Row]) -> BTreeMap<Verdict, usize> {
 }
 
 /// The rows as a Markdown table.
-pub fn markdown<'a>(rows: impl IntoIterator<Item = &'a Row>) -> String {
+pub fn markdown<'a>(rows: impl IntoIterator<Item = &'a ExitRow>) -> String {
     let mut out = String::from(
         "| program | KPTI | configuration | exit reason | predicted exits | counted exits, mean \
          | counted exits, range | predicted / counted | verdict |\n\
@@ -137,8 +137,8 @@ pub fn markdown<'a>(rows: impl IntoIterator<Item = &'a Row>) -> String {
 mod tests {
     use super::*;
 
-    fn row(predicted: f64, counted: &[f64]) -> Row {
-        Row {
+    fn row(predicted: f64, counted: &[f64]) -> ExitRow {
+        ExitRow {
             program: "p".into(),
             kpti: false,
             config: "shadow-4k",

@@ -21,7 +21,7 @@ const GUEST_TABLE: u64 = 1 << 33;
 
 /// A line of output: predicted and counted exits of a phase.
 #[derive(Debug, Serialize)]
-pub struct Fact {
+pub struct PhaseFact {
     pub fact: &'static str,
     pub guest: &'static str,
     pub phase: String,
@@ -143,7 +143,7 @@ pub fn count(
     settings: &[String],
     once: bool,
     trace: &Trace,
-    mut tell: impl FnMut(&Fact) -> Result<()>,
+    mut tell: impl FnMut(&PhaseFact) -> Result<()>,
 ) -> Result<bool> {
     let config = Config::new(host_mode(trace.vendor)?, backing.size());
     let kernel = host_kernel()?;
@@ -176,7 +176,7 @@ pub fn count(
         let differ = differ(config.mode, &predicted, &counted);
         let known = known::cause(guest.name, &phase.name).filter(|_| !differ.is_empty());
         all &= differ.is_empty() || known.is_some();
-        tell(&Fact {
+        tell(&PhaseFact {
             fact: "phase",
             guest: guest.name,
             phase: phase.name.clone(),

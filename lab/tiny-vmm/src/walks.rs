@@ -30,7 +30,7 @@ const GB: u64 = 1 << 30;
 
 /// A line of output.
 #[derive(Debug, Serialize)]
-pub struct Fact {
+pub struct WalkFact {
     pub fact: &'static str,
     pub kernel: String,
     pub config: String,
@@ -205,7 +205,11 @@ pub fn probe_roots(trace: &Trace) -> Result<()> {
 }
 
 /// Checks every case, with memory of kind `backing`. After [`probe_roots`].
-pub fn check(backing: HostPages, trace: &Trace, mut tell: impl FnMut(&Fact) -> Result<()>) -> Result<bool> {
+pub fn check(
+    backing: HostPages,
+    trace: &Trace,
+    mut tell: impl FnMut(&WalkFact) -> Result<()>,
+) -> Result<bool> {
     let config = Config::new(host_mode(trace.vendor)?, backing.size());
     let kernel = host_kernel()?;
     // Shadow tables are the processor's own kind.
@@ -243,7 +247,7 @@ pub fn check(backing: HostPages, trace: &Trace, mut tell: impl FnMut(&Fact) -> R
         let fact = compare(&tables, config, &predicted[n], phase.name.clone())
             .with_context(|| phase.name.clone())?;
         let faults = events.count(|e| e.fault().is_some());
-        let fact = Fact { kernel: kernel.clone(), faults, agree: fact.agree && faults == 0, ..fact };
+        let fact = WalkFact { kernel: kernel.clone(), faults, agree: fact.agree && faults == 0, ..fact };
         all &= fact.agree;
         tell(&fact)?;
     }
@@ -251,7 +255,7 @@ pub fn check(backing: HostPages, trace: &Trace, mut tell: impl FnMut(&Fact) -> R
 }
 
 /// Holds the bits that are set now against the walks of the phase's accesses.
-fn compare(tables: &Tables<'_>, config: Config, walked: &[Walked], case: String) -> Result<Fact> {
+fn compare(tables: &Tables<'_>, config: Config, walked: &[Walked], case: String) -> Result<WalkFact> {
     let mode = config.mode;
     let host = tables.host();
     let guest = tables.guest()?;
@@ -285,7 +289,7 @@ fn compare(tables: &Tables<'_>, config: Config, walked: &[Walked], case: String)
     };
     sets("A", [&all.guest, &found[0]], [&all.host, &found[1]]);
     sets("D", [&all.guest_dirty, &dirty[0]], [&all.host_dirty, &dirty[1]]);
-    Ok(Fact {
+    Ok(WalkFact {
         fact: "walk",
         kernel: String::new(),
         config: config.name(),

@@ -6,7 +6,7 @@ use crate::status::Status;
 use crate::usage::UsageError;
 use anyhow::Context as _;
 use bifold_report::diff::MOST_BYTES;
-use bifold_sweep::tables::{Row, Source, Table};
+use bifold_sweep::tables::{Source, Table, TableRow};
 use bifold_table::{Column, Format, Kind, TableWriter, Value};
 use clap::{Args, ValueEnum};
 use std::path::{Path, PathBuf};
@@ -151,7 +151,7 @@ impl Rows {
     ///
     /// # Errors
     /// If the row cannot be written.
-    pub fn push(&mut self, first: Row, row: Row) -> anyhow::Result<()> {
+    pub fn push(&mut self, first: TableRow, row: TableRow) -> anyhow::Result<()> {
         let values = first.into_iter().chain(row);
         match &mut self.0 {
             To::Typed(writer) => writer.push(values)?,

@@ -9,7 +9,9 @@ use crate::words;
 use anyhow::Context as _;
 use bifold_host::printable;
 use bifold_noise::Trace;
-use bifold_noise::sim::{Case, Cell, Collective, Gain, LogGp, Noise, Removed, enough_steps, gains, sweep};
+use bifold_noise::sim::{
+    Cell, Collective, Gain, LogGp, Noise, NoiseCase, Removed, enough_steps, gains, sweep,
+};
 use bifold_report::{Format, grouped, seconds, text_table, text_table_with_keys, wrapped};
 use clap::Args;
 use serde::Serialize;
@@ -160,9 +162,9 @@ pub struct SimulateArgs {
 const FORMATS: &[Format] = &[Format::Table, Format::Json, Format::Csv];
 
 /// A row: a case, its result, and what each source costs.
-struct Row {
+struct SimulatedRow {
     noise: String,
-    case: Case,
+    case: NoiseCase,
     cell: Cell,
     gains: Vec<Gain>,
 }
@@ -173,7 +175,7 @@ pub fn run(args: &SimulateArgs) -> anyhow::Result<Status> {
     let until = args.limit.map(|seconds| Instant::now() + Duration::from_secs(seconds));
     let mut cases = Vec::new();
     for (name, noise) in &noises {
-        cases.extend(cases_of(args, noise).map(|case| (name.clone(), Case { until, ..case })));
+        cases.extend(cases_of(args, noise).map(|case| (name.clone(), NoiseCase { until, ..case })));
     }
     let all = cases.len();
     let progress = Progress::start(!args.quiet, &format!("simulating {all} cases"));
@@ -187,7 +189,7 @@ pub fn run(args: &SimulateArgs) -> anyhow::Result<Status> {
     for (i, ((noise, case), cell)) in cases.into_iter().zip(cells).enumerate() {
         progress.say(&format!("case {} of {all}, {} ranks, without each source", i + 1, case.ranks));
         let gains = if args.sources { gains(&case) } else { Vec::new() };
-        rows.push(Row { noise, case, cell, gains });
+        rows.push(SimulatedRow { noise, case, cell, gains });
     }
     progress.end();
     let cut = rows.iter().filter(|r| r.cell.steps < r.case.steps).count();
@@ -257,7 +259,7 @@ fn recorded(files: &[PathBuf], coscheduled: bool) -> anyhow::Result<Vec<(String,
     Ok(vec![("recorded".into(), Noise::Recorded(Arc::new(traces.flatten().collect())))])
 }
 
-fn cases_of<'a>(args: &'a SimulateArgs, noise: &'a Noise) -> impl Iterator<Item = Case> + 'a {
+fn cases_of<'a>(args: &'a SimulateArgs, noise: &'a Noise) -> impl Iterator<Item = NoiseCase> + 'a {
     let cost = LogGp {
         latency: args.latency,
         overhead: args.overhead,
@@ -270,7 +272,7 @@ fn cases_of<'a>(args: &'a SimulateArgs, noise: &'a Noise) -> impl Iterator<Item 
     let both = args.collective.iter().flat_map(move |c| grains(*c));
     both.flat_map(move |(collective, grain)| ranks().map(move |ranks| (collective, grain, ranks))).map(
         move |(collective, grain, ranks)| {
-            let case = Case {
+            let case = NoiseCase {
                 ranks,
                 grain,
                 collective,
@@ -282,7 +284,7 @@ fn cases_of<'a>(args: &'a SimulateArgs, noise: &'a Noise) -> impl Iterator<Item 
                 until: None,
             };
             let steps = args.steps.unwrap_or_else(|| enough_steps(&case));
-            Case { steps, ..case }
+            NoiseCase { steps, ..case }
         },
     )
 }
@@ -291,7 +293,7 @@ fn time(ns: f64) -> String {
     seconds(ns * 1e-9)
 }
 
-fn table(rows: &[Row]) -> String {
+fn table(rows: &[SimulatedRow]) -> String {
     let head = ["noise", "operation", "grain", "ranks", "quiet step", "step", "slowdown", "efficiency"];
     let lines = rows.iter().map(|r| {
         vec![
@@ -320,7 +322,7 @@ fn table(rows: &[Row]) -> String {
 }
 
 /// What share of the time each noise takes: of noise by steps, with each grain.
-fn shares(rows: &[Row]) -> Vec<String> {
+fn shares(rows: &[SimulatedRow]) -> Vec<String> {
     let mut found: Vec<(&str, Vec<(f64, f64)>)> = Vec::new();
     for row in rows.iter().filter(|r| !matches!(r.case.noise, Noise::Silent)) {
         let at = found.iter().position(|(name, _)| *name == row.noise).unwrap_or_else(|| {
@@ -357,8 +359,8 @@ fn percent(share: f64) -> String {
 }
 
 /// That a case saw too little of its noise.
-fn short(row: &Row) -> String {
-    let Row { case, cell, .. } = row;
+fn short(row: &SimulatedRow) -> String {
+    let SimulatedRow { case, cell, .. } = row;
     let of = match case.noise {
         Noise::Recorded(_) => "times the recording",
         _ => "interruptions",
@@ -376,7 +378,7 @@ fn short(row: &Row) -> String {
 }
 
 /// What to remove first in one case.
-fn of_sources(row: &Row) -> String {
+fn of_sources(row: &SimulatedRow) -> String {
     let head = ["remove first", "share %", "slowdown without", "step shorter by %"];
     let lines = row.gains.iter().map(|g| {
         let cell = |of: fn(&Removed) -> String| g.removed.as_ref().map_or("not sampled".into(), of);
@@ -417,7 +419,7 @@ struct Tidy<'a> {
     efficiency: f64,
 }
 
-impl Row {
+impl SimulatedRow {
     fn tidy(&self) -> Tidy<'_> {
         Tidy {
             noise: &self.noise,
@@ -437,7 +439,7 @@ impl Row {
     }
 }
 
-fn csv(rows: &[Row]) -> anyhow::Result<String> {
+fn csv(rows: &[SimulatedRow]) -> anyhow::Result<String> {
     let mut writer = csv::Writer::from_writer(Vec::new());
     for row in rows {
         writer.serialize(row.tidy())?;
@@ -445,8 +447,8 @@ fn csv(rows: &[Row]) -> anyhow::Result<String> {
     Ok(String::from_utf8(writer.into_inner()?)?)
 }
 
-fn json(args: &SimulateArgs, rows: &[Row]) -> anyhow::Result<String> {
-    let one = |row: &Row| -> anyhow::Result<serde_json::Value> {
+fn json(args: &SimulateArgs, rows: &[SimulatedRow]) -> anyhow::Result<String> {
+    let one = |row: &SimulatedRow| -> anyhow::Result<serde_json::Value> {
         let mut value = serde_json::to_value(row.tidy())?;
         if args.sources {
             value["sources"] = serde_json::to_value(&row.gains)?;

@@ -8,7 +8,7 @@ use crate::words;
 use anyhow::Context as _;
 use bifold_model::VmState;
 use bifold_policy::Named;
-use bifold_policy::sweep::{Axis, Prepared, Row, settings, sweep};
+use bifold_policy::sweep::{Axis, Prepared, SettingScores, settings, sweep};
 use bifold_report::{Format, scale_words, text_table, vm_words, wrapped};
 use clap::Args;
 use serde_json::json;
@@ -66,10 +66,10 @@ pub struct SweepArgs {
 /// Every setting, best first, and the policy as it is.
 struct Swept<'a> {
     base: &'a Named,
-    base_row: Row,
+    base_row: SettingScores,
     axes: &'a [Axis],
     settings: Vec<Named>,
-    rows: Vec<Row>,
+    rows: Vec<SettingScores>,
     programs: Vec<Prepared>,
     setting: &'a Setting,
     state: VmState,
@@ -130,12 +130,12 @@ impl Swept<'_> {
     }
 
     /// The program with the largest gap to the better static mode.
-    fn worst(&self, row: &Row) -> &str {
+    fn worst(&self, row: &SettingScores) -> &str {
         let scores = row.scores.iter().zip(&self.programs);
         scores.max_by(|a, b| a.0.to_static.total_cmp(&b.0.to_static)).map_or("", |(_, p)| &p.name)
     }
 
-    fn figures(&self, row: &Row) -> [String; 4] {
+    fn figures(&self, row: &SettingScores) -> [String; 4] {
         let t = row.total(None);
         [
             format!("{:.2}", t.oracle_gap_percent),
@@ -146,7 +146,7 @@ impl Swept<'_> {
     }
 
     fn table(&self, count: usize) -> String {
-        let line = |first: String, named: &Named, row: &Row| {
+        let line = |first: String, named: &Named, row: &SettingScores| {
             let values = self.values(named).unwrap_or_default().into_iter().map(|v| short(&v));
             [first].into_iter().chain(values).chain(self.figures(row)).collect::<Vec<String>>()
         };
@@ -174,7 +174,7 @@ impl Swept<'_> {
     }
 
     fn json(&self) -> anyhow::Result<String> {
-        let row = |named: &Named, row: &Row| -> anyhow::Result<serde_json::Value> {
+        let row = |named: &Named, row: &SettingScores| -> anyhow::Result<serde_json::Value> {
             let total = row.total(None);
             let keys = self.axes.iter().map(|a| a.key.clone());
             let values = self.values(named)?.into_iter().map(|v| serde_json::to_value(v).unwrap_or_default());

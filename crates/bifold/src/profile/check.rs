@@ -34,7 +34,7 @@ pub struct CheckArgs {
 }
 
 /// A table of the profile, with its own copy of the words.
-struct Row {
+struct KeyOrigin {
     key: String,
     kind: &'static str,
     source: Option<String>,
@@ -47,7 +47,12 @@ pub fn run(args: &CheckArgs) -> anyhow::Result<Status> {
     let mut rows = Vec::new();
     profile.each_origin(|o| {
         let owned = |text: Option<&str>| text.map(String::from);
-        rows.push(Row { key: o.key.into(), kind: kind(&o), source: owned(o.source), prior: owned(o.prior) });
+        rows.push(KeyOrigin {
+            key: o.key.into(),
+            kind: kind(&o),
+            source: owned(o.source),
+            prior: owned(o.prior),
+        });
     });
     print(&match args.format {
         Format::Json => data(&profile, &rows)?,
@@ -68,7 +73,7 @@ fn kind(o: &TableOrigin) -> &'static str {
     }
 }
 
-fn table(profile: &Profile, rows: &[Row]) -> String {
+fn table(profile: &Profile, rows: &[KeyOrigin]) -> String {
     let mut out = wrapped(&format!("profile  {}: {}", profile.name, profile.description), 9);
     let caches = match &profile.cache[..] {
         [] => "none: runs are as with --caches off".into(),
@@ -101,9 +106,10 @@ fn table(profile: &Profile, rows: &[Row]) -> String {
     out
 }
 
-fn data(profile: &Profile, rows: &[Row]) -> anyhow::Result<String> {
-    let row =
-        |r: &Row| -> Value { json!({ "key": r.key, "kind": r.kind, "source": r.source, "prior": r.prior }) };
+fn data(profile: &Profile, rows: &[KeyOrigin]) -> anyhow::Result<String> {
+    let row = |r: &KeyOrigin| -> Value {
+        json!({ "key": r.key, "kind": r.kind, "source": r.source, "prior": r.prior })
+    };
     let document = json!({
         "schema": "bifold.profile-check/1",
         "bifold": env!("CARGO_PKG_VERSION"),

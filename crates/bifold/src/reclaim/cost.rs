@@ -88,7 +88,7 @@ pub struct CostArgs {
 /// One way of taking memory in one configuration. Counts are beside a host that takes nothing, and can be
 /// negative.
 #[derive(Serialize)]
-struct Row {
+struct CostRow {
     /// `reporting` or `paging`.
     way: &'static str,
     /// What the host holds at most; none for reporting.
@@ -207,13 +207,13 @@ pub fn run(args: CostArgs) -> anyhow::Result<Status> {
 /// All that is shown.
 #[derive(Serialize)]
 struct Costs {
-    rows: Vec<Row>,
+    rows: Vec<CostRow>,
     sizes: Vec<Size>,
     others: Option<Others>,
 }
 
 /// The rows of one way of taking memory.
-fn rows(whole: &Comparison, host: Host, now: &Limited, before: &[Looked], refault_s: f64) -> Vec<Row> {
+fn rows(whole: &Comparison, host: Host, now: &Limited, before: &[Looked], refault_s: f64) -> Vec<CostRow> {
     let o = &whole.outcome;
     let (way, bytes) = match host {
         Host::Reported => ("reporting", None),
@@ -226,7 +226,7 @@ fn rows(whole: &Comparison, host: Host, now: &Limited, before: &[Looked], refaul
         let refaults = swap.reads;
         let extra = new.total.extra_cycles() as f64 - old.total.extra_cycles() as f64;
         let held = |looked: &[Looked]| MemoryLooks::mean_of(looked, |l| l.held[i]);
-        Row {
+        CostRow {
             way,
             bytes,
             config: new.config.name(),
@@ -270,7 +270,7 @@ fn by_uses(uses: &MemoryUse, sizes: &[u64], compressed: Option<f64>, zram_s: f64
 }
 
 fn others(looks: &MemoryLooks) -> Others {
-    let mean = |of: fn(&bifold_trace::Look) -> u64| looks.mean(|l| of(&l.look)) * FRAME as f64;
+    let mean = |of: fn(&bifold_trace::MemoryLook) -> u64| looks.mean(|l| of(&l.look)) * FRAME as f64;
     Others {
         free_bytes: mean(|l| l.free),
         cache_clean_bytes: mean(|l| l.cache_clean),
@@ -304,7 +304,7 @@ impl Costs {
             "split\npages",
             "overhead\n% points",
         ];
-        let cells = |row: &Row| {
+        let cells = |row: &CostRow| {
             vec![
                 row.bytes.map_or(row.way.into(), |bytes| mib(bytes as f64)),
                 row.config.clone(),

@@ -10,7 +10,9 @@ use crate::words;
 use anyhow::Context as _;
 use bifold_host::Host;
 use bifold_host::held::Guardian;
-use bifold_live::order::{Back, Event, Goal, Look, Order, OrderError, Way, Wish, folder, preview};
+use bifold_live::order::{
+    Back, Event, Goal, Order, OrderError, OrderRequest, SizeObservation, Way, folder, preview,
+};
 use bifold_report::Format;
 use bifold_trace::CommandExit;
 use clap::Args;
@@ -123,7 +125,7 @@ fn way() -> impl TypedValueParser<Value = Way> {
 pub fn run(args: &SetArgs) -> anyhow::Result<Status> {
     let host = Host::live();
     let guest = guests::one(&host, &args.vm)?;
-    let wish = Wish { way: args.by, size: args.size, floor: args.floor, step: args.step };
+    let wish = OrderRequest { way: args.by, size: args.size, floor: args.floor, step: args.step };
     let out = Out { name: guests::name(&guest), pid: guest.pid, format: args.format };
     if args.dry_run {
         let (goal, look, floor) = preview(&host, &guest, &wish)?;
@@ -219,7 +221,7 @@ impl Running<'_> {
     }
 
     /// What kept an order above its size.
-    fn why_short(&self, look: &Look) -> Short {
+    fn why_short(&self, look: &SizeObservation) -> Short {
         let above = self.order.floor(look).is_none_or(|floor| look.size > floor.saturating_add(words::MIB));
         if self.args.by == Way::Cgroup && above { Short::NoMore } else { Short::LeastSize }
     }
@@ -263,7 +265,13 @@ fn or_unknown(bytes: Option<u64>) -> String {
 }
 
 impl Out {
-    fn line(&self, text: String, event: &str, look: Option<&Look>, mut more: Value) -> anyhow::Result<()> {
+    fn line(
+        &self,
+        text: String,
+        event: &str,
+        look: Option<&SizeObservation>,
+        mut more: Value,
+    ) -> anyhow::Result<()> {
         if self.format != Format::Jsonl {
             return print(&format!("{}: {text}\n", self.name));
         }
@@ -282,7 +290,7 @@ impl Out {
         print(&format!("{line}\n"))
     }
 
-    fn plan(&self, goal: &Goal, look: &Look, floor: Option<u64>) -> anyhow::Result<()> {
+    fn plan(&self, goal: &Goal, look: &SizeObservation, floor: Option<u64>) -> anyhow::Result<()> {
         let floor_text = floor.map_or("its least size is known once statistics arrive".into(), |f| {
             format!("least size {}", mib(f))
         });
@@ -301,7 +309,7 @@ impl Out {
         )
     }
 
-    fn begins(&self, look: &Look, floor: Option<u64>, size: u64) -> anyhow::Result<()> {
+    fn begins(&self, look: &SizeObservation, floor: Option<u64>, size: u64) -> anyhow::Result<()> {
         let text = format!(
             "has {}, uses {}, least size {}, resident {}; to {}",
             mib(look.size),
@@ -313,7 +321,7 @@ impl Out {
         self.line(text, "begin", Some(look), json!({ "target_bytes": size, "floor_bytes": floor }))
     }
 
-    fn step(&self, look: &Look, target: u64) -> anyhow::Result<()> {
+    fn step(&self, look: &SizeObservation, target: u64) -> anyhow::Result<()> {
         let text = format!(
             "{} -> {}; before, {} available, {} resident",
             mib(look.size),
@@ -324,7 +332,7 @@ impl Out {
         self.line(text, "step", Some(look), json!({ "target_bytes": target }))
     }
 
-    fn holds(&self, look: &Look, short: Option<Short>, ends: bool) -> anyhow::Result<()> {
+    fn holds(&self, look: &SizeObservation, short: Option<Short>, ends: bool) -> anyhow::Result<()> {
         let text = format!(
             "{} at {}{}; {} available, {} resident",
             if ends { "is" } else { "holds" },

@@ -173,7 +173,7 @@ fn table(before: Option<&Snapshot>, now: &Snapshot) -> String {
 
 /// One row of CSV: the host, whose `domain` is empty, or a guest.
 #[derive(Debug, Default, Serialize)]
-struct Row<'a> {
+struct WatchRow<'a> {
     time_s: f64,
     domain: &'a str,
     pid: Option<u32>,
@@ -195,7 +195,7 @@ struct Row<'a> {
 fn csv(before: Option<&Snapshot>, now: &Snapshot, head: bool) -> anyhow::Result<String> {
     let mut writer = csv::WriterBuilder::new().has_headers(head).from_writer(Vec::new());
     let change = change(before, now);
-    writer.serialize(Row {
+    writer.serialize(WatchRow {
         time_s: now.time_s,
         run: now.seen.settings.get(bifold_host::ksm::Setting::Run),
         pages_shared: now.counter(Counter::PagesShared),
@@ -209,17 +209,17 @@ fn csv(before: Option<&Snapshot>, now: &Snapshot, head: bool) -> anyhow::Result<
         cow_ksm_total: now.seen.activity.copies,
         ksmd_cpu_seconds_total: now.seen.activity.ksmd_cpu_s,
         ksmd_cpu_ratio: ksmd_share(change).map(|share| (share * 1e4).round() / 1e4),
-        ..Row::default()
+        ..WatchRow::default()
     })?;
     for vm in &now.seen.vms {
-        writer.serialize(Row {
+        writer.serialize(WatchRow {
             time_s: now.time_s,
             domain: &vm.process.name,
             pid: Some(vm.process.pid),
             ksm_zero_pages: vm.ksm.zero_pages.map(|n| n as i64),
             profit_bytes: vm.ksm.profit,
             merging_pages: vm.ksm.merging_pages,
-            ..Row::default()
+            ..WatchRow::default()
         })?;
     }
     Ok(String::from_utf8(writer.into_inner()?)?)

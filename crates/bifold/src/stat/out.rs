@@ -9,7 +9,7 @@ use crate::usage::UsageError;
 use anyhow::Context as _;
 use bifold_host::Vendor;
 use bifold_live::files::{Format, RowWriter};
-use bifold_live::{Interval, Row, Watched, columns};
+use bifold_live::{Interval, IntervalRow, Watched, columns};
 use std::fs::File;
 use std::io::{self, BufWriter, Write};
 
@@ -54,8 +54,8 @@ impl Out {
         args: &StatArgs,
     ) -> anyhow::Result<bool> {
         let rows = vms.iter().flat_map(|(vm, interval)| {
-            let each = args.vcpus.then(|| Row::of_vcpus(time, vm, interval));
-            std::iter::once(Row::of_vm(time, vm, interval)).chain(each.into_iter().flatten())
+            let each = args.vcpus.then(|| IntervalRow::of_vcpus(time, vm, interval));
+            std::iter::once(IntervalRow::of_vm(time, vm, interval)).chain(each.into_iter().flatten())
         });
         let written = match self {
             Out::Table(to) => {

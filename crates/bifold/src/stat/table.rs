@@ -3,7 +3,7 @@
 
 use crate::vms;
 use bifold_live::advice::best;
-use bifold_live::{Figure, Figures, Row, Unit};
+use bifold_live::{Figure, Figures, IntervalRow, Unit};
 use bifold_report::{grouped, text_table, wrapped};
 
 const UNKNOWN: &str = "-";
@@ -20,7 +20,7 @@ fn head() -> Vec<String> {
 }
 
 /// The rows of an interval that ended at `time`, in seconds since 1970.
-pub fn table(rows: &[Row]) -> String {
+pub fn table(rows: &[IntervalRow]) -> String {
     let Some(first) = rows.first() else { return "no VM\n".into() };
     let cells = rows.iter().map(cells).collect();
     let mut out = format!("{:.1} s\n{}", first.interval.seconds, text_table(head(), cells));
@@ -32,7 +32,7 @@ pub fn table(rows: &[Row]) -> String {
     out + "\n"
 }
 
-fn cells(row: &Row) -> Vec<String> {
+fn cells(row: &IntervalRow) -> Vec<String> {
     let figures = Figures::of(row);
     let number = |figure: &Figure| match ((figure.number)(&figures), figure.unit) {
         (None, _) => UNKNOWN.into(),

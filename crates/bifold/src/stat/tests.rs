@@ -5,7 +5,7 @@ use super::*;
 use crate::fake_host::Tree;
 use bifold_host::Statistic;
 use bifold_live::HardwareSource;
-use bifold_live::Row;
+use bifold_live::IntervalRow;
 use bifold_live::hardware::HardwareCounts;
 use clap::Parser as _;
 
@@ -102,7 +102,7 @@ fn below_the_table_a_mode_that_kvm_would_refuse_is_named_with_the_reason() {
     interval.vcpus[0].ran_ns = Some(900_000_000);
     interval.vcpus[0].waited_ns = Some(20_000_000);
     let vm = watch.vms().nth(1).unwrap();
-    let text = table::table(&[Row::of_vm(0.0, vm, &interval)]);
+    let text = table::table(&[IntervalRow::of_vm(0.0, vm, &interval)]);
     let words = text.split_whitespace().collect::<Vec<_>>().join(" ");
     let says = "nested paging (about 10 %) would help most, but the VM cannot be switched to nested mode now: vCPU 1 is in \
                 system management mode";

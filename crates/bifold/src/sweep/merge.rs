@@ -7,7 +7,7 @@ use crate::export::{Rows, format_of};
 use crate::status::Status;
 use anyhow::bail;
 use bifold_report::diff::Made;
-use bifold_sweep::tables::{Row, Source, Table};
+use bifold_sweep::tables::{Source, Table, TableRow};
 use bifold_sweep::{Plan, Task};
 use bifold_table::{Column, Kind, Value};
 use std::collections::{BTreeMap, BTreeSet};
@@ -128,7 +128,7 @@ fn first(plan: &Plan) -> Vec<Column> {
     columns
 }
 
-fn of_task(plan: &Plan, task: &Task) -> Row {
+fn of_task(plan: &Plan, task: &Task) -> TableRow {
     let text = |t: &str| Value::Text(t.to_owned().into());
     let axes = plan.axes.iter().map(|(axis, _)| task.setting(axis).map_or(Value::Unknown, text));
     [Value::Count(task.number as u64), text(&task.program)].into_iter().chain(axes).collect()

@@ -8,7 +8,7 @@ use super::column::COLUMNS;
 use crate::vms;
 use bifold_host::{Backing, State, Statistics, VmId};
 use bifold_live::advice::best;
-use bifold_live::{Figures, Interval, Row, Tick, Watch, Watched};
+use bifold_live::{Figures, Interval, IntervalRow, Tick, Watch, Watched};
 use bifold_policy::Mode;
 use ratatui::widgets::TableState;
 use std::cmp::Ordering;
@@ -70,13 +70,13 @@ impl Vm {
     }
 
     fn add(&mut self, vm: &Watched, interval: &Interval) {
-        let row = Row::of_vm(0.0, vm, interval);
+        let row = IntervalRow::of_vm(0.0, vm, interval);
         self.figures = Figures::of(&row);
         self.advice = best(&row).iter().map(ToString::to_string).collect();
         self.seconds = interval.seconds;
         self.switches = interval.switches;
         self.statistics = interval.statistics;
-        let vcpus = interval.vcpus.iter().zip(Row::of_vcpus(0.0, vm, interval));
+        let vcpus = interval.vcpus.iter().zip(IntervalRow::of_vcpus(0.0, vm, interval));
         self.each_vcpu = vcpus
             .map(|(v, row)| Vcpu { number: v.number, thread: v.thread, figures: Figures::of(&row) })
             .collect();

@@ -59,7 +59,7 @@ fn top(host: Host, (pmu, no_pmu): (Option<Pmu>, Option<NoPmu>), args: &TopArgs) 
         no_pmu,
         words: args.vm.clone(),
         app: App::new(Duration::from_secs_f64(args.interval)),
-        look: view::Look { ascii: has_ascii_only(), colors: wants_colors() },
+        look: view::TerminalStyle { ascii: has_ascii_only(), colors: wants_colors() },
         start: Instant::now(),
     };
     run.tick();
@@ -92,7 +92,7 @@ struct Run {
     /// The words that choose VMs.
     words: Vec<String>,
     app: App,
-    look: view::Look,
+    look: view::TerminalStyle,
     start: Instant,
 }
 

@@ -2,7 +2,7 @@
 //! The pages on screens of several sizes, of a host made of files, and what keys do.
 
 use super::app::{App, Page};
-use super::view::{Look, draw};
+use super::view::{TerminalStyle, draw};
 use crate::fake_host::Tree;
 use crate::vms;
 use bifold_host::{Backing, VmId};
@@ -100,7 +100,7 @@ fn type_in(app: &mut App, text: &str) {
     text.chars().for_each(|c| press(app, KeyCode::Char(c)));
 }
 
-fn screen(app: &mut App, width: u16, height: u16, look: Look) -> Terminal<TestBackend> {
+fn screen(app: &mut App, width: u16, height: u16, look: TerminalStyle) -> Terminal<TestBackend> {
     let mut terminal = Terminal::new(TestBackend::new(width, height)).unwrap();
     terminal.draw(|frame| draw(frame, app, look)).unwrap();
     terminal
@@ -108,7 +108,7 @@ fn screen(app: &mut App, width: u16, height: u16, look: Look) -> Terminal<TestBa
 
 /// The screen's text.
 fn shown(app: &mut App, width: u16, height: u16) -> String {
-    screen(app, width, height, Look { ascii: false, colors: true }).backend().to_string()
+    screen(app, width, height, TerminalStyle { ascii: false, colors: true }).backend().to_string()
 }
 
 #[test]
@@ -129,7 +129,7 @@ fn the_page_of_a_vm_has_vcpus_statistics_memory_and_history() {
     assert_eq!(app.page, Page::Vm(id(100)));
     insta::assert_snapshot!("vm_80x24", shown(&mut app, 80, 24));
     insta::assert_snapshot!("vm_60x40", shown(&mut app, 60, 40));
-    let ascii = screen(&mut app, 80, 24, Look { ascii: true, colors: false });
+    let ascii = screen(&mut app, 80, 24, TerminalStyle { ascii: true, colors: false });
     assert!(ascii.backend().buffer().content().iter().all(|c| c.symbol().is_ascii()));
     press(&mut app, KeyCode::Esc);
     press(&mut app, KeyCode::Up);
@@ -203,7 +203,7 @@ fn the_selection_stays_on_its_vm_until_that_ends() {
     set(&tree, 100, "nested", 0, 9_000_000_000);
     tick(&mut watch, &mut app, 5);
     assert_eq!((app.selected, app.place()), (Some(id(100)), 2));
-    let lines = screen(&mut app, 80, 24, Look::default());
+    let lines = screen(&mut app, 80, 24, TerminalStyle::default());
     let reversed = |y| lines.backend().buffer()[(5, y)].modifier.contains(Modifier::REVERSED);
     assert_eq!([3, 4, 5].map(reversed), [false, false, true]);
     press(&mut app, KeyCode::Enter);
@@ -265,7 +265,7 @@ fn without_colors_no_cell_has_one() {
     let tree = host();
     let (_watch, mut app) = watched(&tree);
     let of = |app: &mut App, colors| {
-        let terminal = screen(app, 80, 24, Look { ascii: false, colors });
+        let terminal = screen(app, 80, 24, TerminalStyle { ascii: false, colors });
         let colored = |c: &ratatui::buffer::Cell| c.fg != ratatui::style::Color::Reset;
         terminal.backend().buffer().content().iter().any(colored)
     };

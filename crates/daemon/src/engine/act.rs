@@ -2,7 +2,7 @@
 //! Switches VMs, and gives them back. All that the daemon does to a VM is here.
 
 use super::done::Done;
-use super::look::Look;
+use super::look::ObstacleCheck;
 use super::{AGAIN, Engine, Source};
 use crate::homes::{Home, has_ended};
 use bifold_base::with_causes;
@@ -26,7 +26,7 @@ impl Engine {
         let up = self.up;
         let Some(vm) = self.vms.get_mut(&id).filter(|vm| vm.wants_look(to, up)) else { return };
         let paging = self.watch.host().paging(id);
-        vm.look = Some(Look::at(&paging, to, up, vm.look.as_ref()));
+        vm.look = Some(ObstacleCheck::at(&paging, to, up, vm.look.as_ref()));
     }
 
     /// Switches a VM because its policy wants that. The error says why it was not.

@@ -13,7 +13,7 @@ const LONGEST: Duration = Duration::from_secs(600);
 
 /// What a look found.
 #[derive(Debug, Clone, PartialEq)]
-pub struct Look {
+pub struct ObstacleCheck {
     /// The mode that the policy wants.
     pub to: Mode,
     /// What would refuse the switch; `None` if KVM would switch the VM, or does not tell.
@@ -24,20 +24,25 @@ pub struct Look {
     next: Duration,
 }
 
-impl Look {
+impl ObstacleCheck {
     /// A look at the time `up`, behind another one. The pause doubles while the reason stays, whichever vCPU
     /// has it. After an obstacle that lasts, there is no further look.
-    pub fn at(paging: &Paging, to: Mode, up: Duration, before: Option<&Look>) -> Look {
+    pub fn at(paging: &Paging, to: Mode, up: Duration, before: Option<&ObstacleCheck>) -> ObstacleCheck {
         let obstacle =
             paging.obstacle().filter(|(mode, _)| *mode == to).map(|(_, obstacle)| obstacle.clone());
-        let stays = |before: &&Look| {
+        let stays = |before: &&ObstacleCheck| {
             let same =
                 before.obstacle.as_ref().zip(obstacle.as_ref()).is_some_and(|(a, b)| a.reason == b.reason);
             before.to == to && same
         };
         let pause = before.filter(stays).map_or(FIRST, |before| (2 * before.pause).min(LONGEST));
         let lasts = obstacle.as_ref().is_some_and(|o| o.lasts() == Some(true));
-        Look { to, obstacle, pause, next: if lasts { Duration::MAX } else { up.saturating_add(pause) } }
+        ObstacleCheck {
+            to,
+            obstacle,
+            pause,
+            next: if lasts { Duration::MAX } else { up.saturating_add(pause) },
+        }
     }
 
     /// Whether it is time to look again before a switch to this mode.
@@ -54,7 +59,7 @@ mod tests {
     /// Looks from one second to the next, and at what the VM's file says then; returns the seconds of the
     /// looks.
     fn looks(seconds: u64, line: impl Fn(u64) -> &'static str) -> Vec<u64> {
-        let (mut last, mut at): (Option<Look>, _) = (None, Vec::new());
+        let (mut last, mut at): (Option<ObstacleCheck>, _) = (None, Vec::new());
         for second in 0..seconds {
             let up = Duration::from_secs(second);
             if last.as_ref().is_none_or(|l| l.is_over(Mode::Shadow, up)) {
@@ -63,7 +68,7 @@ mod tests {
                     stats: Ok(PagingStats::default()),
                     forecast: Ok(Forecast::parse(line(second).as_bytes()).unwrap()),
                 };
-                last = Some(Look::at(&paging, Mode::Shadow, up, last.as_ref()));
+                last = Some(ObstacleCheck::at(&paging, Mode::Shadow, up, last.as_ref()));
                 at.push(second);
             }
         }
@@ -92,9 +97,9 @@ mod tests {
             stats: Ok(PagingStats::default()),
             forecast: Ok(Forecast::parse(b"encrypted\n").unwrap()),
         };
-        let look = Look::at(&paging, Mode::Shadow, Duration::ZERO, None);
+        let look = ObstacleCheck::at(&paging, Mode::Shadow, Duration::ZERO, None);
         assert!(look.is_over(Mode::Nested, Duration::ZERO));
         // The file speaks of a switch away from the present mode.
-        assert_eq!(Look::at(&paging, Mode::Nested, Duration::ZERO, None).obstacle, None);
+        assert_eq!(ObstacleCheck::at(&paging, Mode::Nested, Duration::ZERO, None).obstacle, None);
     }
 }

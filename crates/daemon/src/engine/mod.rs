@@ -22,13 +22,13 @@ pub(crate) use vm::Hold;
 use crate::config::Config;
 use crate::error::DaemonError;
 use crate::homes::{Homes, has_ended};
-use crate::memory::{Memory, Place, Said};
+use crate::memory::{LogLine, Memory, Place};
 use crate::pilot::{Choice, Verdict};
 use crate::record::{DecisionLine, Recorder};
 use crate::status::{SCHEMA, Status};
 use bifold_base::with_causes;
 use bifold_host::{Statistic, VmId};
-use bifold_live::{Interval, Measured, Observation, Row, Watch};
+use bifold_live::{Interval, IntervalRow, Measured, Observation, Watch};
 use done::Done;
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -171,9 +171,9 @@ impl Engine {
         self.trouble(Source::Memory, self.memory.trouble());
     }
 
-    fn said(&mut self, said: impl IntoIterator<Item = Said>) {
+    fn said(&mut self, said: impl IntoIterator<Item = LogLine>) {
         let time = self.time;
-        self.events.extend(said.into_iter().map(|Said { vm, text }| Event { time, vm, text }));
+        self.events.extend(said.into_iter().map(|LogLine { vm, text }| Event { time, vm, text }));
     }
 
     fn came(&mut self, id: VmId) {
@@ -216,7 +216,7 @@ impl Engine {
         let Some((vm, watched)) = self.vms.get_mut(&id).zip(self.watch.vm(id)) else { return };
         let seen = Observation::of(interval);
         if let Some(recorder) = &mut self.recorder {
-            recorder.reading(&Row::observed(self.time, watched, interval, &seen));
+            recorder.reading(&IntervalRow::observed(self.time, watched, interval, &seen));
         }
         if let Some(view) = watched.memory_inside() {
             self.memory.report(watched.pid, self.up, view);
@@ -289,7 +289,7 @@ impl Engine {
             kept.into_iter().filter_map(|id| self.give_back(id, "the daemon ends").err()).collect();
         let (said, left) = self.memory.end(self.time);
         self.said(said);
-        self.said(left.iter().map(|text| Said { vm: None, text: text.clone() }));
+        self.said(left.iter().map(|text| LogLine { vm: None, text: text.clone() }));
         away.extend(left);
         away
     }

@@ -3,7 +3,7 @@
 
 use super::TELL_MISSING;
 use super::done::Done;
-use super::look::Look;
+use super::look::ObstacleCheck;
 use crate::config::{Config, Rule};
 use crate::pilot::{Choice, Pilot, Switches, Verdict};
 use crate::status::{Totals, VmStatus};
@@ -57,7 +57,7 @@ pub struct Vm {
     /// Why KVM will never switch this VM.
     pub cannot: Option<String>,
     /// The last look whether KVM would refuse a switch.
-    pub look: Option<Look>,
+    pub look: Option<ObstacleCheck>,
     /// Not before this time since the daemon's start: KVM refused.
     pub again: Duration,
     pub totals: Totals,
@@ -154,7 +154,7 @@ impl Vm {
     pub fn wants_look(&self, to: Mode, up: Duration) -> bool {
         let held = self.hold.is_some_and(|h| h.until.is_none_or(|until| until > up));
         let may = self.cannot.is_none() && !held && self.again <= up;
-        let is_over = |look: &Look| look.is_over(to, up) || (self.acts && look.obstacle.is_none());
+        let is_over = |look: &ObstacleCheck| look.is_over(to, up) || (self.acts && look.obstacle.is_none());
         may && self.look.as_ref().is_none_or(is_over)
     }
 

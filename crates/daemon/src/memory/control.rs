@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 
 /// What was seen of a guest at one time.
 #[derive(Debug, Clone)]
-pub struct Sight {
+pub struct MemoryObservation {
     /// When.
     pub at: Instant,
     /// Bytes outside of its balloon.
@@ -92,7 +92,7 @@ pub(super) struct Shared {
     pub least: Option<u64>,
     /// Whether the next order need not wait for the memory of the last one.
     pub forget: bool,
-    pub sight: Option<Sight>,
+    pub sight: Option<MemoryObservation>,
     pub silent: Option<String>,
     pub findings: Vec<Finding>,
     pub under: Option<Under>,
@@ -161,7 +161,7 @@ impl Control {
     }
 
     /// The last look, and why the last one found nothing if it did.
-    pub fn sight(&self) -> (Option<Sight>, Option<String>) {
+    pub fn sight(&self) -> (Option<MemoryObservation>, Option<String>) {
         let shared = self.shared();
         (shared.sight.clone(), shared.silent.clone())
     }
@@ -201,7 +201,7 @@ impl Control {
     }
 
     #[cfg(test)]
-    pub fn pretend(&self, sight: Sight, under: Option<Under>) {
+    pub fn pretend(&self, sight: MemoryObservation, under: Option<Under>) {
         let mut shared = self.shared();
         (shared.sight, shared.under, shared.silent) = (Some(sight), under, None);
     }

@@ -2,7 +2,7 @@
 //! What the daemon remembers of a guest's memory: its rule, what its policy wants, and how often memory was
 //! taken.
 
-use super::control::{Control, Kind, Sight, Under};
+use super::control::{Control, Kind, MemoryObservation, Under};
 use super::hand::mib;
 use crate::config::VmMemory;
 use crate::engine::{Event, Hold};
@@ -10,7 +10,7 @@ use crate::status::{GuestStatus, GuestTotals};
 use bifold_host::placement::LiveGuest;
 use bifold_host::printable;
 use bifold_live::reporter::MemoryView;
-use bifold_reclaim::{PolicyName, Seen};
+use bifold_reclaim::{GuestObservation, PolicyName};
 use std::collections::{BTreeSet, VecDeque};
 use std::fmt;
 use std::sync::Arc;
@@ -91,7 +91,7 @@ impl fmt::Display for Done {
 
 /// What the policy wants of a guest.
 #[derive(Debug, Clone, PartialEq)]
-pub struct Wish {
+pub struct WantedSize {
     /// The size in bytes.
     pub size: u64,
     /// Why, in words.
@@ -126,7 +126,7 @@ pub struct Guest {
     /// The last report from inside, and when it came; the one that a decision had last, or began with.
     reported: Option<(Duration, MemoryView)>,
     decided: Option<(Duration, MemoryView)>,
-    wish: Option<Wish>,
+    wish: Option<WantedSize>,
     done: Option<Done>,
     /// Why the policy leaves the guest out.
     missing: Option<String>,
@@ -206,7 +206,7 @@ impl Guest {
     }
 
     /// The memory that the guest has without the daemon's orders.
-    fn all(&self, sight: &Sight) -> u64 {
+    fn all(&self, sight: &MemoryObservation) -> u64 {
         self.control.under().map_or(sight.size, |under| under.found.max(sight.size))
     }
 
@@ -216,7 +216,7 @@ impl Guest {
 
     /// What is known of the guest's free memory: by its balloon if its statistics are of the last seconds,
     /// else by its reporter, if that is newer.
-    fn inside(&self, sight: &Sight, up: Duration, every: Duration) -> Option<Inside> {
+    fn inside(&self, sight: &MemoryObservation, up: Duration, every: Duration) -> Option<Inside> {
         let age = sight.at.elapsed().saturating_add(Duration::from_secs(sight.age_s));
         let balloon = (sight.statistics.free.is_some() && age <= OLD).then_some((
             age,
@@ -260,7 +260,7 @@ impl Guest {
         up: Duration,
         every: Duration,
         total: u64,
-    ) -> Option<(Seen, String)> {
+    ) -> Option<(GuestObservation, String)> {
         let (sight, silent) = self.control.sight();
         let sight = sight?;
         let old = sight.at.elapsed() > OLD;
@@ -286,7 +286,7 @@ impl Guest {
         // A guest that is not known keeps what it has been given.
         let fixed = self.control.wanted().unwrap_or(all).min(all);
         let (least, most) = if self.missing.is_some() { (fixed, fixed) } else { (least, most) };
-        let seen = Seen {
+        let seen = GuestObservation {
             least: in_frames(least),
             most: in_frames(most),
             size: in_frames(size),
@@ -307,7 +307,7 @@ impl Guest {
 
     /// Carries a wish of the policy out, as far as the rule and its limits allow. Returns the log's line if
     /// it is news, and the size, the wish and what was done for the recording.
-    pub fn decide(&mut self, wish: Wish, up: Duration) -> (Option<String>, u64, Done) {
+    pub fn decide(&mut self, wish: WantedSize, up: Duration) -> (Option<String>, u64, Done) {
         let Some(sight) = self.control.sight().0 else { return (None, 0, Done::Stayed) };
         let all = self.all(&sight);
         let (wishes, wanted) = self.control.wish();
@@ -353,7 +353,7 @@ impl Guest {
     }
 
     /// Why no memory may be taken of the guest now.
-    fn may_take(&mut self, sight: &Sight, up: Duration) -> Option<Done> {
+    fn may_take(&mut self, sight: &MemoryObservation, up: Duration) -> Option<Done> {
         if self.hold.is_some_and(|h| h.until.is_some_and(|until| until <= up)) {
             self.hold = None;
         }

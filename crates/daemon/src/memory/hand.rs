@@ -7,14 +7,14 @@
 //! ended early leaves no wish behind: the daemon decides when the next one may begin. If the daemon is
 //! killed, the order's guardian gives the memory back.
 
-use super::control::{Control, Kind, Sight, Under};
+use super::control::{Control, Kind, MemoryObservation, Under};
 use bifold_host::held::{Guardian, Journal};
 use bifold_host::placement::LiveGuest;
 use bifold_host::{Host, printable};
 use bifold_live::memory::rules::advise;
 use bifold_live::memory::see_one;
 use bifold_live::order::{
-    Back, Event, Order, OrderError, Polling, Record, Refusal, WHAT, Way, Why, Wish, places, refusal,
+    Back, Event, Order, OrderError, OrderRequest, Polling, Record, Refusal, WHAT, Way, Why, places, refusal,
 };
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -38,7 +38,7 @@ pub struct Place {
 }
 
 /// The work of the thread of a guest.
-pub struct Hand {
+pub struct GuestThread {
     control: Arc<Control>,
     place: Place,
     host: Host,
@@ -76,10 +76,10 @@ impl Awaited {
     }
 }
 
-impl Hand {
+impl GuestThread {
     /// For a guest.
-    pub fn new(control: Arc<Control>, place: Place, host: Host, guest: LiveGuest) -> Hand {
-        let mut hand = Hand {
+    pub fn new(control: Arc<Control>, place: Place, host: Host, guest: LiveGuest) -> GuestThread {
+        let mut hand = GuestThread {
             control,
             place,
             host,
@@ -129,7 +129,7 @@ impl Hand {
             let balloon = machine.balloon.as_ref().ok_or_else(|| Refusal::NoBalloon.to_string())?;
             let size = balloon.actual.ok_or_else(|| Refusal::NoSize.to_string())?;
             let statistics = guest.statistics(seen.time_s);
-            Ok(Sight {
+            Ok(MemoryObservation {
                 at: Instant::now(),
                 size,
                 polling_s: balloon.polling_s,
@@ -291,7 +291,7 @@ impl Hand {
     }
 
     fn order(&self, size: u64) -> Result<Order, OrderError> {
-        let wish = Wish { way: Way::Balloon, size, floor: None, step: None };
+        let wish = OrderRequest { way: Way::Balloon, size, floor: None, step: None };
         let Place { folder, guardian } = &self.place;
         Order::begin(&self.host, folder, guardian, &self.guest, &wish, &self.control.stop)
     }

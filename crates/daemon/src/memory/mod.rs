@@ -29,8 +29,8 @@ use bifold_host::{Host, VmId, word_rank};
 use bifold_live::order::{OrderError, places};
 use bifold_live::reporter::MemoryView;
 use bifold_reclaim::OnLine;
-use guest::{Guest, Wish};
-use hand::{Hand, mib};
+use guest::{Guest, WantedSize};
+use hand::{GuestThread, mib};
 use left::Left;
 use std::collections::BTreeMap;
 use std::thread::{JoinHandle, sleep};
@@ -71,7 +71,7 @@ pub struct Memory {
 }
 
 /// Something to log about a guest.
-pub struct Said {
+pub struct LogLine {
     /// KVM's identifier, if it has one.
     pub vm: Option<String>,
     /// What happened, in a sentence that begins with the guest.
@@ -109,9 +109,9 @@ impl Memory {
         config: &Config,
         up: Duration,
         time: f64,
-    ) -> (Vec<Said>, Vec<MemoryLine>) {
+    ) -> (Vec<LogLine>, Vec<MemoryLine>) {
         let (mut said, mut lines) = (Vec::new(), Vec::new());
-        said.extend(self.left.iter_mut().flat_map(Left::news).map(|text| Said { vm: None, text }));
+        said.extend(self.left.iter_mut().flat_map(Left::news).map(|text| LogLine { vm: None, text }));
         if config.memory.is_none() {
             self.give_back_left(host);
         }
@@ -157,7 +157,7 @@ impl Memory {
     }
 
     /// Finds guests that have come, have ended, or whose rule is another.
-    fn find(&mut self, host: &Host, config: &Config, time: f64, said: &mut Vec<Said>) {
+    fn find(&mut self, host: &Host, config: &Config, time: f64, said: &mut Vec<LogLine>) {
         self.no_thread = None;
         let present: BTreeMap<Id, LiveGuest> =
             host.live_guests().into_iter().map(|g| ((g.pid, g.started), g)).collect();
@@ -213,7 +213,7 @@ impl Memory {
         live: LiveGuest,
         (pattern, rule): (String, VmMemory),
         time: f64,
-        said: &mut Vec<Said>,
+        said: &mut Vec<LogLine>,
     ) {
         let mut guest = Guest::new(live, pattern, rule);
         let id = (guest.live.pid, guest.live.started);
@@ -224,7 +224,7 @@ impl Memory {
         set(&guest, every(config));
         if let Some(place) = &self.place {
             let live = guest.live.clone();
-            let hand = Hand::new(guest.control.clone(), place.clone(), host.clone(), live);
+            let hand = GuestThread::new(guest.control.clone(), place.clone(), host.clone(), live);
             let name = format!("memory-{}", guest.live.pid);
             match std::thread::Builder::new().name(name).spawn(move || hand.run()) {
                 Ok(thread) => guest.thread = Some(thread),
@@ -241,7 +241,7 @@ impl Memory {
         self.guests.insert(id, guest);
     }
 
-    fn drop(&mut self, id: Id, why: &str, time: f64, said: &mut Vec<Said>) {
+    fn drop(&mut self, id: Id, why: &str, time: f64, said: &mut Vec<LogLine>) {
         let Some(mut guest) = self.guests.remove(&id) else { return };
         guest.control.end();
         tell(&mut guest, time, why.into(), said);
@@ -254,7 +254,7 @@ impl Memory {
         host: &Host,
         config: &Config,
         (up, time): (Duration, f64),
-        said: &mut Vec<Said>,
+        said: &mut Vec<LogLine>,
         lines: &mut Vec<MemoryLine>,
     ) {
         let Some(share) = &config.memory else { return };
@@ -300,7 +300,7 @@ impl Memory {
         }
         if self.policy.as_ref().is_none_or(|(_, known)| *known != ids) {
             // What each has been given: a policy changes that.
-            let given = |(id, view): (&Id, &bifold_reclaim::Seen)| {
+            let given = |(id, view): (&Id, &bifold_reclaim::GuestObservation)| {
                 let wanted = self.guests.get(id).and_then(|g| g.control.wanted());
                 wanted.map_or(view.most.max(view.size), |bytes| bytes / FRAME)
             };
@@ -311,7 +311,7 @@ impl Memory {
         let sizes = policy.decide(share_limit / FRAME, seconds, &views);
         for ((id, (_, why)), size) in seen.into_iter().zip(sizes) {
             let Some(guest) = self.guests.get_mut(&id) else { continue };
-            let wish = Wish { size: size * FRAME, why };
+            let wish = WantedSize { size: size * FRAME, why };
             let (news, now, done) = guest.decide(wish.clone(), up);
             lines.push(MemoryLine {
                 schema: MemoryLine::schema(),
@@ -374,7 +374,7 @@ impl Memory {
     }
 
     /// Notes something that a user asked for. Returns the log's line.
-    pub fn note(&mut self, id: Id, time: f64, text: &str) -> Option<Said> {
+    pub fn note(&mut self, id: Id, time: f64, text: &str) -> Option<LogLine> {
         let mut said = Vec::new();
         tell(self.guests.get_mut(&id)?, time, text.into(), &mut said);
         said.pop()
@@ -410,10 +410,10 @@ impl Memory {
 
     /// Gives everything back, and waits for that. Returns what is to be logged, and the guests whose memory
     /// is not back: their orders' guardians go on, and their journals stay until they succeed.
-    pub fn end(&mut self, time: f64) -> (Vec<Said>, Vec<String>) {
+    pub fn end(&mut self, time: f64) -> (Vec<LogLine>, Vec<String>) {
         self.begin_end();
         let (mut said, mut left) = (Vec::new(), Vec::new());
-        said.extend(self.left.take().into_iter().flat_map(Left::end).map(|text| Said { vm: None, text }));
+        said.extend(self.left.take().into_iter().flat_map(Left::end).map(|text| LogLine { vm: None, text }));
         let mut guests: Vec<Guest> = std::mem::take(&mut self.guests).into_values().collect();
         guests.append(&mut self.ending);
         let begun = Instant::now();
@@ -464,8 +464,8 @@ fn of_rule(rule: &VmMemory) -> String {
     if rule.act { "has a rule that takes its memory" } else { "has a rule that observes its memory" }.into()
 }
 
-fn tell(guest: &mut Guest, time: f64, text: String, said: &mut Vec<Said>) {
+fn tell(guest: &mut Guest, time: f64, text: String, said: &mut Vec<LogLine>) {
     let vm = guest.live.vm.map(|id| id.to_string());
-    said.push(Said { vm, text: format!("{} {text}", guest.who()) });
+    said.push(LogLine { vm, text: format!("{} {text}", guest.who()) });
     guest.remember(time, text);
 }

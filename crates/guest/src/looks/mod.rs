@@ -11,7 +11,7 @@ use std::collections::HashSet;
 use std::fs::File;
 
 use bifold_trace::event::LOOK_WORDS;
-use bifold_trace::{Event, Look};
+use bifold_trace::{Event, MemoryLook};
 use xxhash_rust::xxh3::{xxh3_64, xxh3_128};
 
 use classes::Class;
@@ -103,7 +103,7 @@ impl Looker {
 pub(crate) fn asked(chunk: &[u64]) -> Option<usize> {
     let at = chunk.len().checked_sub(1 + LOOK_WORDS)?;
     let mut empty = Vec::with_capacity(1 + LOOK_WORDS);
-    Event::Look(Look::default()).encode(&mut empty);
+    Event::Look(MemoryLook::default()).encode(&mut empty);
     (chunk[at..] == empty[..]).then_some(at)
 }
 
@@ -165,8 +165,8 @@ fn uses(kernel: &Kernel, memory: Memory) -> Vec<Use> {
 }
 
 /// What can be seen of the pages' contents.
-fn contents(memory: Memory, uses: &[Use]) -> std::io::Result<Look> {
-    let mut look = Look::default();
+fn contents(memory: Memory, uses: &[Use]) -> std::io::Result<MemoryLook> {
+    let mut look = MemoryLook::default();
     let in_use = |of: Use| !matches!(of, Use::Unknown | Use::Free | Use::Block);
     let (mut seen, mut written) = (HashSet::new(), 0);
     memory.pages(|gfn, page| {
@@ -206,7 +206,7 @@ mod tests {
         let mut chunk = Vec::new();
         Event::Insns(5).encode(&mut chunk);
         assert_eq!(asked(&chunk), None);
-        Event::Look(Look::default()).encode(&mut chunk);
+        Event::Look(MemoryLook::default()).encode(&mut chunk);
         assert_eq!(asked(&chunk), Some(1));
         Event::Insns(5).encode(&mut chunk);
         assert_eq!(asked(&chunk), None);

@@ -2,7 +2,7 @@
 //! Looks at a guest's memory, and what the host's files move there.
 
 use bifold_guest::{GuestSpec, Timing};
-use bifold_trace::{CommandExit, Event, Look, decode};
+use bifold_trace::{CommandExit, Event, MemoryLook, decode};
 
 use crate::support::{compile, exact, qemu_missing, run, spec};
 
@@ -42,7 +42,7 @@ int main(int argc, char **argv)
 
 /// The looks, the frames of free blocks before each, and bytes that the host's files moved: into the guest
 /// and out.
-fn seen(words: &[u64]) -> (Vec<(Look, u64)>, [u64; 2]) {
+fn seen(words: &[u64]) -> (Vec<(MemoryLook, u64)>, [u64; 2]) {
     let (mut at, mut free, mut looks, mut moved) = (0, 0, Vec::new(), [0, 0]);
     while at < words.len() {
         let (event, n) = decode(&words[at..], at).unwrap();
@@ -88,7 +88,7 @@ fn a_look_sees_what_the_kernel_uses_memory_for() {
     assert!(last < most - 30, "{programs:?}");
     let full = looks[at].0;
     assert!(full.sampled > 300 && full.compressed_bytes < full.sampled * 4096 / 4, "{full:?}");
-    let held = |look: &Look| look.free_held * 4096 / MIB;
+    let held = |look: &MemoryLook| look.free_held * 4096 / MIB;
     assert!(held(&looks.last().unwrap().0) > 28, "what was given back is held: {looks:?}");
 }
 

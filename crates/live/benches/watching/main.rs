@@ -19,7 +19,7 @@ mod sets;
 use bifold_host::{Host, Statistic};
 use bifold_live::files::{Format, RowWriter};
 use bifold_live::hardware::{FileLimit, Pmu};
-use bifold_live::{Row, Tick, Watch, columns};
+use bifold_live::{IntervalRow, Tick, Watch, columns};
 use fixture::{Fleet, Threads};
 use rustix::time::{ClockId, clock_gettime};
 use std::cell::Cell;
@@ -62,7 +62,7 @@ impl Run {
         if let Some(rows) = &mut self.rows {
             for (id, interval) in &tick.intervals {
                 let vm = self.watch.vm(*id).expect("it is watched");
-                rows.row(&Row::of_vm(self.seconds.get() as f64, vm, interval)).expect("a sink");
+                rows.row(&IntervalRow::of_vm(self.seconds.get() as f64, vm, interval)).expect("a sink");
             }
         }
         tick

@@ -27,12 +27,12 @@ pub struct Rule {
     pub when: &'static str,
     /// Why it matters, and where that is from.
     pub why: &'static str,
-    look: fn(&HostMemory, &GuestMemory) -> Option<Said>,
+    look: fn(&HostMemory, &GuestMemory) -> Option<FindingText>,
 }
 
 /// What was seen, and what to do.
 #[derive(Debug, Clone, PartialEq, Eq)]
-struct Said {
+struct FindingText {
     what: String,
     how: String,
 }
@@ -116,7 +116,7 @@ pub const RULES: &[Rule] = &[
 pub fn advise(seen: &HostMemory) -> Vec<Finding> {
     let of = |guest: &GuestMemory| {
         let all = RULES.iter().filter_map(|rule| Some((rule, (rule.look)(seen, guest)?)));
-        let finding = |(rule, said): (&Rule, Said)| Finding {
+        let finding = |(rule, said): (&Rule, FindingText)| Finding {
             rule: rule.name,
             vm: printable(&guest.guest.name),
             pid: guest.guest.pid,
@@ -186,7 +186,7 @@ fn is_short(host: &HostMemory) -> bool {
 
 const REPORTING: &str = "-device virtio-balloon-pci,deflate-on-oom=on,free-page-reporting=on";
 
-fn swapped_but_free(host: &HostMemory, guest: &GuestMemory) -> Option<Said> {
+fn swapped_but_free(host: &HostMemory, guest: &GuestMemory) -> Option<FindingText> {
     let (swapped, free) = (guest.facts.memory.swapped?, guest.statistics(host.time_s).free?);
     if swapped < LEAST || free < LEAST {
         return None;
@@ -205,10 +205,10 @@ fn swapped_but_free(host: &HostMemory, guest: &GuestMemory) -> Option<Said> {
         name(guest),
         amount(free)
     );
-    Some(Said { what, how })
+    Some(FindingText { what, how })
 }
 
-fn no_balloon(_: &HostMemory, guest: &GuestMemory) -> Option<Said> {
+fn no_balloon(_: &HostMemory, guest: &GuestMemory) -> Option<FindingText> {
     let machine = guest.facts.machine.as_ref().ok()?;
     if machine.balloon.is_some() || !machine.virtio_mem.is_empty() {
         return None;
@@ -218,10 +218,10 @@ fn no_balloon(_: &HostMemory, guest: &GuestMemory) -> Option<Said> {
         name(guest),
         amount(guest.facts.memory.resident?)
     );
-    Some(Said { what, how: format!("start QEMU with {REPORTING}") })
+    Some(FindingText { what, how: format!("start QEMU with {REPORTING}") })
 }
 
-fn no_reporting(host: &HostMemory, guest: &GuestMemory) -> Option<Said> {
+fn no_reporting(host: &HostMemory, guest: &GuestMemory) -> Option<FindingText> {
     let (balloon, free) = (balloon(guest)?, guest.statistics(host.time_s).free?);
     if balloon.reports_free_pages || free < LEAST.max(guest.size()? / FREE_PART) {
         return None;
@@ -232,19 +232,22 @@ fn no_reporting(host: &HostMemory, guest: &GuestMemory) -> Option<Said> {
         name(guest),
         amount(guest.facts.memory.resident?)
     );
-    Some(Said { what, how: format!("start QEMU with {REPORTING}; until then: {}", order(host, guest, "")) })
+    Some(FindingText {
+        what,
+        how: format!("start QEMU with {REPORTING}; until then: {}", order(host, guest, "")),
+    })
 }
 
-fn no_deflate(_: &HostMemory, guest: &GuestMemory) -> Option<Said> {
+fn no_deflate(_: &HostMemory, guest: &GuestMemory) -> Option<FindingText> {
     let held = ballooned(guest)?;
     if balloon(guest)?.deflate_on_oom || held < MIB {
         return None;
     }
     let what = format!("the balloon of {} holds {}, without deflate-on-oom", name(guest), amount(held));
-    Some(Said { what, how: format!("start QEMU with {REPORTING}") })
+    Some(FindingText { what, how: format!("start QEMU with {REPORTING}") })
 }
 
-fn statistics_off(host: &HostMemory, guest: &GuestMemory) -> Option<Said> {
+fn statistics_off(host: &HostMemory, guest: &GuestMemory) -> Option<FindingText> {
     let balloon = balloon(guest)?;
     if guest.statistics(host.time_s).available.is_some() {
         return None;
@@ -264,10 +267,10 @@ fn statistics_off(host: &HostMemory, guest: &GuestMemory) -> Option<Said> {
             "load virtio_balloon in the guest (Linux 4.6 and newer send what is available)".into(),
         )
     };
-    Some(Said { what, how })
+    Some(FindingText { what, how })
 }
 
-fn below_working_set(host: &HostMemory, guest: &GuestMemory) -> Option<Said> {
+fn below_working_set(host: &HostMemory, guest: &GuestMemory) -> Option<FindingText> {
     let held = ballooned(guest)?;
     let available = guest.statistics(host.time_s).available?;
     let used = guest.used(host.time_s)?;
@@ -283,10 +286,10 @@ fn below_working_set(host: &HostMemory, guest: &GuestMemory) -> Option<Said> {
     );
     let (pid, all) = (guest.guest.pid, guest.size()? / MIB);
     let how = format!("bifold reclaim restore {pid}, or give it memory in QEMU's monitor: balloon {all}");
-    Some(Said { what, how })
+    Some(FindingText { what, how })
 }
 
-fn could_give(host: &HostMemory, guest: &GuestMemory) -> Option<Said> {
+fn could_give(host: &HostMemory, guest: &GuestMemory) -> Option<FindingText> {
     let actual = guest.actual()?;
     let used = guest.used(host.time_s)?;
     let give = actual.checked_sub(least_size(host, guest)?).filter(|give| *give >= LEAST)?;
@@ -300,7 +303,7 @@ fn could_give(host: &HostMemory, guest: &GuestMemory) -> Option<Said> {
         amount(actual),
         amount(give)
     );
-    Some(Said { what, how: order(host, guest, "") })
+    Some(FindingText { what, how: order(host, guest, "") })
 }
 
 /// Why the host can take nothing of the guest.
@@ -316,16 +319,16 @@ fn cannot(guest: &GuestMemory) -> Option<String> {
     }
 }
 
-fn cannot_give(host: &HostMemory, guest: &GuestMemory) -> Option<Said> {
+fn cannot_give(host: &HostMemory, guest: &GuestMemory) -> Option<FindingText> {
     let why = cannot(guest).filter(|_| is_short(host))?;
     let what = format!("the host is short of memory, and nothing can be taken of {}: {why}", name(guest));
-    Some(Said {
+    Some(FindingText {
         what,
         how: "move another guest, or start this one with less memory or without the reason".into(),
     })
 }
 
-fn throttled(_: &HostMemory, guest: &GuestMemory) -> Option<Said> {
+fn throttled(_: &HostMemory, guest: &GuestMemory) -> Option<FindingText> {
     let group = guest.facts.group.as_ref().ok()?;
     let (current, refaults) = (group.current?, group.refaults().filter(|n| *n > 0)?);
     let Some(Limit::Bytes(high)) = group.high else { return None };
@@ -338,7 +341,7 @@ fn throttled(_: &HostMemory, guest: &GuestMemory) -> Option<Said> {
         amount(current),
         amount(high)
     );
-    Some(Said {
+    Some(FindingText {
         what,
         how: format!("raise memory.high in {}, or give the guest a smaller size", group.folder.display()),
     })

@@ -2,7 +2,7 @@
 //! Looks at a live guest and orders its size.
 
 use super::refusal::{has_swap, one};
-use super::{Goal, Look, OrderError, Way};
+use super::{Goal, OrderError, SizeObservation, Way};
 use bifold_host::Host;
 use bifold_host::guest_memory::{Balloon, Machine, MemoryGroup, MonitorPlace, VirtioMem};
 use std::io;
@@ -14,7 +14,7 @@ const LIMIT: Duration = Duration::from_secs(10);
 
 /// A guest that an order is about.
 #[derive(Debug)]
-pub struct Hand {
+pub struct OrderDriver {
     host: Host,
     guest: (u32, u64),
     place: Option<MonitorPlace>,
@@ -25,19 +25,19 @@ pub struct Hand {
     looks: u64,
 }
 
-impl Hand {
+impl OrderDriver {
     /// For a guest's process, by its id and its start, and what the order is to reach.
-    pub fn new(host: Host, guest: (u32, u64), place: Option<MonitorPlace>, goal: &Goal) -> Hand {
+    pub fn new(host: Host, guest: (u32, u64), place: Option<MonitorPlace>, goal: &Goal) -> OrderDriver {
         // With a floor of the user's, a cgroup needs no statistics of the guest.
         let counts = goal.way == Way::Cgroup && goal.floor.is_some();
-        Hand { host, guest, place, way: goal.way, counts, begun: Instant::now(), looks: 0 }
+        OrderDriver { host, guest, place, way: goal.way, counts, begun: Instant::now(), looks: 0 }
     }
 
     /// Looks once.
     ///
     /// # Errors
     /// If the guest has ended, or what its size comes from does not answer.
-    pub fn look(&mut self) -> Result<Look, OrderError> {
+    pub fn look(&mut self) -> Result<SizeObservation, OrderError> {
         self.alive()?;
         self.looks += 1;
         let pid = self.guest.0;
@@ -56,7 +56,7 @@ impl Hand {
         let group = (self.way == Way::Cgroup).then(|| self.host.memory_group(pid)).transpose().ok().flatten();
         let statistics =
             machine.as_ref().and_then(|m| m.balloon.as_ref()).map(|b| b.statistics).unwrap_or_default();
-        let look = Look {
+        let look = SizeObservation {
             at: self.begun.elapsed(),
             running: machine.as_ref().is_none_or(|m| m.running),
             migrating: machine.as_ref().is_some_and(|m| m.migration.is_some()),
@@ -72,7 +72,7 @@ impl Hand {
         self.alive()?;
         Ok(match self.way {
             // The host counts these itself, at each look.
-            Way::Cgroup => Look {
+            Way::Cgroup => SizeObservation {
                 updated: if self.counts { Some(self.looks) } else { look.updated },
                 faults: group.as_ref().and_then(MemoryGroup::refaults).or(memory.major_faults),
                 ..look
@@ -96,7 +96,7 @@ impl Hand {
     ///
     /// # Errors
     /// If the guest has ended, or QEMU or the kernel refuses.
-    pub fn order(&mut self, look: &Look, size: u64) -> Result<(), OrderError> {
+    pub fn order(&mut self, look: &SizeObservation, size: u64) -> Result<(), OrderError> {
         self.alive()?;
         let pid = self.guest.0;
         if self.way == Way::Cgroup {

@@ -15,13 +15,13 @@ mod steer;
 #[cfg(test)]
 mod tests;
 
-pub use hand::Hand;
+pub use hand::OrderDriver;
 pub(crate) use hand::used;
 pub use polling::Polling;
 pub use record::{Again, Back, OrderError, Record, WHAT, folder, places, records};
 pub use refusal::{Facts, Refusal, facts, refusal};
-pub use running::{Event, Order, Wish, preview};
-pub use steer::{Act, Look, Steer, Why};
+pub use running::{Event, Order, OrderRequest, preview};
+pub use steer::{Act, SizeObservation, Steer, Why};
 
 /// How a guest's memory is taken.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -3,7 +3,7 @@
 
 use super::record::{OF_ROOT, WHAT, alone};
 use super::refusal::{Facts, POLLING, Refusal, facts, is_seldom, one, refusal, size_of};
-use super::{Act, Back, Goal, Hand, Look, OrderError, Record, Steer, Way, Why, places};
+use super::{Act, Back, Goal, OrderDriver, OrderError, Record, SizeObservation, Steer, Way, Why, places};
 use bifold_host::guest_memory::{Balloon, MonitorPlace};
 use bifold_host::held::{Guardian, Held, HeldError, Journal, Places, lock, remove_unused_lock};
 use bifold_host::placement::LiveGuest;
@@ -25,7 +25,7 @@ const AGAIN: Duration = Duration::from_millis(100);
 
 /// What a user wants of a guest.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Wish {
+pub struct OrderRequest {
     /// How its memory is taken.
     pub way: Way,
     /// Its size, in bytes.
@@ -40,27 +40,27 @@ pub struct Wish {
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub enum Event {
     /// The guest was looked at.
-    Looked(Look),
+    Looked(SizeObservation),
     /// The monitor did not answer; it is tried again.
     Silent,
     /// A step was ordered.
     Ordered {
         /// The look before.
-        look: Look,
+        look: SizeObservation,
         /// The size that is ordered.
         target: u64,
     },
     /// The order has reached what it can.
     Holding {
         /// The look.
-        look: Look,
+        look: SizeObservation,
         /// Whether that is the whole order.
         whole: bool,
     },
     /// The order has to end now.
     Ends {
         /// The look.
-        look: Look,
+        look: SizeObservation,
         /// Why.
         why: Why,
     },
@@ -70,9 +70,9 @@ pub enum Event {
 #[derive(Debug)]
 pub struct Order {
     host: Host,
-    hand: Hand,
+    hand: OrderDriver,
     steer: Steer,
-    first: Look,
+    first: SizeObservation,
     silent: Option<Instant>,
     /// Whether the last order was not answered, and may be carried out yet.
     unanswered: bool,
@@ -92,11 +92,15 @@ enum Holding {
 ///
 /// # Errors
 /// If the order would be refused.
-pub fn preview(host: &Host, guest: &LiveGuest, wish: &Wish) -> Result<(Goal, Look, Option<u64>), OrderError> {
+pub fn preview(
+    host: &Host,
+    guest: &LiveGuest,
+    wish: &OrderRequest,
+) -> Result<(Goal, SizeObservation, Option<u64>), OrderError> {
     let id = (guest.pid, guest.started);
     let place = host.monitor_place(guest.pid);
     let (facts, mut goal) = goal(host, guest, place.as_ref(), wish)?;
-    let look = Hand::new(host.clone(), id, place, &goal).look()?;
+    let look = OrderDriver::new(host.clone(), id, place, &goal).look()?;
     let polled = facts.machine.is_ok_and(|m| m.balloon.is_some_and(|b| !is_seldom(b.polling_s)));
     // Statistics that are not polled are of any age.
     goal.statistics = polled;
@@ -111,7 +115,7 @@ fn goal(
     host: &Host,
     guest: &LiveGuest,
     place: Option<&MonitorPlace>,
-    wish: &Wish,
+    wish: &OrderRequest,
 ) -> Result<(Facts, Goal), OrderError> {
     let facts = facts(host, guest.pid, place);
     let goal = refusal(&facts, wish.way, wish.size, wish.floor, wish.step).map_err(|r| refused(guest, r))?;
@@ -122,7 +126,7 @@ fn refused(guest: &LiveGuest, refusal: Refusal) -> OrderError {
     OrderError::Refused { name: printable(&guest.name), refusal: Box::new(refusal) }
 }
 
-fn below(goal: &Goal, look: &Look, floor: u64) -> Refusal {
+fn below(goal: &Goal, look: &SizeObservation, floor: u64) -> Refusal {
     Refusal::below(goal, floor, look.used.unwrap_or(0))
 }
 
@@ -137,7 +141,7 @@ impl Order {
         folder: &Path,
         guardian: &Guardian,
         guest: &LiveGuest,
-        wish: &Wish,
+        wish: &OrderRequest,
         stop: &AtomicBool,
     ) -> Result<Order, OrderError> {
         let id = (guest.pid, guest.started);
@@ -156,7 +160,7 @@ impl Order {
         places: &Places,
         guardian: &Guardian,
         guest: &LiveGuest,
-        wish: &Wish,
+        wish: &OrderRequest,
     ) -> Result<(Order, Goal, Option<u64>), OrderError> {
         let id = (guest.pid, guest.started);
         let place = host.monitor_place(guest.pid);
@@ -168,13 +172,13 @@ impl Order {
             let (held, record, goal, size) = hold(host, places, guardian, guest, place.as_ref(), wish)?;
             (Holding::Journal(Box::new((held, record))), goal, Some(size))
         };
-        let hand = Hand::new(host.clone(), id, place, &goal);
-        let steer = Steer::new(goal, Look::default());
+        let hand = OrderDriver::new(host.clone(), id, place, &goal);
+        let steer = Steer::new(goal, SizeObservation::default());
         let order = Order {
             host: host.clone(),
             hand,
             steer,
-            first: Look::default(),
+            first: SizeObservation::default(),
             silent: None,
             unanswered: false,
             holding,
@@ -211,7 +215,7 @@ impl Order {
         mut goal: Goal,
         size: Option<u64>,
         stop: &AtomicBool,
-    ) -> Result<(Goal, Look), OrderError> {
+    ) -> Result<(Goal, SizeObservation), OrderError> {
         if let Holding::Journal(held) = &self.holding {
             if let (Some((_, path)), pid) = (&held.1.polling, guest.pid) {
                 let place = &held.1.monitor;
@@ -224,7 +228,7 @@ impl Order {
         let first = self.patiently(stop)?;
         let mut look = first;
         // The statistics' time changes with each update; those of before may be old.
-        let fresh = |look: &Look| look.used.is_some() && look.updated != first.updated;
+        let fresh = |look: &SizeObservation| look.used.is_some() && look.updated != first.updated;
         let wanted = goal.way != Way::Cgroup || goal.floor.is_none();
         let patience = FIRST.max(Duration::from_secs(goal.polling_s).saturating_mul(2));
         while begun.elapsed() < STILL || (wanted && !fresh(&look) && begun.elapsed() < patience) {
@@ -257,7 +261,7 @@ impl Order {
     }
 
     /// Looks, while the monitor may be busy.
-    fn patiently(&mut self, stop: &AtomicBool) -> Result<Look, OrderError> {
+    fn patiently(&mut self, stop: &AtomicBool) -> Result<SizeObservation, OrderError> {
         let end = Instant::now() + SILENT;
         loop {
             if stop.load(Ordering::Relaxed) {
@@ -271,12 +275,12 @@ impl Order {
     }
 
     /// The look before the first step.
-    pub fn first(&self) -> &Look {
+    pub fn first(&self) -> &SizeObservation {
         &self.first
     }
 
     /// The least size that the order may go to, by a look.
-    pub fn floor(&self, look: &Look) -> Option<u64> {
+    pub fn floor(&self, look: &SizeObservation) -> Option<u64> {
         self.steer.floor(look)
     }
 
@@ -394,7 +398,7 @@ fn hold(
     guardian: &Guardian,
     guest: &LiveGuest,
     place: Option<&MonitorPlace>,
-    wish: &Wish,
+    wish: &OrderRequest,
 ) -> Result<(Held, Record, Goal, u64), OrderError> {
     let mut begun = None;
     let held = Held::adopt(WHAT, places, (guardian, &[]), |left| {

@@ -45,7 +45,7 @@ const RISE_LEAST: u64 = 16 * MIB;
 
 /// What was seen of a guest at one time.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub struct Look {
+pub struct SizeObservation {
     /// When, since the order began.
     pub at: Duration,
     /// Whether its vCPUs run.
@@ -214,7 +214,7 @@ enum Phase {
 #[derive(Debug, Clone)]
 pub struct Steer {
     goal: Goal,
-    first: Look,
+    first: SizeObservation,
     phase: Phase,
     /// The last target.
     target: u64,
@@ -222,7 +222,7 @@ pub struct Steer {
     /// way to.
     least: u64,
     /// The last look with new statistics, and when they were new.
-    counted: Look,
+    counted: SizeObservation,
     updates: u32,
     /// Faults per second without an order, or before it.
     baseline: f64,
@@ -230,7 +230,7 @@ pub struct Steer {
 
 impl Steer {
     /// An order on a guest, from the first look at it.
-    pub fn new(goal: Goal, first: Look) -> Steer {
+    pub fn new(goal: Goal, first: SizeObservation) -> Steer {
         let target = first.size;
         Steer {
             goal,
@@ -265,7 +265,7 @@ impl Steer {
     }
 
     /// The least size that the order may go to, by this look; `None` if it cannot be known.
-    pub fn floor(&self, look: &Look) -> Option<u64> {
+    pub fn floor(&self, look: &SizeObservation) -> Option<u64> {
         if let Some(floor) = self.goal.floor {
             // The user's floor may be below what the guest uses, and still no step is to run it dry.
             let available = look.available.filter(|_| self.goal.statistics && self.goal.way != Way::Cgroup);
@@ -282,7 +282,7 @@ impl Steer {
         }
     }
 
-    fn margin(&self, look: &Look) -> Option<u64> {
+    fn margin(&self, look: &SizeObservation) -> Option<u64> {
         Some(self.scaled((look.used? / MARGIN_PART).max(MARGIN_LEAST)))
     }
 
@@ -296,7 +296,7 @@ impl Steer {
     }
 
     /// What to do after this look.
-    pub fn next(&mut self, look: &Look) -> Act {
+    pub fn next(&mut self, look: &SizeObservation) -> Act {
         if let Some(act) = self.guard(look) {
             return act;
         }
@@ -323,7 +323,7 @@ impl Steer {
     }
 
     /// The next step from a settled size.
-    fn step(&mut self, look: &Look) -> Act {
+    fn step(&mut self, look: &SizeObservation) -> Act {
         // What the guest lacks to its target is not there to take.
         let from = look.size.min(self.target);
         let floor = self.floor(look).unwrap_or(u64::MAX);
@@ -345,7 +345,7 @@ impl Steer {
         Act::Order(target)
     }
 
-    fn moving(&mut self, look: &Look, nearest: u64, since: Duration) -> Act {
+    fn moving(&mut self, look: &SizeObservation, nearest: u64, since: Duration) -> Act {
         if look.size <= self.target.saturating_add(self.goal.slack) {
             self.phase = Phase::Settled { updated: look.updated };
             return Act::Wait;
@@ -365,7 +365,7 @@ impl Steer {
         Act::Wait
     }
 
-    fn growing(&mut self, look: &Look, nearest: u64, since: Duration) -> Act {
+    fn growing(&mut self, look: &SizeObservation, nearest: u64, since: Duration) -> Act {
         if look.size.saturating_add(self.goal.slack) >= self.target {
             self.least = self.target;
             self.phase = Phase::Settled { updated: look.updated };
@@ -378,7 +378,7 @@ impl Steer {
     }
 
     /// What ends the order.
-    fn guard(&mut self, look: &Look) -> Option<Act> {
+    fn guard(&mut self, look: &SizeObservation) -> Option<Act> {
         let back = |why| Some(Act::GiveBack(why));
         if !look.running {
             return back(Why::Stopped);

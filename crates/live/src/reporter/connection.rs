@@ -176,7 +176,7 @@ impl Reporter {
     /// Reads what has come; `None` if that has no report that holds for this moment.
     pub(crate) fn read(&mut self, at: Duration) -> Option<GuestReading> {
         let mut stream = self.stream.take()?;
-        let mut seen = Seen { epoch: self.epoch, uptime_ms: self.uptime_ms, ..Seen::default() };
+        let mut seen = ReadReports { epoch: self.epoch, uptime_ms: self.uptime_ms, ..ReadReports::default() };
         let end = drain(&mut stream, |bytes| self.reports.read(bytes, |report| seen.add(report)));
         (self.epoch, self.uptime_ms) = (seen.epoch, seen.uptime_ms);
         let before = match end {
@@ -241,7 +241,7 @@ fn drain(stream: &mut impl Read, mut each: impl FnMut(&[u8])) -> End {
 
 /// The reports of one reading: the first one's time, and the last one.
 #[derive(Default)]
-struct Seen {
+struct ReadReports {
     epoch: u64,
     /// The guest's time at the last report that tells it, of an earlier reading too.
     uptime_ms: Option<u64>,
@@ -249,7 +249,7 @@ struct Seen {
     last: Option<Report>,
 }
 
-impl Seen {
+impl ReadReports {
     fn add(&mut self, report: Report) {
         // A guest that has booted counts its time from 0.
         if self.uptime_ms.zip(report.uptime_ms).is_some_and(|(before, now)| now < before) {

@@ -6,7 +6,7 @@ use crate::columns::{self};
 use crate::fake_host::FakeHost;
 use crate::files::{Format, RowWriter};
 use crate::hardware::HardwareCounts;
-use crate::row::Row;
+use crate::row::IntervalRow;
 use crate::{HardwareSource, Interval, Watch, recording, replay};
 use bifold_host::{Host, VmId};
 use bifold_policy::{Counters, Named};
@@ -219,7 +219,7 @@ fn a_recording_in_nested_paging_has_what_dsp_needs() {
     let mut file = RowWriter::new(Format::Jsonl, columns::all(), Vec::new()).unwrap();
     for interval in &mut intervals {
         interval.vcpus[0].hardware = HardwareCounts { instructions: Some(1 << 20), ..HardwareCounts::ZERO };
-        file.row(&Row::of_vm(0.0, watch.vm(id).unwrap(), interval)).unwrap();
+        file.row(&IntervalRow::of_vm(0.0, watch.vm(id).unwrap(), interval)).unwrap();
     }
     let text = String::from_utf8(file.finish().unwrap()).unwrap();
     let reported =
@@ -263,9 +263,9 @@ fn a_source_of_whole_vms_stands_for_hardware_counters() {
         let column = columns::all().into_iter().find(|c| c.name == "pmu").unwrap();
         let vm = watch.vm(id).unwrap();
         let row = if vcpu {
-            Row::of_vcpus(0.0, vm, interval).next().unwrap()
+            IntervalRow::of_vcpus(0.0, vm, interval).next().unwrap()
         } else {
-            Row::of_vm(0.0, vm, interval)
+            IntervalRow::of_vm(0.0, vm, interval)
         };
         match column.value(&row) {
             columns::Value::Text(text) => Some(text.into_owned()),

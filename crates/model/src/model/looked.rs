@@ -7,7 +7,7 @@
 use super::Model;
 use crate::host::Taking;
 use bifold_mmu::Gpa;
-use bifold_trace::{Event, Look};
+use bifold_trace::{Event, MemoryLook};
 use std::ops::Range;
 
 /// What a look saw.
@@ -16,7 +16,7 @@ pub struct Looked {
     /// Instructions of the recording before the look.
     pub instructions: u64,
     /// What the guest's kernel uses its memory for.
-    pub look: Look,
+    pub look: MemoryLook,
     /// By configuration: the frames that the host holds for the guest, without the zero page. 0 where there
     /// is no hypervisor. With reporting, these are what is left after the look's report.
     pub held: Vec<u64>,
@@ -88,7 +88,7 @@ impl Model {
         }
     }
 
-    fn look_at(&mut self, look: Look) {
+    fn look_at(&mut self, look: MemoryLook) {
         let free = std::mem::take(&mut self.looks.free);
         let hosts = self.regimes.len();
         self.looks.dropped.resize(hosts, 0);

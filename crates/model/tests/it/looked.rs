@@ -5,7 +5,7 @@
 use bifold_model::host::Taking;
 use bifold_model::{Model, Options, Profile, UseOptions};
 use bifold_reclaim::ReferenceKind;
-use bifold_trace::{DecodeError, Event, Generator, Look, decode};
+use bifold_trace::{DecodeError, Event, Generator, MemoryLook, decode};
 use std::num::NonZeroU64;
 use std::ops::Range;
 
@@ -40,7 +40,7 @@ fn a_host_drops_reported_blocks_as_it_drops_what_a_balloon_takes() {
     // All but one block of 2 MB.
     let blocks: [Range<u64>; 2] = [0..2048, 2560..guest_frames / 512 * 512];
     let free = |gfns: &Range<u64>| Event::Free { gfn: gfns.start, frames: gfns.end - gfns.start };
-    let look = Look { frames: guest_frames, free: 4608, ..Look::default() };
+    let look = MemoryLook { frames: guest_frames, free: 4608, ..MemoryLook::default() };
     let events = encoded(&[free(&blocks[0]), free(&blocks[1]), Event::Look(look)]);
     let new = || Model::new(&profile, options.clone());
     let (mut reported, mut by_hand, mut whole) = (new(), new(), new());

@@ -26,7 +26,7 @@ use bifold_host::topology::NumberSet;
 use clock::{Clock, Scale};
 use events::Names;
 use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
-use spin::{Early, Loop, Seen};
+use spin::{Early, Loop, SpinRecord};
 use std::io;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
@@ -178,7 +178,7 @@ fn run_loops(
     clock: Clock,
     options: &Options,
     stop: &AtomicBool,
-) -> Result<Vec<Seen>, RecordError> {
+) -> Result<Vec<SpinRecord>, RecordError> {
     let most = (MOST_OF_ALL / cpus.len()).min(MOST_OF_CPU);
     let ns = u64::try_from(options.time.as_nanos()).unwrap_or(u64::MAX >> 8).min(u64::MAX >> 8);
     std::thread::scope(|scope| {
@@ -199,7 +199,7 @@ fn run_loops(
         }
         // Nothing else happens here until they end: this thread would interrupt them.
         let joined = threads.into_iter().map(|(cpu, thread)| {
-            let result: io::Result<Seen> = thread.join().expect("the loop does not panic");
+            let result: io::Result<SpinRecord> = thread.join().expect("the loop does not panic");
             result.map_err(|source| RecordError::Thread { cpu, source })
         });
         joined.collect()
@@ -213,7 +213,7 @@ fn bind(cpu: usize) -> io::Result<()> {
     Ok(sched_setaffinity(None, &set)?)
 }
 
-fn of_cpu(cpu: usize, seen: Seen, tracing: Option<&Tracing>, clock: Clock, epoch: u64) -> CpuRecording {
+fn of_cpu(cpu: usize, seen: SpinRecord, tracing: Option<&Tracing>, clock: Clock, epoch: u64) -> CpuRecording {
     let scale = Scale::between(seen.ends.0, seen.ends.1, epoch);
     let mut names = Names::default();
     let read = tracing.map(|t| t.of_cpu(cpu, &thread_name(cpu), &mut names));

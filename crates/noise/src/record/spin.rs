@@ -16,7 +16,7 @@ const WARM_UP: u32 = 200_000;
 
 /// What one CPU's loop saw, in ticks of its clock.
 #[derive(Debug)]
-pub struct Seen {
+pub struct SpinRecord {
     /// Start and length of each detour, in the order of time.
     pub detours: Vec<(u64, u64)>,
     /// The shortest iteration.
@@ -59,7 +59,7 @@ pub struct Loop<'a> {
 
 impl Loop<'_> {
     /// Runs the loop.
-    pub fn run(self) -> Seen {
+    pub fn run(self) -> SpinRecord {
         // Its own copy for each clock: the loop then has no choice to make.
         match self.clock {
             Clock::Tsc => self.run_with(|| Clock::Tsc.now()),
@@ -67,13 +67,13 @@ impl Loop<'_> {
         }
     }
 
-    fn run_with(self, now: impl Fn() -> u64 + Copy) -> Seen {
+    fn run_with(self, now: impl Fn() -> u64 + Copy) -> SpinRecord {
         let begin = self.clock.moment();
         let shortest = shortest(now);
         let warm = self.clock.moment();
         let ticks_per_ns = (warm.ticks - begin.ticks) as f64 / (warm.ns - begin.ns).max(1) as f64;
         let named = self.threshold_ns.map(|ns| (ns * ticks_per_ns) as u64);
-        let mut seen = Seen {
+        let mut seen = SpinRecord {
             detours: room(self.most),
             shortest,
             threshold: named.unwrap_or(THRESHOLD * shortest).max(shortest),
@@ -103,7 +103,7 @@ impl Loop<'_> {
     }
 
     #[cold]
-    fn note(self, seen: &mut Seen, at: u64, gap: u64) -> Option<Early> {
+    fn note(self, seen: &mut SpinRecord, at: u64, gap: u64) -> Option<Early> {
         if rustix::thread::sched_getcpu() != self.cpu {
             return Some(Early::Moved);
         }

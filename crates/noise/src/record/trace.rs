@@ -149,7 +149,7 @@ fn mask(cpus: &[usize]) -> String {
 #[cfg(test)]
 mod tests {
     use super::super::clock::Moment;
-    use super::super::spin::Seen;
+    use super::super::spin::SpinRecord;
     use super::super::{UNKNOWN, UNTRACED, of_cpu};
     use super::*;
 
@@ -207,9 +207,9 @@ mod tests {
     }
 
     /// A loop of 10 us with a detour of 3 us.
-    fn seen() -> Seen {
+    fn seen() -> SpinRecord {
         let moment = |ns| Moment { ticks: ns, ns };
-        Seen {
+        SpinRecord {
             detours: vec![(2000, 3000)],
             shortest: 10,
             threshold: 90,

@@ -11,7 +11,7 @@
 //! Poisson, is one through the root of the number of events: a tenth for a hundred.
 
 use super::noise::Noise;
-use super::sweep::{Case, run};
+use super::sweep::{NoiseCase, run};
 
 /// Rounds through a recording, of independent and of co-scheduled ranks.
 const RECORDINGS: (f64, f64) = (10.0, 1.0);
@@ -23,7 +23,7 @@ const FEWEST_STEPS: u64 = 100;
 const MOST_RANK_STEPS: u64 = 1 << 26;
 
 /// How many rounds are enough. 0 for a case without noise.
-pub fn enough_rounds(case: &Case) -> f64 {
+pub fn enough_rounds(case: &NoiseCase) -> f64 {
     match &case.noise {
         Noise::Recorded(traces) if traces.iter().any(|t| !t.interruptions.is_empty()) => {
             if case.coscheduled {
@@ -39,7 +39,7 @@ pub fn enough_rounds(case: &Case) -> f64 {
 }
 
 /// How many rounds a case has in so many steps that take `time` together.
-pub fn rounds(case: &Case, time: f64, steps: u32) -> f64 {
+pub fn rounds(case: &NoiseCase, time: f64, steps: u32) -> f64 {
     let ranks = if case.coscheduled { 1 } else { case.ranks };
     let rounds_of_one = match &case.noise {
         Noise::Silent => 0.0,
@@ -54,13 +54,13 @@ pub fn rounds(case: &Case, time: f64, steps: u32) -> f64 {
 
 /// The number of steps after which a case, whose own number does not count, has had enough rounds; fewer if
 /// that were more than 2^26 steps of all ranks together, and always 100.
-pub fn enough_steps(case: &Case) -> u32 {
+pub fn enough_steps(case: &NoiseCase) -> u32 {
     let wanted = enough_rounds(case);
     let most = FEWEST_STEPS.max(MOST_RANK_STEPS / case.ranks as u64);
     let steps = match wanted > 0.0 {
         true => {
             // Noise only makes a step longer.
-            let quiet = run(&Case { noise: Noise::Silent, steps: 1, ..case.clone() }).ranks.last();
+            let quiet = run(&NoiseCase { noise: Noise::Silent, steps: 1, ..case.clone() }).ranks.last();
             (wanted / rounds(case, quiet, 1)).ceil() as u64
         }
         false => 0,

@@ -30,4 +30,4 @@ pub use cost::LogGp;
 pub use cover::enough_steps;
 pub use engine::{Ranks, Sender};
 pub use noise::Noise;
-pub use sweep::{Case, Cell, Gain, MOST_RANKS, Removed, gains, simulate, sweep};
+pub use sweep::{Cell, Gain, MOST_RANKS, NoiseCase, Removed, gains, simulate, sweep};

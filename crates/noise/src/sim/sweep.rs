@@ -17,7 +17,7 @@ pub const MOST_RANKS: usize = 1 << 20;
 
 /// What is simulated.
 #[derive(Debug, Clone)]
-pub struct Case {
+pub struct NoiseCase {
     /// Number of ranks.
     pub ranks: usize,
     /// What each rank computes in a step, nanoseconds.
@@ -92,7 +92,7 @@ pub struct Removed {
 const FEW: u64 = 5;
 
 /// Simulates a case: its time with noise and without.
-pub fn simulate(case: &Case) -> Cell {
+pub fn simulate(case: &NoiseCase) -> Cell {
     let ran = run(case);
     let step = ran.step();
     let quiet = match case.noise {
@@ -103,12 +103,12 @@ pub fn simulate(case: &Case) -> Cell {
 }
 
 /// Mean time of a step without noise.
-fn quiet(case: &Case) -> f64 {
-    run(&Case { noise: Noise::Silent, ..case.clone() }).step()
+fn quiet(case: &NoiseCase) -> f64 {
+    run(&NoiseCase { noise: Noise::Silent, ..case.clone() }).step()
 }
 
 /// The result of a case that ran, whose steps take `quiet` without noise.
-fn cell(case: &Case, ran: &Ran, quiet: f64) -> Cell {
+fn cell(case: &NoiseCase, ran: &Ran, quiet: f64) -> Cell {
     let step = ran.step();
     Cell {
         steps: ran.steps,
@@ -122,7 +122,7 @@ fn cell(case: &Case, ran: &Ran, quiet: f64) -> Cell {
 }
 
 /// Simulates cases on all CPUs. The results are in the order of the cases. Calls `done` after each case.
-pub fn sweep(cases: &[Case], done: impl Fn() + Sync) -> Vec<Cell> {
+pub fn sweep(cases: &[NoiseCase], done: impl Fn() + Sync) -> Vec<Cell> {
     let of = |case| {
         let cell = simulate(case);
         done();
@@ -134,7 +134,7 @@ pub fn sweep(cases: &[Case], done: impl Fn() + Sync) -> Vec<Cell> {
 /// Simulates a case without each of its sources: the source with the largest gain first, and those of which
 /// too few interruptions were simulated last. Noise that was not recorded has one source, and removing it is
 /// no question.
-pub fn gains(case: &Case) -> Vec<Gain> {
+pub fn gains(case: &NoiseCase) -> Vec<Gain> {
     let Noise::Recorded(traces) = &case.noise else { return Vec::new() };
     let ran = run(case);
     let (with, quiet) = (ran.step(), quiet(case));
@@ -147,7 +147,7 @@ pub fn gains(case: &Case) -> Vec<Gain> {
             traces.iter().zip(&left).map(|(t, l)| t.interruptions.len() - l.interruptions.len()).sum();
         let simulated = ran.ranks.simulated(name);
         let removed = (simulated >= FEW.min(recorded as u64)).then(|| {
-            let case = Case { noise: Noise::Recorded(Arc::new(left)), ..case.clone() };
+            let case = NoiseCase { noise: Noise::Recorded(Arc::new(left)), ..case.clone() };
             let without = run(&case);
             Removed {
                 slowdown_without: cell(&case, &without, quiet).slowdown,
@@ -178,7 +178,7 @@ impl Ran {
 }
 
 /// Runs all steps of a case, or one and more until its limit.
-pub fn run(case: &Case) -> Ran {
+pub fn run(case: &NoiseCase) -> Ran {
     let mut ranks = Ranks::new(case.ranks, case.cost, &case.noise, case.coscheduled, case.seed);
     let mut extension = Extension::new(&case.noise, case.coscheduled, case.seed);
     for step in 1..=case.steps {

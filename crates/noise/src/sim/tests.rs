@@ -8,8 +8,8 @@ use std::sync::Arc;
 
 const FREE: LogGp = LogGp { latency: 0.0, overhead: 0.0, gap: 0.0, gap_per_byte: 0.0, bytes: 1 };
 
-fn case(ranks: usize, grain: f64, collective: Collective, noise: Noise, steps: u32) -> Case {
-    Case {
+fn case(ranks: usize, grain: f64, collective: Collective, noise: Noise, steps: u32) -> NoiseCase {
+    NoiseCase {
         ranks,
         grain,
         collective,
@@ -77,7 +77,7 @@ fn a_reduction_of_8_ranks_takes_what_loggopsims_readme_says() {
 #[test]
 fn a_limit_ends_a_case_after_a_step_whose_time_is_that_of_all() {
     let whole = case(16, 1000.0, Collective::Tree, Noise::Silent, 50);
-    let cut = simulate(&Case { until: Some(std::time::Instant::now()), ..whole.clone() });
+    let cut = simulate(&NoiseCase { until: Some(std::time::Instant::now()), ..whole.clone() });
     assert_eq!(cut.steps, 1);
     let whole = simulate(&whole);
     assert_eq!((whole.steps, whole.step_ns), (50, cut.step_ns));
@@ -164,7 +164,7 @@ fn a_free_barrier_with_rare_extensions_is_the_chance_that_any_rank_is_hit() {
         (1 << 20, 1e-6, 5000.0, 1_500),
     ] {
         let noise = Noise::Bernoulli { chance: p, length: d };
-        let case = Case { cost: FREE, ..case(n, grain, Collective::Ideal, noise, steps) };
+        let case = NoiseCase { cost: FREE, ..case(n, grain, Collective::Ideal, noise, steps) };
         let expected = grain + d * (1.0 - (1.0 - p).powi(n as i32));
         let found = simulate(&case).step_ns;
         assert!((found / expected - 1.0).abs() < 0.01, "{n}: {found} beside {expected}");
@@ -180,7 +180,8 @@ fn harmonic(n: usize) -> f64 {
 fn a_free_barrier_with_exponential_extensions_grows_with_the_harmonic_number() {
     let mean = 1000.0;
     for (n, steps) in [(1, 100_000), (16, 40_000), (1024, 6000), (65_536, 2000), (1 << 20, 800)] {
-        let case = Case { cost: FREE, ..case(n, 0.0, Collective::Ideal, Noise::Exponential { mean }, steps) };
+        let case =
+            NoiseCase { cost: FREE, ..case(n, 0.0, Collective::Ideal, Noise::Exponential { mean }, steps) };
         let expected = mean * harmonic(n);
         let found = simulate(&case).step_ns;
         assert!((found / expected - 1.0).abs() < 0.01, "{n}: {found} beside {expected}");
@@ -206,7 +207,7 @@ fn rare_long_interruptions_hurt_and_frequent_short_ones_do_not() {
 fn coscheduled_noise_costs_its_share_and_no_more() {
     let noise = Noise::Periodic { period: 1e6, length: 25_000.0 };
     let alone = case(1024, 100_000.0, Collective::Dissemination, noise, 2000);
-    let together = Case { coscheduled: true, ..alone.clone() };
+    let together = NoiseCase { coscheduled: true, ..alone.clone() };
     let slowdown = simulate(&together).slowdown;
     assert!((1.02..1.04).contains(&slowdown), "{slowdown}");
     assert!(simulate(&alone).slowdown > 1.1);
@@ -217,7 +218,7 @@ fn the_seed_alone_decides() {
     let noise = Noise::Poisson { period: 1e5, length: 2000.0 };
     let case = case(300, 10_000.0, Collective::Tree, noise, 50);
     assert_eq!(simulate(&case), simulate(&case));
-    assert_ne!(simulate(&case), simulate(&Case { seed: 2, ..case.clone() }));
+    assert_ne!(simulate(&case), simulate(&NoiseCase { seed: 2, ..case.clone() }));
     let done = std::sync::atomic::AtomicUsize::new(0);
     let told = || _ = done.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
     assert_eq!(sweep(&[case.clone(), case.clone()], told), [simulate(&case), simulate(&case)]);
@@ -272,8 +273,8 @@ fn a_minute() -> Noise {
 }
 
 /// The case with as many steps as see enough of its noise.
-fn long_enough(case: Case) -> Case {
-    Case { steps: enough_steps(&case), ..case }
+fn long_enough(case: NoiseCase) -> NoiseCase {
+    NoiseCase { steps: enough_steps(&case), ..case }
 }
 
 #[test]
@@ -284,7 +285,7 @@ fn enough_steps_see_what_is_rare() {
     assert_eq!((&found[1].source[..], found[1].removed), ("thread:backup", None), "{found:?}");
     assert!(simulate(&short).is_short());
     for coscheduled in [false, true] {
-        let long = long_enough(Case { coscheduled, ..short.clone() });
+        let long = long_enough(NoiseCase { coscheduled, ..short.clone() });
         let cell = simulate(&long);
         assert!(!cell.is_short() && cell.rounds < 1.5 * cell.enough_rounds, "{cell:?}");
         let found = gains(&long);
@@ -301,7 +302,7 @@ fn seeds_agree_on_generated_noise_that_is_rare() {
     let noise = Noise::Periodic { period: 1e8, length: 2.5e6 };
     let slowdown = |coscheduled, seed| {
         let case = case(16, 100_000.0, Collective::Dissemination, noise.clone(), 0);
-        simulate(&long_enough(Case { coscheduled, seed, ..case })).slowdown
+        simulate(&long_enough(NoiseCase { coscheduled, seed, ..case })).slowdown
     };
     for seed in 1..=9 {
         // The moments of 16 ranks stay what they are, so some overlap.
@@ -320,7 +321,7 @@ fn the_number_of_steps_has_limits() {
     assert_eq!(of(4, Noise::Bernoulli { chance: 1e-3, length: 1.0 }), 25_000);
     assert_eq!(of(1, Noise::Poisson { period: 1e7, length: 1.0 }), 10_000);
     // Steps that take no time: no number of them is enough.
-    let free = Case {
+    let free = NoiseCase {
         grain: 0.0,
         ..case(16, 0.0, Collective::Ideal, Noise::Periodic { period: 1e6, length: 1.0 }, 0)
     };
@@ -331,7 +332,8 @@ fn the_number_of_steps_has_limits() {
 fn coscheduled_ranks_share_one_recording() {
     let trace =
         |at: u64| Trace::read(format!("{at}\t1000000\n# duration_ns: 10000000\n").as_bytes()).unwrap();
-    let of = |traces| Case { coscheduled: true, ..case(16, 1e6, Collective::Dissemination, traces, 1000) };
+    let of =
+        |traces| NoiseCase { coscheduled: true, ..case(16, 1e6, Collective::Dissemination, traces, 1000) };
     let one = simulate(&of(Noise::Recorded(Arc::new(vec![trace(0)])))).slowdown;
     let both = simulate(&of(Noise::Recorded(Arc::new(vec![trace(0), trace(5_000_000)])))).slowdown;
     assert!((one - 1.111).abs() < 0.002 && both == one, "{one} and {both}");

@@ -2,7 +2,7 @@
 //! One guest beside its plan on its host, and the findings about it.
 
 use super::kinds::Kind;
-use super::seen::{GuestSeen, Seen};
+use super::seen::{GuestFacts, PlacementFacts};
 use crate::plan::{GuestPlan, Plan};
 use bifold_host::placement::Thread;
 use bifold_host::topology::{NumberSet, Topology};
@@ -24,10 +24,10 @@ pub struct Finding {
 }
 
 /// A guest that is checked.
-pub(super) struct Case<'a> {
+pub(super) struct CheckedGuest<'a> {
     pub topology: &'a Topology,
-    pub seen: &'a Seen,
-    pub guest: &'a GuestSeen,
+    pub seen: &'a PlacementFacts,
+    pub guest: &'a GuestFacts,
     /// The whole plan, if it is for this host.
     pub whole: Option<&'a Plan>,
     /// This guest's part of the plan.
@@ -36,7 +36,7 @@ pub(super) struct Case<'a> {
     pub findings: Vec<Finding>,
 }
 
-impl Case<'_> {
+impl CheckedGuest<'_> {
     pub fn find(&mut self, kind: Kind, evidence: String, mend: String) {
         let (vm, pid) = (Some(self.guest.name.clone()), Some(self.guest.pid));
         self.findings.push(Finding { kind, vm, pid, evidence, mend });

@@ -2,7 +2,7 @@
 //! A check as JSON: what was seen, and the findings.
 
 use super::case::Finding;
-use super::seen::{Block, GuestSeen, Seen};
+use super::seen::{Block, GuestFacts, PlacementFacts};
 use super::verdict::Verdict;
 use serde_json::{Map, Value, json};
 
@@ -10,7 +10,7 @@ use serde_json::{Map, Value, json};
 pub const SCHEMA: &str = "bifold.place-check/1";
 
 /// The document.
-pub fn document(seen: &Seen, pids: &[u32], findings: &[Finding]) -> Value {
+pub fn document(seen: &PlacementFacts, pids: &[u32], findings: &[Finding]) -> Value {
     let chosen = seen.guests.iter().filter(|g| pids.contains(&g.pid));
     let guests: Vec<Value> = chosen.map(|g| guest(g, findings)).collect();
     json!({
@@ -21,7 +21,7 @@ pub fn document(seen: &Seen, pids: &[u32], findings: &[Finding]) -> Value {
     })
 }
 
-fn guest(guest: &GuestSeen, findings: &[Finding]) -> Value {
+fn guest(guest: &GuestFacts, findings: &[Finding]) -> Value {
     let vcpus = guest.vcpus().into_iter().map(|(vcpu, t)| {
         json!({
             "vcpu": vcpu,

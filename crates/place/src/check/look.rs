@@ -4,7 +4,7 @@
 use super::blocks;
 use super::pages::{self, MOST_PAGES};
 use super::qmp::{self, Told};
-use super::seen::{Block, GuestSeen, HostSeen, Seen, Unknown};
+use super::seen::{Block, GuestFacts, HostFacts, PlacementFacts, Unknown};
 use super::unseen;
 use crate::apply::MOST_ID;
 use crate::plan::Plan;
@@ -111,8 +111,8 @@ pub fn look(
     guests: &[LiveGuest],
     chosen: &[u32],
     options: &Options,
-) -> Result<Seen, CheckError> {
-    let mut seen = Seen { host: host_seen(host, options.plan), guests: Vec::new() };
+) -> Result<PlacementFacts, CheckError> {
+    let mut seen = PlacementFacts { host: host_seen(host, options.plan), guests: Vec::new() };
     for guest in guests {
         if chosen.contains(&guest.pid) {
             seen.guests.push(whole(host, guest, options)?);
@@ -125,8 +125,8 @@ pub fn look(
 }
 
 /// The threads of processes that are no guests, on the CPUs that the chosen guests' vCPUs are pinned to.
-fn foreign(host: &Host, guests: &[LiveGuest], chosen: &[u32], seen: &mut Seen) {
-    let pinned: Vec<&mut GuestSeen> =
+fn foreign(host: &Host, guests: &[LiveGuest], chosen: &[u32], seen: &mut PlacementFacts) {
+    let pinned: Vec<&mut GuestFacts> =
         seen.guests.iter_mut().filter(|g| chosen.contains(&g.pid) && !g.pins().is_empty()).collect();
     if pinned.is_empty() {
         return;
@@ -141,7 +141,7 @@ fn foreign(host: &Host, guests: &[LiveGuest], chosen: &[u32], seen: &mut Seen) {
     seen.host.foreign = found.threads;
 }
 
-fn host_seen(host: &Host, plan: Option<&Plan>) -> HostSeen {
+fn host_seen(host: &Host, plan: Option<&Plan>) -> HostFacts {
     let number = |path: &str| {
         let text = read_up_to(&settings::file(host, path), MOST_SETTING).ok()?;
         String::from_utf8_lossy(&text).trim().parse().ok()
@@ -153,7 +153,7 @@ fn host_seen(host: &Host, plan: Option<&Plan>) -> HostSeen {
     // No other file than those that a plan may set is shown to whoever asks.
     let steps = plan.map(|p| p.steps.iter()).into_iter().flatten();
     let steps = steps.filter(|s| settings::allowed(&s.path, &s.value).is_ok());
-    HostSeen {
+    HostFacts {
         numa_balancing: number("/proc/sys/kernel/numa_balancing"),
         ksm_run: number("/sys/kernel/mm/ksm/run"),
         ksm_across: number("/sys/kernel/mm/ksm/merge_across_nodes"),
@@ -180,7 +180,7 @@ pub(crate) fn threads_of(host: &Host, guest: &LiveGuest) -> Option<(Vec<Thread>,
 }
 
 /// A guest without its memory.
-fn outline(host: &Host, guest: &LiveGuest, told: &Told) -> Result<GuestSeen, CheckError> {
+fn outline(host: &Host, guest: &LiveGuest, told: &Told) -> Result<GuestFacts, CheckError> {
     let ended = |_| CheckError::Ended { name: guest.name.clone(), pid: guest.pid };
     let vcpus = if told.vcpus.is_empty() { &guest.vcpus } else { &told.vcpus };
     let mut threads = host.threads(guest.pid, vcpus).map_err(ended)?;
@@ -190,7 +190,7 @@ fn outline(host: &Host, guest: &LiveGuest, told: &Told) -> Result<GuestSeen, Che
         }
     }
     let thread_cpusets = host.thread_cpusets(guest.pid, threads.iter().map(|t| t.id));
-    Ok(GuestSeen {
+    Ok(GuestFacts {
         pid: guest.pid,
         name: guest.name.clone(),
         kvm: guest.kvm,
@@ -198,7 +198,7 @@ fn outline(host: &Host, guest: &LiveGuest, told: &Told) -> Result<GuestSeen, Che
         cpuset: host.cpuset(guest.pid),
         thread_cpusets,
         view: view(host, guest.pid),
-        ..GuestSeen::default()
+        ..GuestFacts::default()
     })
 }
 
@@ -208,7 +208,7 @@ fn view(host: &Host, pid: u32) -> Option<View> {
 }
 
 /// A guest with its memory, and what is not known of it.
-fn whole(host: &Host, guest: &LiveGuest, options: &Options) -> Result<GuestSeen, CheckError> {
+fn whole(host: &Host, guest: &LiveGuest, options: &Options) -> Result<GuestFacts, CheckError> {
     let mut unknown = Vec::new();
     let told = monitor(host, guest, options, &mut unknown)?;
     let mut seen = outline(host, guest, &told)?;
@@ -234,7 +234,7 @@ fn whole(host: &Host, guest: &LiveGuest, options: &Options) -> Result<GuestSeen,
     Ok(seen)
 }
 
-fn ended(guest: &GuestSeen) -> CheckError {
+fn ended(guest: &GuestFacts) -> CheckError {
     CheckError::Ended { name: guest.name.clone(), pid: guest.pid }
 }
 
@@ -259,7 +259,7 @@ fn monitor(
 }
 
 fn memory_seen(
-    guest: &GuestSeen,
+    guest: &GuestFacts,
     memory: &[Memory],
     told: &Told,
     options: &Options,

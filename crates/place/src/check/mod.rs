@@ -23,21 +23,21 @@ pub use kinds::{Kind, Severity, page};
 pub(crate) use look::threads_of;
 pub use look::{CheckError, Options, chosen, look};
 pub use pages::MOST_PAGES;
-pub use seen::{Block, GuestSeen, HostSeen, Pages, Seen, Unknown};
+pub use seen::{Block, GuestFacts, HostFacts, Pages, PlacementFacts, Unknown};
 pub use text::report;
 pub use verdict::Verdict;
 
 use crate::plan::Plan;
 use bifold_host::topology::Topology;
-use case::Case;
+use case::CheckedGuest;
 
 /// Findings about these guests (by process id), in the order of [`Kind::ALL`] for each.
-pub fn check(topology: &Topology, plan: Option<&Plan>, seen: &Seen, pids: &[u32]) -> Vec<Finding> {
+pub fn check(topology: &Topology, plan: Option<&Plan>, seen: &PlacementFacts, pids: &[u32]) -> Vec<Finding> {
     let mut findings = Vec::new();
     let whole = plan.filter(|plan| rules::fits(topology, plan, &mut findings));
     for guest in seen.guests.iter().filter(|g| pids.contains(&g.pid)) {
         let plan = whole.and_then(|p| p.guests.iter().find(|g| g.name == guest.name));
-        let mut case = Case { topology, seen, guest, whole, plan, findings: Vec::new() };
+        let mut case = CheckedGuest { topology, seen, guest, whole, plan, findings: Vec::new() };
         rules::all(&mut case);
         case.findings.sort_by_key(|f| f.kind);
         findings.append(&mut case.findings);
@@ -53,7 +53,7 @@ pub fn misfit(topology: &Topology, plan: &Plan) -> Option<Finding> {
 }
 
 /// Findings about the guests of a plan that do not run here.
-pub fn check_absent(topology: &Topology, plan: &Plan, seen: &Seen) -> Vec<Finding> {
+pub fn check_absent(topology: &Topology, plan: &Plan, seen: &PlacementFacts) -> Vec<Finding> {
     let mut findings = Vec::new();
     if misfit(topology, plan).is_none() {
         rules::absent_guests(topology, plan, seen, &mut findings);

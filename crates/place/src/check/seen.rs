@@ -11,16 +11,16 @@ use std::collections::BTreeMap;
 
 /// The facts.
 #[derive(Debug, Clone, Default, PartialEq)]
-pub struct Seen {
+pub struct PlacementFacts {
     /// Of the host.
-    pub host: HostSeen,
+    pub host: HostFacts,
     /// Of its guests: the one that is checked, and the others in so far as they share its CPUs and memory.
-    pub guests: Vec<GuestSeen>,
+    pub guests: Vec<GuestFacts>,
 }
 
 /// Facts of a host. `None` is unknown.
 #[derive(Debug, Clone, Default, PartialEq)]
-pub struct HostSeen {
+pub struct HostFacts {
     /// `/proc/sys/kernel/numa_balancing`.
     pub numa_balancing: Option<u64>,
     /// KSM's `run`.
@@ -39,7 +39,7 @@ pub struct HostSeen {
 
 /// Facts of a guest.
 #[derive(Debug, Clone, Default, PartialEq)]
-pub struct GuestSeen {
+pub struct GuestFacts {
     /// Process id.
     pub pid: u32,
     /// The VM's name.
@@ -112,7 +112,7 @@ impl Pages {
     }
 }
 
-impl GuestSeen {
+impl GuestFacts {
     /// The threads of vCPUs by number.
     pub fn vcpus(&self) -> BTreeMap<u32, &Thread> {
         let mut vcpus = BTreeMap::new();

@@ -3,12 +3,12 @@
 //! without findings, and what was not seen.
 
 use super::case::Finding;
-use super::seen::{GuestSeen, Seen};
+use super::seen::{GuestFacts, PlacementFacts};
 use super::verdict::Verdict;
 use bifold_host::printable;
 
 /// The report. Names come from guests' owners: control characters are escaped.
-pub fn report(seen: &Seen, pids: &[u32], findings: &[Finding]) -> String {
+pub fn report(seen: &PlacementFacts, pids: &[u32], findings: &[Finding]) -> String {
     let mut out = String::new();
     for finding in findings {
         let about = match (&finding.vm, finding.pid) {
@@ -29,7 +29,7 @@ pub fn report(seen: &Seen, pids: &[u32], findings: &[Finding]) -> String {
 }
 
 /// The verdict on a guest, how much of it was looked at, and what was not seen.
-fn summary(guest: &GuestSeen, verdict: Verdict) -> String {
+fn summary(guest: &GuestFacts, verdict: Verdict) -> String {
     let word = match verdict {
         Verdict::Findings if guest.unknown.is_empty() => return String::new(),
         Verdict::Findings => "seen in part",

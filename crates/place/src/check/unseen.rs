@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! What of a guest was not seen, so that no rule is silent without a word.
 
-use super::seen::{GuestSeen, Unknown};
+use super::seen::{GuestFacts, Unknown};
 use bifold_host::Host;
 use bifold_host::placement::LiveGuest;
 
 /// Of threads and of what the guest sees: what the facts lack.
-pub(super) fn of_threads(host: &Host, live: &LiveGuest, seen: &GuestSeen) -> Vec<Unknown> {
+pub(super) fn of_threads(host: &Host, live: &LiveGuest, seen: &GuestFacts) -> Vec<Unknown> {
     let mut unknown = Vec::new();
     let mut note = |what: String, privilege| unknown.push(Unknown { what, privilege });
     let vcpus = seen.vcpus();
@@ -38,7 +38,7 @@ pub(super) fn of_threads(host: &Host, live: &LiveGuest, seen: &GuestSeen) -> Vec
 }
 
 /// Of memory.
-pub(super) fn of_memory(host: &Host, seen: &GuestSeen) -> Vec<Unknown> {
+pub(super) fn of_memory(host: &Host, seen: &GuestFacts) -> Vec<Unknown> {
     let mut unknown = Vec::new();
     let mut note = |what: &str| unknown.push(Unknown { what: what.into(), privilege: false });
     if seen.blocks.is_empty() {
@@ -54,7 +54,7 @@ pub(super) fn of_memory(host: &Host, seen: &GuestSeen) -> Vec<Unknown> {
 }
 
 /// Of the CPU time that cgroups leave to the vCPUs; fills in what was read.
-pub(super) fn of_cgroups(host: &Host, seen: &mut GuestSeen) -> Vec<Unknown> {
+pub(super) fn of_cgroups(host: &Host, seen: &mut GuestFacts) -> Vec<Unknown> {
     let vcpus: Vec<u32> = seen.vcpus().values().map(|t| t.id).collect();
     let threads = if vcpus.is_empty() { vec![seen.pid] } else { vcpus };
     let found = host.cpu_groups(seen.pid, threads);
@@ -64,7 +64,7 @@ pub(super) fn of_cgroups(host: &Host, seen: &mut GuestSeen) -> Vec<Unknown> {
 }
 
 /// Of interrupts, which matter to pinned vCPUs only.
-pub(super) fn of_interrupts(host: &Host, seen: &GuestSeen) -> Option<Unknown> {
+pub(super) fn of_interrupts(host: &Host, seen: &GuestFacts) -> Option<Unknown> {
     let blind = !seen.pins().is_empty() && std::fs::read_dir(host.proc.join("irq")).is_err();
     let what = "interrupts on its vCPUs' CPUs: /proc/irq cannot be read";
     blind.then(|| Unknown { what: what.into(), privilege: false })

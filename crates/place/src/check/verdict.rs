@@ -2,7 +2,7 @@
 //! What a check says about a guest as a whole.
 
 use super::case::Finding;
-use super::seen::GuestSeen;
+use super::seen::GuestFacts;
 
 /// The whole of what was found.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -19,7 +19,7 @@ pub enum Verdict {
 
 impl Verdict {
     /// The verdict on a guest.
-    pub fn of(guest: &GuestSeen, findings: &[Finding]) -> Verdict {
+    pub fn of(guest: &GuestFacts, findings: &[Finding]) -> Verdict {
         if findings.iter().any(|f| f.pid == Some(guest.pid)) {
             Verdict::Findings
         } else if guest.vcpus().is_empty() {

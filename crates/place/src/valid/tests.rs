@@ -2,7 +2,7 @@
 //! Plans whose parts do not agree, and any plan at all before a check.
 
 use super::*;
-use crate::check::{HostSeen, Seen, check_absent};
+use crate::check::{HostFacts, PlacementFacts, check_absent};
 use crate::plan::{Caches, Cost, GuestNode, Smp, VcpuPlan};
 use bifold_host::topology::{Cpu, Node, Topology};
 use proptest::prelude::*;
@@ -89,7 +89,7 @@ proptest! {
         (guest.nodes[1].node, guest.nodes[1].host_node) = (node, host_node);
         (guest.vcpus[1].vcpu, guest.vcpus[1].cpu, guest.smp.cores) = (vcpu, cpu, cores);
         if plan.validate().is_ok() {
-            let seen = Seen { host: HostSeen::default(), guests: Vec::new() };
+            let seen = PlacementFacts { host: HostFacts::default(), guests: Vec::new() };
             let fits = cpu < 2 && host_node < 2;
             prop_assert_eq!(!check_absent(&host(), &plan, &seen).is_empty(), fits);
         }
@@ -102,7 +102,7 @@ proptest! {
         let valid = [4, 2048, 1 << 20].contains(&page) && memory <= (1 << 52) - (64 << 20);
         prop_assert_eq!(plan.validate().is_ok(), valid);
         if valid {
-            let seen = Seen { host: HostSeen::default(), guests: Vec::new() };
+            let seen = PlacementFacts { host: HostFacts::default(), guests: Vec::new() };
             prop_assert!(!check_absent(&host(), &plan, &seen).is_empty());
         }
     }

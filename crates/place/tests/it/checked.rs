@@ -5,7 +5,7 @@
 use crate::random::{host, wishes};
 use bifold_host::placement::{Interrupt, Memory, Role, Thread};
 use bifold_host::topology::{NumberSet, Topology};
-use bifold_place::check::{Block, GuestSeen, HostSeen, Pages, Seen, check};
+use bifold_place::check::{Block, GuestFacts, HostFacts, Pages, PlacementFacts, check};
 use bifold_place::plan::{GuestPlan, Plan};
 use bifold_place::view::View;
 use bifold_place::{Processor, plan, qemu};
@@ -37,7 +37,7 @@ fn threads(pid: u32, guest: &GuestPlan, mems: &NumberSet) -> Vec<Thread> {
 }
 
 /// The guest, running as planned.
-fn running(pid: u32, guest: &GuestPlan, topology: &Topology) -> GuestSeen {
+fn running(pid: u32, guest: &GuestPlan, topology: &Topology) -> GuestFacts {
     let mut line = vec!["qemu-system-x86_64".to_string()];
     line.extend(qemu::arguments(guest));
     let block = |node: &bifold_place::plan::GuestNode| {
@@ -48,14 +48,14 @@ fn running(pid: u32, guest: &GuestPlan, topology: &Topology) -> GuestSeen {
         let nodes = BTreeMap::from([(node.host_node, pages)]);
         Block { node: Some(node.node), memory, pages: Pages { looked: pages, all: pages, nodes } }
     };
-    GuestSeen {
+    GuestFacts {
         pid,
         name: guest.name.clone(),
         kvm: true,
         threads: threads(pid, guest, &topology.nodes.keys().copied().collect()),
         view: View::parse(line.join("\0").as_bytes()),
         blocks: guest.nodes.iter().map(block).collect(),
-        ..GuestSeen::default()
+        ..GuestFacts::default()
     }
 }
 
@@ -73,18 +73,18 @@ fn interrupts(plan: &Plan) -> Vec<Interrupt> {
 }
 
 /// What is seen where all is as planned; what the plan leaves as found, NUMA balancing for one, is on.
-fn seen(topology: &Topology, plan: &Plan) -> Seen {
+fn seen(topology: &Topology, plan: &Plan) -> PlacementFacts {
     let balancing = plan.steps.iter().any(|s| s.path == "/proc/sys/kernel/numa_balancing");
     let settings = plan.steps.iter().map(|s| (s.path.clone(), Some(s.value.clone()))).collect();
     let guests = (1..).zip(&plan.guests).map(|(n, guest)| running(n * 1000, guest, topology));
-    let host = HostSeen {
+    let host = HostFacts {
         numa_balancing: Some(u64::from(!balancing)),
         interrupts: interrupts(plan),
         uptime_s: Some(1000.0),
         settings,
-        ..HostSeen::default()
+        ..HostFacts::default()
     };
-    Seen { host, guests: guests.collect() }
+    PlacementFacts { host, guests: guests.collect() }
 }
 
 /// The random machines' pools lie beside the nodes' memory; a real node's memory includes them.

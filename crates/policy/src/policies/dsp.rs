@@ -77,7 +77,7 @@ struct State {
 }
 
 /// The frequencies and ratios of one interval and of the history.
-struct Seen {
+struct Frequencies {
     tlb: f64,
     faults: f64,
     historic_tlb: f64,
@@ -87,7 +87,7 @@ struct Seen {
 }
 
 impl State {
-    fn remember(&mut self, tlb: f64, faults: f64) -> Seen {
+    fn remember(&mut self, tlb: f64, faults: f64) -> Frequencies {
         if self.history.len() == self.p.history_samples {
             self.history.pop_front();
         }
@@ -95,11 +95,11 @@ impl State {
         let n = self.history.len() as f64;
         let historic_tlb = self.history.iter().map(|h| h.0).sum::<f64>() / n;
         let historic_faults = self.history.iter().map(|h| h.1).sum::<f64>() / n;
-        Seen { tlb, faults, historic_tlb, now: faults / tlb, historic: historic_faults / historic_tlb }
+        Frequencies { tlb, faults, historic_tlb, now: faults / tlb, historic: historic_faults / historic_tlb }
     }
 
     /// The first rule that applies, and the mode that the rule names (none: stay).
-    fn rule(&self, s: &Seen) -> (u8, Option<Mode>) {
+    fn rule(&self, s: &Frequencies) -> (u8, Option<Mode>) {
         let p = &self.p;
         if s.tlb > p.tlb_miss_upper && s.faults < p.near_upper_fraction * p.page_fault_upper {
             (1, Some(Mode::Shadow))
@@ -120,7 +120,7 @@ impl State {
         }
     }
 
-    fn explain(&self, rule: u8, s: &Seen, mode: Mode, next: Mode) -> String {
+    fn explain(&self, rule: u8, s: &Frequencies, mode: Mode, next: Mode) -> String {
         let p = &self.p;
         let (tlb, faults) = (num(s.tlb), num(s.faults));
         let (tlb_near, fault_near) =
@@ -183,14 +183,14 @@ impl Rule for State {
 
 #[cfg(test)]
 mod tests {
-    use super::super::testing::{Run, Seen, refused};
+    use super::super::testing::{Run, TestView, refused};
     use super::*;
     use Mode::{Nested, Shadow};
 
     /// TLB-miss and page-fault frequency of the intervals, the rule that decides after the
     /// last, and the mode it asks for.
-    type Row = (&'static [(f64, f64)], u8, Option<Mode>);
-    const RULES: &[Row] = &[
+    type RuleExample = (&'static [(f64, f64)], u8, Option<Mode>);
+    const RULES: &[RuleExample] = &[
         (&[(10.1, 0.39e-3)], 1, Some(Shadow)),
         (&[(7.9, 0.51e-3)], 2, Some(Nested)),
         (&[(0.09, 9e-6)], 3, None),
@@ -208,7 +208,7 @@ mod tests {
                 let mut run = Run::new("dsp", start);
                 for (i, &(tlb, faults)) in intervals.iter().enumerate() {
                     run.mode = start;
-                    let next = run.step(Seen::frequencies(tlb, faults));
+                    let next = run.step(TestView::frequencies(tlb, faults));
                     if i + 1 == intervals.len() {
                         assert!(run.said.starts_with(&format!("Rule {rule},")), "{rule}: {}", run.said);
                         assert_eq!(next, wanted.unwrap_or(start), "{}", run.said);
@@ -221,21 +221,21 @@ mod tests {
     #[test]
     fn near_the_upper_bound_of_the_other_frequency_rules_1_and_2_leave_it_to_the_ratio() {
         let mut run = Run::new("dsp", Shadow);
-        run.step(Seen::frequencies(11.0, 0.41e-3));
+        run.step(TestView::frequencies(11.0, 0.41e-3));
         assert!(run.said.starts_with("Rule 5, switch to nested"), "{}", run.said);
         let mut run = Run::new("dsp", Nested);
-        run.step(Seen::frequencies(80.0, 0.6e-3));
+        run.step(TestView::frequencies(80.0, 0.6e-3));
         assert!(run.said.starts_with("Rule 6, switch to shadow"), "{}", run.said);
     }
 
     #[test]
     fn history_is_the_ratio_of_averages_over_three_samples() {
         let mut run = Run::new("dsp", Nested);
-        run.step(Seen::frequencies(1.0, 100e-7));
-        run.step(Seen::frequencies(3.0, 100e-7));
-        run.step(Seen::frequencies(2.0, 400e-7));
+        run.step(TestView::frequencies(1.0, 100e-7));
+        run.step(TestView::frequencies(3.0, 100e-7));
+        run.step(TestView::frequencies(2.0, 400e-7));
         assert!(run.said.contains("2.00e-5 now and 1.00e-5"), "{}", run.said);
-        run.step(Seen::frequencies(2.0, 100e-7));
+        run.step(TestView::frequencies(2.0, 100e-7));
         // 200 faults in 7 TLB misses: the first sample is forgotten.
         assert!(run.said.contains("5.00e-6 now and 8.57e-6"), "{}", run.said);
     }
@@ -244,8 +244,8 @@ mod tests {
     fn without_instructions_it_stays_and_remembers_nothing() {
         for start in Mode::BOTH {
             let mut run = Run::new("dsp", start);
-            assert_eq!(run.step(Seen::nothing()), start);
-            run.step(Seen::frequencies(1.0, 180e-7));
+            assert_eq!(run.step(TestView::nothing()), start);
+            run.step(TestView::frequencies(1.0, 180e-7));
             assert!(run.said.contains("1.80e-5 now and 1.80e-5 historically"), "{}", run.said);
         }
     }

@@ -83,7 +83,7 @@ struct State {
 
 /// What an interval says of another mode, in cycles.
 #[derive(Debug, Clone, Copy)]
-struct Case {
+struct Alternative {
     to: Mode,
     /// The difference of the interval that counts.
     counted: f64,
@@ -92,7 +92,7 @@ struct Case {
     price: f64,
 }
 
-impl Case {
+impl Alternative {
     fn leaves(&self) -> bool {
         self.counted > 0.0 && self.regret[1] > self.price
     }
@@ -124,10 +124,12 @@ impl Policy for State {
             let before = self.regret.get(o.mode).copied().unwrap_or(0.0);
             let price = self.p.share * (o.there_cycles + o.back_cycles);
             let regret = [before, (self.p.keep * before + counted).max(0.0)];
-            Case { to: o.mode, counted, regret, price }
+            Alternative { to: o.mode, counted, regret, price }
         });
-        let cases: Vec<Case> = cases.collect();
-        let first = |a: &&Case, b: &&Case| a.leaves().cmp(&b.leaves()).then(a.above().total_cmp(&b.above()));
+        let cases: Vec<Alternative> = cases.collect();
+        let first = |a: &&Alternative, b: &&Alternative| {
+            a.leaves().cmp(&b.leaves()).then(a.above().total_cmp(&b.above()))
+        };
         let Some(best) = cases.iter().max_by(first) else { return mode };
         let leave = best.leaves();
         log.say(|| {

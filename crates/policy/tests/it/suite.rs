@@ -3,7 +3,7 @@
 //! long-lived VMs and in VMs that have just started, where first touches are a part of each mode's cost and
 //! the modes differ by less.
 
-use bifold_policy::evaluate::{Evaluation, Input, Options, Program, Row, evaluate};
+use bifold_policy::evaluate::{Evaluation, Input, Options, PolicyRuns, Program, evaluate};
 use bifold_policy::{Estimator, Mode, Named, Scale, Timeline, VmKind, replay_check};
 use std::path::{Path, PathBuf};
 use std::sync::LazyLock;
@@ -38,7 +38,7 @@ fn program(name: &str) -> &'static Program {
     ALL.programs.iter().find(|p| p.name == name).unwrap()
 }
 
-fn row<'a>(p: &'a Program, policy: &str) -> &'a Row {
+fn row<'a>(p: &'a Program, policy: &str) -> &'a PolicyRuns {
     p.rows.iter().find(|r| r.policy == policy).unwrap()
 }
 

@@ -11,7 +11,7 @@ mod oracle;
 mod paging;
 mod proxmox;
 
-pub use on_line::{OnLine, Seen};
+pub use on_line::{GuestObservation, OnLine};
 
 use crate::replay::{Guest, Host, Policy, Tick, View, replay};
 

@@ -9,7 +9,7 @@ use std::fmt;
 
 /// What a host sees of a guest that runs, in frames.
 #[derive(Debug, Clone, Copy, PartialEq, Default)]
-pub struct Seen {
+pub struct GuestObservation {
     /// Least that it may have.
     pub least: u64,
     /// Most that it may have: all of its memory.
@@ -83,8 +83,8 @@ impl PolicyName {
 impl OnLine {
     /// The size of each guest, within its bounds. `seconds` have passed since the last decision; 0 at the
     /// first. Sizes can be more than the host's frames.
-    pub fn decide(&mut self, host: u64, seconds: f64, guests: &[Seen]) -> Vec<u64> {
-        let view = |seen: &Seen| View {
+    pub fn decide(&mut self, host: u64, seconds: f64, guests: &[GuestObservation]) -> Vec<u64> {
+        let view = |seen: &GuestObservation| View {
             least: seen.least,
             most: seen.most,
             size: seen.size,
@@ -106,7 +106,7 @@ mod tests {
 
     #[test]
     fn a_guest_that_rests_gives_under_a_tax_and_keeps_under_the_equal_split() {
-        let guest = |touched| Seen {
+        let guest = |touched| GuestObservation {
             least: 1000,
             most: 10_000,
             size: 8000,

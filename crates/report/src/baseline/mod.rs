@@ -12,7 +12,7 @@ mod text;
 
 use crate::diff::{self, Difference, Made, Side};
 use crate::{Comparison, Guest, Input, Partial};
-use bifold_attribute::{Row, View};
+use bifold_attribute::{PlaceRow, View};
 use bifold_model::{CacheFacts, Config, Costs, Frames, Profile};
 use counts::COUNTS;
 use serde::{Deserialize, Serialize};
@@ -305,7 +305,7 @@ fn places_moved(before: &Places, now: &crate::Places, worse_than: f64, out: &mut
 }
 
 impl PlaceNames {
-    fn of(row: &Row) -> PlaceNames {
+    fn of(row: &PlaceRow) -> PlaceNames {
         PlaceNames {
             process: row.process.clone(),
             binary: row.binary.clone(),
@@ -316,7 +316,7 @@ impl PlaceNames {
 }
 
 /// Whether a baseline has to list the place: a count of its is a share of the run's that is judged.
-fn is_judged(row: &Row, totals: &[Costs]) -> bool {
+fn is_judged(row: &PlaceRow, totals: &[Costs]) -> bool {
     row.costs.iter().zip(totals).any(|(costs, total)| {
         let counts = COUNTS.iter().filter_map(|c| c.of_place);
         counts

@@ -26,15 +26,15 @@ struct Outcome {
 #[derive(Deserialize)]
 struct Where {
     configs: Vec<String>,
-    rows: Vec<Row>,
-    cause_rows: Vec<Row>,
+    rows: Vec<PlaceCosts>,
+    cause_rows: Vec<PlaceCosts>,
     totals: Vec<Costs>,
     /// In baselines alone.
     least_share_percent: Option<f64>,
 }
 
 #[derive(Deserialize)]
-struct Row {
+struct PlaceCosts {
     #[serde(flatten)]
     names: PlaceNames,
     costs: Vec<Costs>,
@@ -81,9 +81,10 @@ impl Where {
             most.iter().all(|v| *v <= MOST) && c.walk_hidden_cycles <= c.walk_cycles
         };
         let costs = |costs: &[Costs]| costs.len() == n && costs.iter().all(possible);
-        let whole = |rows: &[Row]| rows.iter().all(|r| costs(&r.costs));
-        let places =
-            |rows: Vec<Row>| rows.into_iter().map(|r| Place { names: r.names, costs: r.costs }).collect();
+        let whole = |rows: &[PlaceCosts]| rows.iter().all(|r| costs(&r.costs));
+        let places = |rows: Vec<PlaceCosts>| {
+            rows.into_iter().map(|r| Place { names: r.names, costs: r.costs }).collect()
+        };
         let fits = costs(&self.totals) && whole(&self.rows) && whole(&self.cause_rows);
         fits.then(|| Places {
             configs: self.configs,

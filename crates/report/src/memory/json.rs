@@ -2,7 +2,7 @@
 //! Memory in JSON: a part of the document of a run, and a document of its own.
 
 use super::looks::LookFields;
-use super::{FRAME, KINDS, MemoryLooks, MemoryNeeds, Row};
+use super::{FRAME, KINDS, MemoryLooks, MemoryNeeds, SizeRefaults};
 use crate::json::pretty;
 use crate::meta::profile_words;
 use crate::{Comparison, Guest, Input, Partial, RenderError};
@@ -93,7 +93,7 @@ impl MemoryNeeds {
     }
 
     pub(crate) fn fields(&self) -> Memory {
-        let size = |row: &Row| Size {
+        let size = |row: &SizeRefaults| Size {
             bytes: row.frames * FRAME,
             refaults: row.all(),
             refaults_by_kind: row.refaults.into(),

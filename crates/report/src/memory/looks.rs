@@ -5,7 +5,7 @@
 use super::FRAME;
 use crate::text_table::{labelled, table as text_table};
 use bifold_model::Looked;
-use bifold_trace::Look;
+use bifold_trace::MemoryLook;
 use serde::Serialize;
 
 /// What the guest's kernel used its memory for, at each look.
@@ -28,7 +28,7 @@ pub struct MemoryLooks {
 }
 
 /// A class of frames: its name in tables, and how many a look saw.
-type Class = (&'static str, fn(&Look) -> u64);
+type Class = (&'static str, fn(&MemoryLook) -> u64);
 
 const CLASSES: [Class; 10] = [
     ("free", |l| l.free),
@@ -88,7 +88,7 @@ impl MemoryLooks {
         Self::mean_of(&self.looks, of).expect("there is a look")
     }
 
-    fn extremes(&self, of: fn(&Look) -> u64) -> (u64, u64) {
+    fn extremes(&self, of: fn(&MemoryLook) -> u64) -> (u64, u64) {
         let each = || self.looks.iter().map(|l| of(&l.look));
         (each().min().unwrap_or(0), each().max().unwrap_or(0))
     }
@@ -96,7 +96,7 @@ impl MemoryLooks {
     /// The frames that are neither free nor a file's as on the disk, at the look with the most: below, a
     /// balloon takes memory that the guest can give up only to swap.
     pub fn least_balloon(&self) -> u64 {
-        let kept = |l: &Look| l.frames.saturating_sub(l.free + l.cache_clean);
+        let kept = |l: &MemoryLook| l.frames.saturating_sub(l.free + l.cache_clean);
         self.looks.iter().map(|l| kept(&l.look)).max().unwrap_or(0)
     }
 
@@ -165,7 +165,7 @@ mod tests {
     use super::*;
 
     fn looked(instructions: u64, free: u64, clean: u64) -> Looked {
-        let look = Look { frames: 1000, free, cache_clean: clean, ..Look::default() };
+        let look = MemoryLook { frames: 1000, free, cache_clean: clean, ..MemoryLook::default() };
         Looked { instructions, look, held: Vec::new() }
     }
 

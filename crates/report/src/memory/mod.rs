@@ -53,7 +53,7 @@ pub struct MemoryNeeds {
     /// The smallest memory without refaults, frames.
     enough: u64,
     /// Sizes, ascending.
-    rows: Vec<Row>,
+    rows: Vec<SizeRefaults>,
     intervals: Vec<IntervalUse>,
     /// Of the ideal run.
     seconds_per_instruction: f64,
@@ -65,7 +65,7 @@ pub struct MemoryNeeds {
 
 /// One size of memory.
 #[derive(Debug, Clone, PartialEq)]
-struct Row {
+struct SizeRefaults {
     frames: u64,
     /// Refaults by kind, with LRU replacement.
     refaults: [u64; KINDS],
@@ -75,7 +75,7 @@ struct Row {
     shown: bool,
 }
 
-impl Row {
+impl SizeRefaults {
     fn all(&self) -> u64 {
         self.refaults.iter().sum()
     }
@@ -89,16 +89,16 @@ impl MemoryNeeds {
         let all = uses.curve();
         let first = curves.each_ref().map(MissCurve::first);
         let frames = outcome.guest_frames;
-        let row = |(frames, shown): (u64, bool)| Row {
+        let row = |(frames, shown): (u64, bool)| SizeRefaults {
             frames,
             refaults: std::array::from_fn(|i| curves[i].misses(frames) - first[i]),
             fewest: None,
             shown,
         };
-        let mut rows: Vec<Row> = choose(wanted, all.enough(), frames).into_iter().map(row).collect();
+        let mut rows: Vec<SizeRefaults> = choose(wanted, all.enough(), frames).into_iter().map(row).collect();
         // A pass over the references for each size: only those that people see, and where LRU leaves
         // something to gain.
-        let (mut wanted, none): (Vec<&mut Row>, Vec<&mut Row>) =
+        let (mut wanted, none): (Vec<&mut SizeRefaults>, Vec<&mut SizeRefaults>) =
             rows.iter_mut().filter(|row| row.shown).partition(|row| row.all() > 0);
         let fewest = uses.optima(&wanted.iter().map(|row| row.frames).collect::<Vec<_>>());
         for (row, misses) in wanted.iter_mut().zip(fewest) {

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! Memory for people: the table, and the working set over time.
 
-use super::{FRAME, MemoryNeeds, Row};
+use super::{FRAME, MemoryNeeds, SizeRefaults};
 use crate::page::PageTable;
 use crate::terminal;
 use crate::text::{fixed, grouped, seconds};
@@ -60,7 +60,7 @@ impl MemoryNeeds {
         let kinds = self.kinds();
         let head = ["\nmemory", "refaults\nLRU", "waits\ns"].map(String::from).into_iter();
         let head = head.chain(kinds.iter().map(|kind| format!("{}\n%", kind.name())));
-        let row = |row: &Row| {
+        let row = |row: &SizeRefaults| {
             let all = row.all();
             let share = |kind: &ReferenceKind| match all {
                 0 => "-".into(),

@@ -60,7 +60,7 @@ pub(super) fn render_json(c: &PolicyComparison) -> Result<String, RenderError> {
 
 /// A policy over a program from one starting mode.
 #[derive(Serialize)]
-pub(crate) struct Row<'a> {
+pub(crate) struct PolicyRow<'a> {
     program: &'a str,
     policy: &'a str,
     start: Mode,
@@ -75,10 +75,10 @@ pub(crate) struct Row<'a> {
     shares: &'a Shares,
 }
 
-pub(crate) fn policy_rows(e: &Evaluation) -> impl Iterator<Item = Row<'_>> {
+pub(crate) fn policy_rows(e: &Evaluation) -> impl Iterator<Item = PolicyRow<'_>> {
     e.programs.iter().flat_map(|p| {
         p.rows.iter().flat_map(move |r| {
-            r.runs.iter().map(move |(start, f)| Row {
+            r.runs.iter().map(move |(start, f)| PolicyRow {
                 program: &p.name,
                 policy: &r.policy,
                 start,

@@ -45,7 +45,7 @@ pub struct Outlier {
 }
 
 /// Spreads of a configuration over the runs.
-pub(crate) struct Row {
+pub(crate) struct ConfigSpreads {
     pub config: Config,
     /// Spreads in the order of [`Figures::ALL`].
     pub figures: Vec<Spread>,
@@ -53,7 +53,7 @@ pub(crate) struct Row {
     pub counters: Vec<Spread>,
 }
 
-impl Row {
+impl ConfigSpreads {
     /// The spread of a figure.
     pub fn figure(&self, name: &str) -> &Spread {
         let at = Figures::ALL.iter().position(|f| f.name == name);
@@ -170,7 +170,7 @@ impl Runs {
     }
 
     /// Spreads of every configuration's figures and counters over the whole runs.
-    pub(crate) fn rows(&self) -> Vec<Row> {
+    pub(crate) fn rows(&self) -> Vec<ConfigSpreads> {
         let runs: Vec<&Comparison> = self.whole().collect();
         let row = |config| {
             let spread = |values: Vec<f64>| Spread::of(&values).expect("a configuration was in a run");
@@ -178,7 +178,7 @@ impl Runs {
                 .map(|i| spread(of_config(&runs, config, |c, o| Figures::of(&c.outcome, o).values()[i])));
             let counters = (0..Sample::COUNTERS.len())
                 .map(|i| spread(of_config(&runs, config, |_, o| o.total.values()[i] as f64)));
-            Row { config, figures: figures.collect(), counters: counters.collect() }
+            ConfigSpreads { config, figures: figures.collect(), counters: counters.collect() }
         };
         configs(&runs).into_iter().map(row).collect()
     }

@@ -2,7 +2,7 @@
 //! Tables of several runs, for terminals and for the report: the mean of each figure with its standard
 //! deviation, and the interval of the mean predicted time.
 
-use super::{Row, Runs, numbers, table};
+use super::{ConfigSpreads, Runs, numbers, table};
 use crate::spread::{FEWEST_FOR_OUTLIERS, OUTLIER_RULE};
 use crate::text::{TimeUnit, fine_decimals, fixed, grouped};
 use crate::text_table::{self, labelled};
@@ -136,7 +136,7 @@ pub(crate) fn verdict(r: &Runs) -> String {
 }
 
 /// The unit of all predicted times.
-fn unit(rows: &[Row]) -> TimeUnit {
+fn unit(rows: &[ConfigSpreads]) -> TimeUnit {
     TimeUnit::of(rows.iter().map(|row| row.figure("seconds").max))
 }
 
@@ -179,7 +179,7 @@ fn tables(r: &Runs, with_exits: bool) -> Vec<PageTable> {
 }
 
 /// Each figure's mean, and its standard deviation below it.
-fn means(rows: &[Row], n: usize) -> PageTable {
+fn means(rows: &[ConfigSpreads], n: usize) -> PageTable {
     let mut cells: Vec<Vec<String>> =
         rows.iter().map(|row| vec![format!("{}\n", row.config.name())]).collect();
     let unit = unit(rows);
@@ -205,9 +205,9 @@ fn means(rows: &[Row], n: usize) -> PageTable {
 }
 
 /// Mean, interval and range of the predicted time.
-fn times(r: &Runs, rows: &[Row]) -> PageTable {
+fn times(r: &Runs, rows: &[ConfigSpreads]) -> PageTable {
     let (outliers, unit) = (r.outliers(), unit(rows));
-    let row = |row: &Row| {
+    let row = |row: &ConfigSpreads| {
         let (s, name) = (row.figure("seconds"), row.config.name());
         // Three digits of the spread, so that a small spread differs from none.
         let sd = s.sd.unwrap_or(0.0) * unit.per_second;
@@ -240,7 +240,7 @@ fn times(r: &Runs, rows: &[Row]) -> PageTable {
 }
 
 /// Mean number of exits by reason; none where there are no exits.
-fn exits(rows: &[Row]) -> Option<PageTable> {
+fn exits(rows: &[ConfigSpreads]) -> Option<PageTable> {
     let reasons =
         Sample::COUNTERS.iter().enumerate().filter_map(|(i, c)| Some((i, c.name.strip_prefix("exits_")?)));
     let count = |v: f64| grouped(v.round() as u64);

@@ -91,7 +91,7 @@ pub struct Flip {
 
 /// Counts and costs of one configuration.
 #[derive(Debug, Clone, Copy)]
-struct Row {
+struct ConfigCosts {
     config: Config,
     counts: Sample,
     figures: Figures,
@@ -110,9 +110,9 @@ pub(crate) fn conclusion(c: &Comparison) -> Conclusion {
     conclude(c, &rows(c))
 }
 
-fn conclude(c: &Comparison, rows: &[Row]) -> Conclusion {
+fn conclude(c: &Comparison, rows: &[ConfigCosts]) -> Conclusion {
     let page = |host_page: PageSize| {
-        let of_page: Vec<&Row> = rows.iter().filter(|r| r.config.host_page == host_page).collect();
+        let of_page: Vec<&ConfigCosts> = rows.iter().filter(|r| r.config.host_page == host_page).collect();
         (of_page.len() > 1).then(|| page_conclusion(c, &of_page))
     };
     let pages = [PageSize::Size4K, PageSize::Size2M, PageSize::Size1G].into_iter().filter_map(page);
@@ -120,13 +120,13 @@ fn conclude(c: &Comparison, rows: &[Row]) -> Conclusion {
 }
 
 /// The configurations that can be advised, in the order of [`Config::ALL`].
-fn rows(c: &Comparison) -> Vec<Row> {
+fn rows(c: &Comparison) -> Vec<ConfigCosts> {
     let row = |o: &ConfigOutcome| {
         let total = &o.total;
         let extra = total.extra_cycles() as f64;
         let at =
             |data_overlap, walk_overlap| at_overlaps(total, c.outcome.base_cpi, data_overlap, walk_overlap);
-        Row {
+        ConfigCosts {
             config: o.config,
             counts: *total,
             figures: Figures::of(&c.outcome, o),
@@ -142,7 +142,7 @@ fn rows(c: &Comparison) -> Vec<Row> {
     c.outcome.configs.iter().filter(|o| o.config.mode.is_offered()).map(row).collect()
 }
 
-fn page_conclusion(c: &Comparison, rows: &[&Row]) -> PageConclusion {
+fn page_conclusion(c: &Comparison, rows: &[&ConfigCosts]) -> PageConclusion {
     let flips = flips(c, rows);
     let factors = || flips.iter().map(|f| f.factor);
     // Of changes by the same factor, but for rounding, that of a single cost says more.
@@ -150,11 +150,11 @@ fn page_conclusion(c: &Comparison, rows: &[&Row]) -> PageConclusion {
     let nearest = flips.iter().min_by(|a, b| far(a).total_cmp(&far(b)));
     let costs: Vec<(Paging, f64)> = rows.iter().map(|r| (r.config.mode, r.extra)).collect();
     let winner = winner(&costs, c.outcome.ideal_cycles());
-    let meet = |a: &Row, b: &Row| {
+    let meet = |a: &ConfigCosts, b: &ConfigCosts| {
         a.figures.low_seconds <= b.figures.high_seconds && b.figures.low_seconds <= a.figures.high_seconds
     };
     let first = rows.iter().find(|r| Some(r.config.mode) == winner.mode());
-    let of = |r: &&Row| ModeCost {
+    let of = |r: &&ConfigCosts| ModeCost {
         mode: r.config.mode,
         seconds: r.figures.seconds,
         percent: r.figures.overhead_percent,
@@ -174,7 +174,7 @@ fn page_conclusion(c: &Comparison, rows: &[&Row]) -> PageConclusion {
 
 /// The winners over the band. What a core hides, it hides in every mode; the errors of two samples do not
 /// cancel.
-fn possible(c: &Comparison, rows: &[&Row]) -> Vec<Winner> {
+fn possible(c: &Comparison, rows: &[&ConfigCosts]) -> Vec<Winner> {
     let stated = (rows.iter().map(|r| r.extra).collect::<Vec<f64>>(), c.outcome.ideal_cycles());
     let ends = [0, 1].map(|end| (rows.iter().map(|r| r.ends[end].0).collect(), rows[0].ends[end].1));
     let modes = || rows.iter().map(|r| r.config.mode);
@@ -195,15 +195,15 @@ fn possible(c: &Comparison, rows: &[&Row]) -> Vec<Winner> {
 }
 
 /// The race of these rows over a number with which the cost of each grows by its slope.
-fn race(c: &Comparison, rows: &[&Row], assumed: f64, slope: &dyn Fn(&Row) -> f64) -> Race {
-    let line = |r: &Row| Line { at: r.extra, slope: slope(r) };
+fn race(c: &Comparison, rows: &[&ConfigCosts], assumed: f64, slope: &dyn Fn(&ConfigCosts) -> f64) -> Race {
+    let line = |r: &ConfigCosts| Line { at: r.extra, slope: slope(r) };
     let modes = rows.iter().map(|r| (r.config.mode, line(r))).collect();
     Race { modes, ideal: c.outcome.ideal_cycles(), assumed }
 }
 
 /// Each change of a single exit cost, and of all together, that changes the verdict on these rows. A cost of
 /// 0 is left out, because no ratio changes it.
-fn flips(c: &Comparison, rows: &[&Row]) -> Vec<Flip> {
+fn flips(c: &Comparison, rows: &[&ConfigCosts]) -> Vec<Flip> {
     let together = race(c, rows, 1.0, &|r| r.exits).ends().into_iter().flatten().map(|end| Flip {
         key: None,
         assumed_cycles: None,
@@ -212,7 +212,7 @@ fn flips(c: &Comparison, rows: &[&Row]) -> Vec<Flip> {
         winner: end.winner,
     });
     let each = c.meta.hardware.exit.iter().filter(|(_, cost)| cost.cycles > 0).flat_map(|(name, cost)| {
-        let count = |r: &Row| {
+        let count = |r: &ConfigCosts| {
             let mut counted = c.meta.hardware.exit.counted(&r.counts);
             counted.find(|(of, ..)| *of == name).map_or(0.0, |(.., n)| n as f64)
         };

@@ -290,8 +290,8 @@ fn a_third_mode_can_win_lose_and_flip_the_verdict() {
         let mut modes = super::rows(&c);
         let config = Config::from_name("offset").unwrap();
         let figures = Figures::of(&c.outcome, &c.outcome.configs[2]);
-        let offset = Row { config, figures, extra: offset as f64, ..modes[0] };
-        modes.push(Row {
+        let offset = ConfigCosts { config, figures, extra: offset as f64, ..modes[0] };
+        modes.push(ConfigCosts {
             counts: Sample::default(),
             exits: 0.0,
             ends: [(offset.extra, IDEAL as f64); 2],

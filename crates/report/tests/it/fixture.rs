@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! A comparison made by hand: a compiler in a guest, with round numbers.
 
-use bifold_attribute::{Missing, Row, View, Where};
+use bifold_attribute::{Missing, PlaceRow, View, Where};
 use bifold_model::{
     Config, ConfigOutcome, Costs, LockWait, Looked, MOST_REGIONS, Outcome, Paging, Placed, PlacedCycles,
     PlacedFacts, Placement, Profile, RegionOutcome, RegionTotal, Regions, Sample, Several, Split,
@@ -12,7 +12,7 @@ use bifold_policy::timeline::{About, Runs, StaticRun, SwitchCosts};
 use bifold_policy::{Named, Scale, Timeline, VmKind};
 use bifold_reclaim::{MemoryUse, ReferenceKind};
 use bifold_report::{Comparison, Guest, Input, MemoryNeeds, Meta, Places, PolicyComparison, RunPolicies};
-use bifold_trace::{Clock, CommandExit, Look, Stats};
+use bifold_trace::{Clock, CommandExit, MemoryLook, Stats};
 use std::num::NonZeroU64;
 
 const INTERVALS: u64 = 40;
@@ -181,7 +181,7 @@ pub fn needs(outcome: &Outcome) -> MemoryNeeds {
     }
     uses.reference(u64::MAX, ReferenceKind::Data, false);
     uses.end();
-    let look = |free| Look {
+    let look = |free| MemoryLook {
         frames: 4000,
         free,
         free_blocks: 512,
@@ -223,13 +223,13 @@ pub fn places(n: u64) -> Places {
             vmm_cycles: c * 25_000_000 / (i + 1),
             data_wait_cycles: 1_000_000 / (i + 1) as i64 - 2000,
         };
-        Row { process, binary, function, mapping, costs: (0..5).map(cost).collect() }
+        PlaceRow { process, binary, function, mapping, costs: (0..5).map(cost).collect() }
     };
     let missing = ["/opt/a/b", "/tmp/x", "/tmp/y", "/tmp/z"]
         .map(|p| Missing { path: p.into(), why: "cannot be read here" });
-    let code: Vec<Row> = (0..n).map(row).collect();
+    let code: Vec<PlaceRow> = (0..n).map(row).collect();
     // The kernel's work is caused by the first place.
-    let mut cause: Vec<Row> = code.iter().filter(|r| r.binary != "kernel").cloned().collect();
+    let mut cause: Vec<PlaceRow> = code.iter().filter(|r| r.binary != "kernel").cloned().collect();
     for kernel in code.iter().filter(|r| r.binary == "kernel") {
         cause[0].costs.iter_mut().zip(&kernel.costs).for_each(|(sum, c)| sum.add(c));
     }

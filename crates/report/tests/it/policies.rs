@@ -32,7 +32,10 @@ fn tables_of_many_policies_with_long_names_have_at_most_100_columns() {
     for p in &mut c.evaluation.programs {
         let row = p.rows[0].clone();
         p.rows = (0..25)
-            .map(|i| bifold_policy::evaluate::Row { policy: format!("policy-number-{i}"), ..row.clone() })
+            .map(|i| bifold_policy::evaluate::PolicyRuns {
+                policy: format!("policy-number-{i}"),
+                ..row.clone()
+            })
             .collect();
     }
     let table = c.render(Format::Table).unwrap();

@@ -6,7 +6,7 @@
 
 use super::file::Reader;
 use super::import::over_count;
-use super::{About, FingerprintError, LISTED, Row, Sorter, part_file};
+use super::{About, ContentCount, FingerprintError, LISTED, Sorter, part_file};
 use crate::image::HUGE;
 use crate::potential::{Content, Counts, Guest, MOST_PAIRED, Potential, What};
 use serde::{Deserialize, Serialize};
@@ -162,7 +162,7 @@ fn count_rows(about: &About, part: u32, sorter: Sorter) -> Result<Part, Fingerpr
     let mut rows = sorter.finish()?;
     let mut tally = Tally::new(about.guests.len());
     let mut group: Vec<(usize, u64)> = Vec::new();
-    let mut of: Option<Row> = None;
+    let mut of: Option<ContentCount> = None;
     while let Some(row) = rows.next()? {
         if let Some(of) = of.filter(|of| of.fingerprint != row.fingerprint || of.huge() != row.huge()) {
             tally.add(&of, &group);
@@ -222,7 +222,7 @@ impl Tally {
     }
 
     /// Adds a content with the guests that have it, in order, and how many pages of it.
-    fn add(&mut self, of: &Row, group: &[(usize, u64)]) {
+    fn add(&mut self, of: &ContentCount, group: &[(usize, u64)]) {
         let zero = of.fingerprint == [0; 2];
         for (i, &(guest, pages)) in group.iter().enumerate() {
             let g = &mut self.guests[guest];

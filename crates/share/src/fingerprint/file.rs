@@ -5,7 +5,7 @@
 //! `bifold.`. The rows are plain columns that any Parquet reader understands. Files are written uncompressed,
 //! because fingerprints do not compress, and counts and guests are dictionaries.
 
-use super::{About, FingerprintError, Row, VERSION, part_file, part_of};
+use super::{About, ContentCount, FingerprintError, VERSION, part_file, part_of};
 use crate::image::{HUGE, PAGE};
 use parquet::basic::{ConvertedType, Repetition, Type as Physical};
 use parquet::column::reader::{ColumnReader, ColumnReaderImpl};
@@ -49,7 +49,7 @@ pub struct Writer {
     path: PathBuf,
     file: SerializedFileWriter<File>,
     names: Vec<ByteArray>,
-    rows: Vec<Row>,
+    rows: Vec<ContentCount>,
 }
 
 impl Writer {
@@ -82,7 +82,7 @@ impl Writer {
     }
 
     /// Adds a row.
-    pub fn push(&mut self, row: Row) -> Result<(), FingerprintError> {
+    pub fn push(&mut self, row: ContentCount) -> Result<(), FingerprintError> {
         self.rows.push(row);
         if self.rows.len() == GROUP { self.group() } else { Ok(()) }
     }
@@ -104,13 +104,14 @@ impl Writer {
         done
     }
 
-    fn write(&mut self, rows: &[Row]) -> Result<(), ParquetError> {
+    fn write(&mut self, rows: &[ContentCount]) -> Result<(), ParquetError> {
         let mut group = self.file.next_row_group()?;
         while let Some(mut column) = group.next_column()? {
             match column.untyped() {
                 ColumnWriter::FixedLenByteArrayColumnWriter(c) => {
-                    let bytes =
-                        |r: &Row| r.fingerprint.iter().flat_map(|h| h.to_be_bytes()).collect::<Vec<u8>>();
+                    let bytes = |r: &ContentCount| {
+                        r.fingerprint.iter().flat_map(|h| h.to_be_bytes()).collect::<Vec<u8>>()
+                    };
                     let values: Vec<FixedLenByteArray> = rows.iter().map(|r| bytes(r).into()).collect();
                     c.write_batch(&values, None, None)?;
                 }
@@ -199,7 +200,7 @@ impl Reader {
     pub fn rows(
         &self,
         first: u32,
-        mut then: impl FnMut(Row) -> Result<(), FingerprintError>,
+        mut then: impl FnMut(ContentCount) -> Result<(), FingerprintError>,
     ) -> Result<(), FingerprintError> {
         let fail = |source| FingerprintError::Parquet { path: self.path.clone(), source };
         let bad = |what: String| FingerprintError::Content { path: self.path.clone(), what };
@@ -242,7 +243,7 @@ impl Reader {
                     if part_of([high, low], self.about.parts) != self.part {
                         return Err(bad("a fingerprint that belongs to another part".into()));
                     }
-                    then(Row::new([high, low], huge == 1, *guest, count))?;
+                    then(ContentCount::new([high, low], huge == 1, *guest, count))?;
                 }
             }
         }

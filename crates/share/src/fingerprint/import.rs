@@ -5,7 +5,7 @@
 //! another, so sharing is over-counted. Every such count is shown with the expected number.
 
 use super::write::Target;
-use super::{About, FingerprintError, Row, Sorter, VERSION};
+use super::{About, ContentCount, FingerprintError, Sorter, VERSION};
 use std::io::{BufRead, Read as _};
 use std::path::Path;
 use std::sync::atomic::AtomicBool;
@@ -67,7 +67,7 @@ pub fn import(
         };
         // A hash of zero belongs to the zero page only if the user says so; the second half marks the others.
         let fingerprint = if zero == Some(hash) { [0; 2] } else { [u64::from(hash) << 32, 1] };
-        sorter.push(Row::new(fingerprint, false, 0, count))?;
+        sorter.push(ContentCount::new(fingerprint, false, 0, count))?;
         done.lines += 1;
         done.pages += u64::from(count);
     }

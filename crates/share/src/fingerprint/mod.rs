@@ -21,7 +21,7 @@ mod write;
 pub use count::{GuestPart, Part, count_part, directory, merge};
 pub use import::{Imported, import};
 pub use key::Key;
-pub use sort::{Row, Sorter};
+pub use sort::{ContentCount, Sorter};
 pub use write::{Watch, fingerprint, write_rows};
 
 use crate::image::ImageError;

@@ -19,7 +19,7 @@ use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
 const FAN: usize = 128;
 /// Largest buffer of a file, in bytes.
 const BUFFER: usize = 1 << 20;
-const ROW: usize = size_of::<Row>();
+const ROW: usize = size_of::<ContentCount>();
 
 /// The order of rows: fingerprint, page size, guest.
 type Order = ([u64; 2], u32, u32);
@@ -29,7 +29,7 @@ type Order = ([u64; 2], u32, u32);
     Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, FromBytes, IntoBytes, Immutable, KnownLayout,
 )]
 #[repr(C)]
-pub struct Row {
+pub struct ContentCount {
     /// The fingerprint's halves; both are zero for zero pages.
     pub fingerprint: [u64; 2],
     /// Twice the guest's number, plus one for a 2 MB page.
@@ -38,10 +38,10 @@ pub struct Row {
     pub count: u32,
 }
 
-impl Row {
+impl ContentCount {
     /// A row of 4 KB pages or of 2 MB pages.
-    pub fn new(fingerprint: [u64; 2], huge: bool, guest: u32, count: u32) -> Row {
-        Row { fingerprint, guest: guest << 1 | u32::from(huge), count }
+    pub fn new(fingerprint: [u64; 2], huge: bool, guest: u32, count: u32) -> ContentCount {
+        ContentCount { fingerprint, guest: guest << 1 | u32::from(huge), count }
     }
 
     /// The guest's number.
@@ -60,7 +60,7 @@ impl Row {
     }
 
     /// Adds a row with the same content and guest, unless the sum overflows.
-    fn take(&mut self, other: &Row) -> bool {
+    fn take(&mut self, other: &ContentCount) -> bool {
         if self.key() != other.key() {
             return false;
         }
@@ -73,7 +73,7 @@ impl Row {
 /// Sorts rows.
 #[derive(Debug)]
 pub struct Sorter {
-    rows: Vec<Row>,
+    rows: Vec<ContentCount>,
     most: usize,
     buffer: usize,
     dir: PathBuf,
@@ -100,7 +100,7 @@ impl Sorter {
     ///
     /// # Errors
     /// If it does not fit into memory and cannot be written.
-    pub fn push(&mut self, row: Row) -> Result<(), FingerprintError> {
+    pub fn push(&mut self, row: ContentCount) -> Result<(), FingerprintError> {
         if self.rows.len() == self.most {
             self.compact();
             if self.rows.len() > self.most / 2 {
@@ -122,7 +122,7 @@ impl Sorter {
     }
 
     fn compact(&mut self) {
-        self.rows.par_sort_unstable_by_key(Row::key);
+        self.rows.par_sort_unstable_by_key(ContentCount::key);
         self.rows.dedup_by(|later, first| first.take(later));
     }
 
@@ -173,7 +173,7 @@ type Fail = Box<dyn Fn(std::io::Error) -> FingerprintError>;
 /// Rows of several sources, in order, with those of the same content and guest made one.
 pub struct Merge {
     files: Vec<BufReader<File>>,
-    rows: std::vec::IntoIter<Row>,
+    rows: std::vec::IntoIter<ContentCount>,
     /// The next row of each source. The last one is memory.
     heap: BinaryHeap<Reverse<(Order, usize, u32)>>,
     fail: Fail,
@@ -182,7 +182,7 @@ pub struct Merge {
 impl Merge {
     fn new(
         files: Vec<File>,
-        rows: Vec<Row>,
+        rows: Vec<ContentCount>,
         buffer: usize,
         fail: impl Fn(std::io::Error) -> FingerprintError + 'static,
     ) -> Result<Merge, FingerprintError> {
@@ -203,7 +203,7 @@ impl Merge {
         Ok(())
     }
 
-    fn read(&mut self, source: usize) -> Result<Option<Row>, FingerprintError> {
+    fn read(&mut self, source: usize) -> Result<Option<ContentCount>, FingerprintError> {
         let mut bytes = [0; ROW];
         match self.files[source].read_exact(&mut bytes) {
             Ok(()) => Ok(Some(zerocopy::transmute!(bytes))),
@@ -213,7 +213,7 @@ impl Merge {
         }
     }
 
-    fn pop(&mut self) -> Result<Option<Row>, FingerprintError> {
+    fn pop(&mut self) -> Result<Option<ContentCount>, FingerprintError> {
         // Without files there is nothing to merge.
         if self.files.is_empty() && self.heap.len() <= 1 {
             let first = self.heap.pop().map(|Reverse((key, _, count))| row(key, count));
@@ -229,7 +229,7 @@ impl Merge {
     /// # Errors
     /// If what was written cannot be read.
     #[allow(clippy::should_implement_trait)] // an iterator of results would be no easier to use
-    pub fn next(&mut self) -> Result<Option<Row>, FingerprintError> {
+    pub fn next(&mut self) -> Result<Option<ContentCount>, FingerprintError> {
         let Some(mut first) = self.pop()? else { return Ok(None) };
         while let Some(Reverse((key, ..))) = self.heap.peek() {
             if *key != first.key() {
@@ -246,6 +246,6 @@ impl Merge {
     }
 }
 
-fn row((fingerprint, huge, guest): Order, count: u32) -> Row {
-    Row { fingerprint, guest: guest << 1 | huge, count }
+fn row((fingerprint, huge, guest): Order, count: u32) -> ContentCount {
+    ContentCount { fingerprint, guest: guest << 1 | huge, count }
 }

@@ -78,7 +78,7 @@ proptest! {
         let mut sorter = Sorter::with_room(most, dir.path());
         for (print, huge, guest, count) in rows {
             *expected.entry((print, huge, guest)).or_default() += u64::from(count);
-            sorter.push(Row::new([print / 7, print], huge, guest, count)).unwrap();
+            sorter.push(ContentCount::new([print / 7, print], huge, guest, count)).unwrap();
         }
         let mut merged = sorter.finish().unwrap();
         let mut seen = Vec::new();
@@ -95,10 +95,10 @@ fn many_spilled_files_are_merged_to_few() {
     let dir = tempfile::tempdir().unwrap();
     let mut sorter = Sorter::with_room(2, dir.path());
     for i in (0..1000u64).rev() {
-        sorter.push(Row::new([i, 0], false, 0, u32::MAX)).unwrap();
+        sorter.push(ContentCount::new([i, 0], false, 0, u32::MAX)).unwrap();
     }
     // A sum beyond 32 bits stays in several rows.
-    sorter.push(Row::new([5, 0], false, 0, 9)).unwrap();
+    sorter.push(ContentCount::new([5, 0], false, 0, 9)).unwrap();
     assert!(sorter.spilled() >= 998);
     let mut merged = sorter.finish().unwrap();
     let mut rows = Vec::new();

@@ -2,7 +2,7 @@
 //! Writes the fingerprints of images into a directory.
 
 use super::file::Writer;
-use super::{About, BITS, FingerprintError, Key, Row, Sorter, VERSION, part_of};
+use super::{About, BITS, ContentCount, FingerprintError, Key, Sorter, VERSION, part_of};
 use crate::image::{HUGE, Image, PAGE};
 use bifold_base::whole::UNFINISHED;
 use rayon::prelude::*;
@@ -35,7 +35,8 @@ pub fn fingerprint(
     let mut sorter = Sorter::new(memory, &target.beside);
     for (guest, image) in (0..).zip(images) {
         for batch in units(image).chunks(BATCH) {
-            let rows: Vec<Vec<Row>> = batch.par_iter().map(|unit| rows(image, unit, key, guest)).collect();
+            let rows: Vec<Vec<ContentCount>> =
+                batch.par_iter().map(|unit| rows(image, unit, key, guest)).collect();
             for row in rows.into_iter().flatten() {
                 sorter.push(row)?;
             }
@@ -55,7 +56,7 @@ pub fn fingerprint(
 /// # Errors
 /// As [`fingerprint`], except for errors of images.
 pub fn write_rows(
-    rows: impl Iterator<Item = Row>,
+    rows: impl Iterator<Item = ContentCount>,
     guests: Vec<String>,
     key: &Key,
     parts: u32,
@@ -157,15 +158,16 @@ fn units(image: &Image) -> Vec<Unit> {
 }
 
 /// A row for each page, and one for the 2 MB page if it is whole.
-fn rows(image: &Image, unit: &Unit, key: &Key, guest: u32) -> Vec<Row> {
+fn rows(image: &Image, unit: &Unit, key: &Key, guest: u32) -> Vec<ContentCount> {
     let pages = unit.bytes.iter().flat_map(|b| image.bytes()[b.clone()].chunks_exact(PAGE));
     let of_page = |page: &[u8]| if page.iter().all(|b| *b == 0) { [0; 2] } else { key.fingerprint(page) };
-    let mut rows: Vec<Row> = pages.map(|page| Row::new(of_page(page), false, guest, 1)).collect();
+    let mut rows: Vec<ContentCount> =
+        pages.map(|page| ContentCount::new(of_page(page), false, guest, 1)).collect();
     if unit.gfn % HUGE == 0 && rows.len() as u64 == HUGE {
         let halves = rows.iter().flat_map(|r| r.fingerprint);
         let zero = halves.clone().all(|half| half == 0);
         let bytes: Vec<u8> = halves.flat_map(u64::to_be_bytes).collect();
-        rows.push(Row::new(if zero { [0; 2] } else { key.fingerprint(&bytes) }, true, guest, 1));
+        rows.push(ContentCount::new(if zero { [0; 2] } else { key.fingerprint(&bytes) }, true, guest, 1));
     }
     rows
 }

@@ -111,7 +111,7 @@ struct Has {
 
 /// What is known of a content.
 #[derive(Debug, Clone, Copy, Default)]
-struct Seen {
+struct KnownContent {
     set: u32,
     pages: u32,
     first: u32,
@@ -125,7 +125,7 @@ impl Part {
         top: usize,
         wanted: &HashSet<u32>,
     ) -> Part {
-        let mut seen = vec![Seen::default(); range.len()];
+        let mut seen = vec![KnownContent::default(); range.len()];
         let mut sets = Sets::default();
         let mut has = vec![Has::default(); guests.len()];
         for (guest, (pages, has)) in guests.iter().zip(&mut has).enumerate() {

@@ -87,8 +87,8 @@ fn check(potential: &Potential, guests: &[Vec<u32>]) {
     }
     // The most repeated, ties by first place.
     /// Pages, first place, guests.
-    type Seen = (u64, (usize, u64), HashSet<usize>);
-    let mut all: HashMap<u32, Seen> = HashMap::new();
+    type ContentSeen = (u64, (usize, u64), HashSet<usize>);
+    let mut all: HashMap<u32, ContentSeen> = HashMap::new();
     for (g, contents) in guests.iter().enumerate() {
         for (gfn, c) in contents.iter().enumerate() {
             let e = all.entry(*c).or_insert((0, (g, gfn as u64), HashSet::new()));

@@ -228,7 +228,7 @@ pub enum Event<'a> {
     },
     /// What the guest's kernel uses its memory for, at this place in the stream. Only in streams captured
     /// with looks.
-    Look(Look),
+    Look(MemoryLook),
     /// An inter-processor interrupt: the vCPU sends one ([`ipi::SENT`]), or one with this vector is delivered
     /// to it. Only in streams of several vCPUs; recordings made before 0.2 lack it.
     Ipi(u64),
@@ -238,7 +238,7 @@ pub enum Event<'a> {
 /// (`struct page`). Each frame is in one of the classes `free`, `cache_clean`, `cache_dirty`, `anonymous`,
 /// `kernel` and `tables`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, serde::Serialize, serde::Deserialize)]
-pub struct Look {
+pub struct MemoryLook {
     /// All frames that have a descriptor.
     pub frames: u64,
     /// Free, in the buddy allocator or on a CPU's list.

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! The words of an event: layout, encoding and decoding.
 
-use super::{Event, Look, Stats};
+use super::{Event, MemoryLook, Stats};
 
 /// Bit position of the kind within a head word.
 pub const KIND_SHIFT: u32 = 57;
@@ -249,7 +249,7 @@ pub fn decode(words: &[u64], at: usize) -> Result<(Event<'_>, usize), DecodeErro
         kind::TRANSFER => Event::Transfer { gpa: payload, bytes: x[0] as u32, write: x[0] >> 32 & 1 == 1 },
         kind::FREE => Event::Free { gfn: payload, frames: x[0] },
         kind::IPI => Event::Ipi(payload),
-        kind::LOOK => Event::Look(Look::from_words(x.try_into().expect("length follows the kind"))),
+        kind::LOOK => Event::Look(MemoryLook::from_words(x.try_into().expect("length follows the kind"))),
         _ => Event::Stats(Stats::from_words(x.try_into().expect("length follows the kind"))),
     };
     Ok((event, 1 + extra))
@@ -283,7 +283,7 @@ impl Stats {
     }
 }
 
-impl Look {
+impl MemoryLook {
     fn words(&self) -> [u64; LOOK_WORDS] {
         [
             self.frames,
@@ -306,7 +306,7 @@ impl Look {
     }
 
     fn from_words(w: &[u64; LOOK_WORDS]) -> Self {
-        Look {
+        MemoryLook {
             frames: w[0],
             free: w[1],
             free_blocks: w[2],

@@ -11,7 +11,7 @@ use bifold_host::Host;
 use bifold_host::guest_memory::{Balloon, Machine, MonitorPlace};
 use bifold_host::held::Guardian;
 use bifold_host::placement::LiveGuest;
-use bifold_live::order::{Event, Order, OrderError, Way, Wish};
+use bifold_live::order::{Event, Order, OrderError, OrderRequest, Way};
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -117,8 +117,16 @@ impl Control {
         if let Err(e) = poll(place.host, &monitor, guest.pid) {
             self.note(guest, format_args!("its statistics cannot be requested: {e}"));
         }
-        let mut hand =
-            Hand { control: self, place, guest, order: None, moved: false, seen: 0, pause: None, least: 0 };
+        let mut hand = GuestOrder {
+            control: self,
+            place,
+            guest,
+            order: None,
+            moved: false,
+            seen: 0,
+            pause: None,
+            least: 0,
+        };
         while !self.stopped() && matches!(place.host.lives(guest.pid, guest.started), Ok(true)) {
             // A silent monitor is asked again; an order judges the guest on its own.
             match look() {
@@ -162,7 +170,7 @@ fn poll(host: &Host, monitor: &MonitorPlace, pid: u32) -> std::io::Result<()> {
 }
 
 /// A guest's order, if there is one.
-struct Hand<'a> {
+struct GuestOrder<'a> {
     control: &'a Control,
     place: Place<'a>,
     guest: &'a LiveGuest,
@@ -177,7 +185,7 @@ struct Hand<'a> {
     least: u64,
 }
 
-impl Hand<'_> {
+impl GuestOrder<'_> {
     fn counted(&self, count: impl FnOnce(&mut Orders)) {
         count(&mut self.control.shared().orders);
     }
@@ -226,7 +234,7 @@ impl Hand<'_> {
             return;
         }
         let Place { host, folder, guardian } = self.place;
-        let wish = Wish { way: Way::Balloon, size: want, floor: None, step: None };
+        let wish = OrderRequest { way: Way::Balloon, size: want, floor: None, step: None };
         match Order::begin(host, folder, guardian, self.guest, &wish, &self.control.stop) {
             Ok(mut order) => {
                 // The size is decided again with each sample.

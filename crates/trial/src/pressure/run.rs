@@ -22,7 +22,7 @@ use bifold_host::held::{Guardian, Places};
 use bifold_host::ksm::{KsmGuard, Setting, Settings};
 use bifold_host::placement::LiveGuest;
 use bifold_live::order::folder;
-use bifold_reclaim::{OnLine, PolicyName, Seen};
+use bifold_reclaim::{GuestObservation, OnLine, PolicyName};
 use std::os::fd::AsFd as _;
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -408,16 +408,16 @@ impl<'a> Run<'a> {
         let before = self.result.samples.last();
         let seconds = before.map_or(0.0, |b| sample.at_s - b.at_s);
         let learns_uses = self.machine.case.policy == Some(PolicyName::IdleTax);
-        let seen: Vec<Seen> = (0..self.guests.len())
+        let seen: Vec<GuestObservation> = (0..self.guests.len())
             .map(|n| {
                 // A guest that is gone has nothing.
-                let Some(now) = sample.guests[n] else { return Seen::default() };
+                let Some(now) = sample.guests[n] else { return GuestObservation::default() };
                 let then = before.and_then(|b| b.guests[n]).unwrap_or(now);
                 let kind = &self.machine.spec.guests[self.machine.guests[n].kind];
                 let most = self.guests[n].outcome.memory_mib * MIB / FRAME;
                 let size = now.size.map_or(most, |b| b / FRAME);
                 let waited = now.load.since(&then.load).waited_us as f64 / 1e6;
-                Seen {
+                GuestObservation {
                     least: (kind.least_mib * MIB / FRAME).min(most),
                     most,
                     size,

@@ -6,7 +6,7 @@ use std::process::ExitCode;
 
 use anyhow::Result;
 use bifold_lab::lab::default_series;
-use bifold_lab::place::{Fact, facts, nodes_document};
+use bifold_lab::place::{PlacementFact, facts, nodes_document};
 
 #[derive(clap::Args)]
 pub struct Args {
@@ -27,5 +27,5 @@ pub fn run(processor: &super::Processor, args: &Args) -> Result<ExitCode> {
         Some(path) => super::write(path, page.as_bytes())?,
         None => print!("{page}"),
     }
-    Ok(ExitCode::from(if facts.iter().all(Fact::right) { 0 } else { 3 }))
+    Ok(ExitCode::from(if facts.iter().all(PlacementFact::right) { 0 } else { 3 }))
 }

@@ -44,7 +44,7 @@ const APPEND: &str = "console=ttyS0 quiet panic=-1 rdinit=/init no_timer_check t
 
 /// A case's outcome.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Case {
+pub struct PlannedOutcome {
     /// The case: a finding, or `sound-` and the wishes.
     pub name: String,
     /// Why it failed, if it did.
@@ -72,7 +72,7 @@ pub fn mistakes() -> impl Iterator<Item = &'static str> {
 ///
 /// # Errors
 /// If the laboratory does not boot, or its script fails. A case that fails is no error.
-pub fn cases(lab: &Lab, extent: Extent) -> Result<Vec<Case>> {
+pub fn cases(lab: &Lab, extent: Extent) -> Result<Vec<PlannedOutcome>> {
     let bifold = beside("bifold")?;
     let all = extent == Extent::All;
     let wishes = SOUND.iter().map(|w| (format!("/lab/wishes/{}.toml", w.name), w.text().into_bytes()));
@@ -100,7 +100,10 @@ pub fn cases(lab: &Lab, extent: Extent) -> Result<Vec<Case>> {
     };
     let output = lab.boot_for_last(&plan)?;
     let mut cases = told(&output.done.stdout);
-    cases.push(Case { name: "nodes".into(), failed: nodes(&output).err().map(|e| format!("{e:#}")) });
+    cases.push(PlannedOutcome {
+        name: "nodes".into(),
+        failed: nodes(&output).err().map(|e| format!("{e:#}")),
+    });
     Ok(cases)
 }
 
@@ -167,15 +170,15 @@ fn everything() -> String {
 }
 
 /// The lines `ok NAME` and `FAILED NAME: WHY`. A case that failed once has failed.
-fn told(text: &str) -> Vec<Case> {
-    let mut cases: Vec<Case> = Vec::new();
+fn told(text: &str) -> Vec<PlannedOutcome> {
+    let mut cases: Vec<PlannedOutcome> = Vec::new();
     for line in text.lines() {
         let Some((word, rest)) = line.split_once(' ') else { continue };
         let (name, why) = rest.split_once(": ").unwrap_or((rest, ""));
         let failed = (word == "FAILED").then(|| why.to_owned());
         match cases.iter_mut().find(|c| c.name == name) {
             Some(case) => case.failed = case.failed.take().or(failed),
-            None => cases.push(Case { name: name.to_owned(), failed }),
+            None => cases.push(PlannedOutcome { name: name.to_owned(), failed }),
         }
     }
     cases

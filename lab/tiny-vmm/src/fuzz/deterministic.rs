@@ -18,7 +18,7 @@ use super::messages::Messages;
 use super::ops::GuestOp;
 use super::play::{Player, end};
 use super::side::{Side, Switcher};
-use super::state::{self, Seen};
+use super::state::{self, NamedNumbers};
 use super::steps::{self, Run, Step};
 use super::tally::{Tally, count};
 use super::watch::Watchdog;
@@ -78,7 +78,7 @@ fn memory_differences(a: &Side, b: &Side, all: bool) -> Vec<String> {
 /// An entry for a device says nothing of the guest's rights (`handle_mmio_page_fault` in the kernel's mmu.c),
 /// so the emulator takes an instruction that reads and writes the device, reads, and only then finds that the
 /// guest may not write.
-fn reads_before_fault(a: &Seen, b: &Seen) -> bool {
+fn reads_before_fault(a: &NamedNumbers, b: &NamedNumbers) -> bool {
     const WRITE: u64 = 2;
     let Some(at) = a.0.iter().zip(&b.0).position(|(a, b)| a != b) else { return false };
     let read = matches!(b.0[at..], [("exit", exit), ("gpa", _), ("bytes", _), ("write", 0), ..] if exit == u64::from(KVM_EXIT_MMIO));
@@ -87,11 +87,17 @@ fn reads_before_fault(a: &Seen, b: &Seen) -> bool {
 }
 
 /// A known reason why the two VMs may differ, and end their round.
-fn known_reason(step: &Step, a: &Seen, b: &Seen, shadow: bool, amd: bool) -> Option<&'static str> {
+fn known_reason(
+    step: &Step,
+    a: &NamedNumbers,
+    b: &NamedNumbers,
+    shadow: bool,
+    amd: bool,
+) -> Option<&'static str> {
     let internal = u64::from(KVM_EXIT_INTERNAL_ERROR);
     // Under shadow paging KVM emulates an instruction that writes to a page table or reads through tables
     // that it could not shadow, and its emulator does not know every instruction.
-    let emulation = |s: &Seen| s.get("exit") == Some(internal) && s.get("suberror") == Some(1);
+    let emulation = |s: &NamedNumbers| s.get("exit") == Some(internal) && s.get("suberror") == Some(1);
     if matches!(step, Step::Run(_)) && shadow && emulation(b) && !emulation(a) {
         return Some("KVM's emulator does not know an instruction that it met in shadow paging");
     }
@@ -139,7 +145,8 @@ fn known_reason(step: &Step, a: &Seen, b: &Seen, shadow: bool, amd: bool) -> Opt
     }
     // kvm-intel gives both errors (EMULATION and DELIVERY_EV against SIMUL_EX) for an exit while an event is
     // delivered that it cannot deliver again. Which one depends on the exit, that is on the mode.
-    let delivery = |s: &Seen| s.get("exit") == Some(internal) && matches!(s.get("suberror"), Some(2 | 3));
+    let delivery =
+        |s: &NamedNumbers| s.get("exit") == Some(internal) && matches!(s.get("suberror"), Some(2 | 3));
     if shadow && delivery(a) && delivery(b) {
         return Some("an event that cannot be delivered, with another error in shadow paging");
     }
@@ -162,12 +169,13 @@ fn known_reason(step: &Step, a: &Seen, b: &Seen, shadow: bool, amd: bool) -> Opt
         );
     }
     // The emulator masks no NMIs while the handler of one runs (vmx_inject_nmi in the kernel's vmx.c).
-    let masked = |s: &Seen| s.get("nmi").is_some_and(|n| n & 1 != 0);
+    let masked = |s: &NamedNumbers| s.get("nmi").is_some_and(|n| n & 1 != 0);
     if matches!(step, Step::Run(run) if run.width == Width::Real) && shadow && masked(a) && !masked(b) {
         return Some("an NMI that masks no other, in emulated real mode");
     }
-    let first =
-        |s: &Seen| s.get("vector").filter(|_| matches!(step, Step::Run(run) if run.width == Width::Real));
+    let first = |s: &NamedNumbers| {
+        s.get("vector").filter(|_| matches!(step, Step::Run(run) if run.width == Width::Real))
+    };
     if shadow && first(a).is_some_and(|v| v < 32) && first(b).is_some_and(|v| v >= 32) {
         return Some("an interrupt behind an exception, both injected by user space, in emulated real mode");
     }
@@ -199,7 +207,7 @@ struct Round<'a> {
 
 impl Round<'_> {
     /// Plays a step on both. The first number is how the code ended, if it was a run.
-    fn step(&mut self, step: &Step, tally: &mut Tally) -> Result<(Seen, Vec<String>)> {
+    fn step(&mut self, step: &Step, tally: &mut Tally) -> Result<(NamedNumbers, Vec<String>)> {
         if self.last.len() == self.bench.kept {
             self.last.pop_front();
         }
@@ -236,7 +244,7 @@ impl Round<'_> {
             {
                 self.bench.watchdog.seen();
                 count(&mut tally.tolerated, reason);
-                let mut end = Seen::default();
+                let mut end = NamedNumbers::default();
                 end.add("end", OVER);
                 return Ok((end, Vec::new()));
             }
@@ -349,7 +357,7 @@ impl Round<'_> {
 /// The round is over, for a reason that is no difference.
 const OVER: u64 = 99;
 
-fn unbounded(seen: &Seen) -> bool {
+fn unbounded(seen: &NamedNumbers) -> bool {
     seen.get("end") == Some(end::ERROR) && seen.get("KVM_RUN") == Some(-i64::from(libc::EINTR) as u64)
 }
 
@@ -446,7 +454,7 @@ mod tests {
             0,
             true,
         ));
-        let (mut a, mut b) = (Seen::default(), Seen::default());
+        let (mut a, mut b) = (NamedNumbers::default(), NamedNumbers::default());
         a.add("exit", 2);
         b.add("exit", KVM_EXIT_INTERNAL_ERROR.into());
         b.add("suberror", 1);
@@ -455,9 +463,9 @@ mod tests {
         assert!(known_reason(&run, &b, &a, true, true).is_none());
         assert!(known_reason(&Step::AddVcpu, &a, &b, true, true).is_none());
         // An entry that fails in nested paging alone has a reason on Intel alone.
-        let mut failed = Seen::default();
+        let mut failed = NamedNumbers::default();
         failed.add("exit", KVM_EXIT_FAIL_ENTRY.into());
-        let mut shut = Seen::default();
+        let mut shut = NamedNumbers::default();
         shut.add("exit", KVM_EXIT_SHUTDOWN.into());
         assert!(known_reason(&run, &failed, &shut, true, false).is_some());
         assert!(known_reason(&run, &failed, &shut, true, true).is_none());
@@ -466,7 +474,7 @@ mod tests {
     #[test]
     fn the_emulator_may_read_a_device_once_before_the_fault_of_a_store() {
         let seen = |read: bool, error: u64| {
-            let mut s = Seen::default();
+            let mut s = NamedNumbers::default();
             if read {
                 s.0.extend([("exit", KVM_EXIT_MMIO.into()), ("gpa", 0x1000), ("bytes", 8), ("write", 0)]);
             }

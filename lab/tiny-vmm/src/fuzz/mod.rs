@@ -66,7 +66,7 @@ pub struct Args {
 
 /// The last line of output.
 #[derive(Debug, Serialize)]
-struct Fact {
+struct FuzzFact {
     fact: &'static str,
     kernel: String,
     vendor: &'static str,
@@ -160,7 +160,7 @@ pub fn run(args: &Args, mut tell: impl FnMut(&serde_json::Value) -> Result<()>) 
             );
         }
     }
-    tell(&serde_json::to_value(Fact {
+    tell(&serde_json::to_value(FuzzFact {
         fact: "fuzz",
         kernel: crate::vm::host_kernel()?,
         vendor: vendor.option,

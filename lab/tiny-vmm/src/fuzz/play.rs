@@ -8,7 +8,7 @@ use super::gen_ops::{MSR_EFER, MSRS};
 use super::kvm::{self, Entries, Kvm, Vcpu, errno_name};
 use super::layout::*;
 use super::side::Side;
-use super::state::{self, Seen};
+use super::state::{self, NamedNumbers};
 use super::steps::{Control, Run, Step};
 use super::tally::{Tally, count};
 use super::watch::Watchdog;
@@ -65,8 +65,8 @@ pub struct Player<'a> {
 }
 
 impl Player<'_> {
-    pub fn play(&mut self, step: &Step) -> Result<Seen> {
-        let mut s = Seen::default();
+    pub fn play(&mut self, step: &Step) -> Result<NamedNumbers> {
+        let mut s = NamedNumbers::default();
         match *step {
             Step::Boot { vcpu, width, root } => self.boot(vcpu, width, root, &mut s)?,
             Step::Run(ref run) => self.run(run, &mut s)?,
@@ -140,7 +140,7 @@ impl Player<'_> {
 
     /// A call that requests an event. A look at the vCPU's events makes the request a pending event in KVM,
     /// and only the VM that is switched is looked at in between.
-    fn request(&mut self, vcpu: usize, op: kvm::Op, s: &mut Seen) -> Result<()> {
+    fn request(&mut self, vcpu: usize, op: kvm::Op, s: &mut NamedNumbers) -> Result<()> {
         s.result(op.name, self.plain(vcpu, op));
         self.get::<kvm_vcpu_events>(vcpu, kvm::GET_VCPU_EVENTS).map(drop)
     }
@@ -150,7 +150,7 @@ impl Player<'_> {
         self.tally.call(op, end).map_err(|e| anyhow!("{}: {}", op.name, errno_name(e)))
     }
 
-    pub fn add_vcpu(&mut self, s: &mut Seen) -> Result<()> {
+    pub fn add_vcpu(&mut self, s: &mut NamedNumbers) -> Result<()> {
         let id = self.side.vcpus.len() as u64;
         if id >= 2 {
             return Ok(());
@@ -168,7 +168,7 @@ impl Player<'_> {
         self.boot(id as usize, Width::Long, 0, s)
     }
 
-    fn boot(&mut self, vcpu: usize, width: Width, root: usize, s: &mut Seen) -> Result<()> {
+    fn boot(&mut self, vcpu: usize, width: Width, root: usize, s: &mut NamedNumbers) -> Result<()> {
         // SMM, NMIs and the shadow of interrupts end.
         let mut e = kvm_vcpu_events { flags: 1 | 2 | 4 | 8, ..Default::default() };
         s.result("KVM_SET_VCPU_EVENTS", self.on(vcpu, kvm::SET_VCPU_EVENTS, &mut e));
@@ -198,7 +198,7 @@ impl Player<'_> {
         Ok(())
     }
 
-    fn control(&mut self, vcpu: usize, which: Control, value: u64, second: bool, s: &mut Seen) {
+    fn control(&mut self, vcpu: usize, which: Control, value: u64, second: bool, s: &mut NamedNumbers) {
         macro_rules! set {
             ($r:ident, $get:expr, $set:expr) => {{
                 let end = self.side.vcpus[vcpu].call($get, &mut $r);
@@ -225,7 +225,7 @@ impl Player<'_> {
         }
     }
 
-    fn msr(&mut self, vcpu: usize, msr: u32, value: u64, s: &mut Seen) -> Result<()> {
+    fn msr(&mut self, vcpu: usize, msr: u32, value: u64, s: &mut NamedNumbers) -> Result<()> {
         let set = |p: &mut Self| {
             let end = p.side.vcpus[vcpu].entries(kvm::SET_MSRS, &mut Entries::msrs(&[(msr, value)]));
             p.tally.call(kvm::SET_MSRS, end)
@@ -243,7 +243,14 @@ impl Player<'_> {
         Ok(())
     }
 
-    fn exception(&mut self, vcpu: usize, vector: u8, error: Option<u32>, pending: bool, s: &mut Seen) {
+    fn exception(
+        &mut self,
+        vcpu: usize,
+        vector: u8,
+        error: Option<u32>,
+        pending: bool,
+        s: &mut NamedNumbers,
+    ) {
         let mut e = kvm_vcpu_events::default();
         e.exception.nr = vector;
         e.exception.has_error_code = error.is_some().into();
@@ -254,7 +261,7 @@ impl Player<'_> {
     }
 
     /// Puts a vCPU's registers to the start of the code.
-    fn start(&mut self, run: &Run, s: &mut Seen) -> Result<()> {
+    fn start(&mut self, run: &Run, s: &mut NamedNumbers) -> Result<()> {
         self.side.poke(run.at(), &run.code())?;
         if run.jumps {
             for page in 0..DATA_PAGES {
@@ -293,7 +300,7 @@ impl Player<'_> {
         Ok(())
     }
 
-    fn run(&mut self, run: &Run, s: &mut Seen) -> Result<()> {
+    fn run(&mut self, run: &Run, s: &mut NamedNumbers) -> Result<()> {
         self.start(run, s)?;
         self.watch.vm(&self.side.vm.debugfs);
         self.side.user_pdptrs &= !(1 << run.vcpu);
@@ -361,7 +368,7 @@ impl Player<'_> {
         self.state(run.vcpu, s)
     }
 
-    fn port(&mut self, vcpu: usize, s: &mut Seen) -> After {
+    fn port(&mut self, vcpu: usize, s: &mut NamedNumbers) -> After {
         let v = &self.side.vcpus[vcpu];
         let (out, size, port) = (v.detail::<u8>(0), v.detail::<u8>(1), v.detail::<u16>(2));
         let (n, at) = (v.detail::<u32>(4), v.detail::<u64>(8) as usize);
@@ -385,7 +392,7 @@ impl Player<'_> {
     }
 
     /// The code has come to its end or to a handler.
-    fn ended(&mut self, run: &Run, fault: bool, s: &mut Seen) -> Result<()> {
+    fn ended(&mut self, run: &Run, fault: bool, s: &mut NamedNumbers) -> Result<()> {
         s.add("end", if fault { end::FAULT } else { end::SLOT });
         if !fault {
             count(&mut self.tally.guest, "ends");
@@ -442,7 +449,7 @@ impl Player<'_> {
         code
     }
 
-    fn state(&mut self, vcpu: usize, s: &mut Seen) -> Result<()> {
+    fn state(&mut self, vcpu: usize, s: &mut NamedNumbers) -> Result<()> {
         match state::all(&self.side.vcpus[vcpu], self.tally) {
             Ok(state) => s.0.extend(state.0),
             Err(e) => s.result("reading the state", Err(e)),

@@ -9,9 +9,9 @@ use super::tally::Tally;
 
 /// Named numbers in the order in which they were seen.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct Seen(pub Vec<(&'static str, u64)>);
+pub struct NamedNumbers(pub Vec<(&'static str, u64)>);
 
-impl Seen {
+impl NamedNumbers {
     pub fn add(&mut self, name: &'static str, value: u64) {
         self.0.push((name, value));
     }
@@ -27,7 +27,7 @@ impl Seen {
 }
 
 /// The differences of two sequences, in words. `a` is what was never switched.
-pub fn differences(a: &Seen, b: &Seen) -> Vec<String> {
+pub fn differences(a: &NamedNumbers, b: &NamedNumbers) -> Vec<String> {
     let mut out = Vec::new();
     for i in 0..a.0.len().max(b.0.len()) {
         match (a.0.get(i), b.0.get(i)) {
@@ -35,7 +35,7 @@ pub fn differences(a: &Seen, b: &Seen) -> Vec<String> {
             (Some((n, x)), Some((m, y))) if n == m => out.push(format!("{n}: {x:#x}, switched {y:#x}")),
             _ => {
                 // What follows is another sequence.
-                let say = |s: &Seen| {
+                let say = |s: &NamedNumbers| {
                     let next = s.0.iter().skip(i).take(8).map(|(n, v)| format!("{n} {v:#x}"));
                     next.collect::<Vec<_>>().join(", ")
                 };
@@ -47,7 +47,7 @@ pub fn differences(a: &Seen, b: &Seen) -> Vec<String> {
     out
 }
 
-fn regs(s: &mut Seen, r: &kvm_regs) {
+fn regs(s: &mut NamedNumbers, r: &kvm_regs) {
     for (name, value) in [
         ("rax", r.rax),
         ("rbx", r.rbx),
@@ -72,7 +72,7 @@ fn regs(s: &mut Seen, r: &kvm_regs) {
     }
 }
 
-fn segment(s: &mut Seen, names: [&'static str; 4], g: &kvm_segment) {
+fn segment(s: &mut NamedNumbers, names: [&'static str; 4], g: &kvm_segment) {
     s.add(names[0], g.selector.into());
     s.add(names[1], g.base);
     s.add(names[2], g.limit.into());
@@ -83,7 +83,7 @@ fn segment(s: &mut Seen, names: [&'static str; 4], g: &kvm_segment) {
     s.add(names[3], bits.iter().fold(0, |all, b| all << 4 | u64::from(*b)));
 }
 
-fn sregs(s: &mut Seen, r: &kvm_sregs) {
+fn sregs(s: &mut NamedNumbers, r: &kvm_sregs) {
     // Nothing looks at the type of CS in real mode, and what a far jump makes of it differs: Bochs makes it
     // data, KVM's emulator leaves it code. The type stays when the guest enters protected mode.
     const CR0_PG: u64 = 1 << 31;
@@ -115,7 +115,7 @@ fn sregs(s: &mut Seen, r: &kvm_sregs) {
     }
 }
 
-fn events(s: &mut Seen, e: &kvm_vcpu_events) {
+fn events(s: &mut NamedNumbers, e: &kvm_vcpu_events) {
     let x = &e.exception;
     // The number and the error code of no exception mean nothing.
     let is = x.injected | x.pending != 0;
@@ -136,8 +136,8 @@ fn events(s: &mut Seen, e: &kvm_vcpu_events) {
 }
 
 /// Everything that is compared of a vCPU that does not run.
-pub fn all(vcpu: &Vcpu, tally: &mut Tally) -> Result<Seen, Errno> {
-    let mut s = Seen::default();
+pub fn all(vcpu: &Vcpu, tally: &mut Tally) -> Result<NamedNumbers, Errno> {
+    let mut s = NamedNumbers::default();
     regs(&mut s, &tally.call(kvm::GET_REGS, vcpu.get(kvm::GET_REGS))?);
     sregs(&mut s, &tally.call(kvm::GET_SREGS, vcpu.get(kvm::GET_SREGS))?);
     events(&mut s, &tally.call(kvm::GET_VCPU_EVENTS, vcpu.get(kvm::GET_VCPU_EVENTS))?);
@@ -160,9 +160,9 @@ pub fn all(vcpu: &Vcpu, tally: &mut Tally) -> Result<Seen, Errno> {
 }
 
 /// The registers of floating point, which change seldom.
-pub fn fpu(vcpu: &Vcpu, tally: &mut Tally) -> Result<Seen, Errno> {
+pub fn fpu(vcpu: &Vcpu, tally: &mut Tally) -> Result<NamedNumbers, Errno> {
     let f: kvm_fpu = tally.call(kvm::GET_FPU, vcpu.get(kvm::GET_FPU))?;
-    let mut s = Seen::default();
+    let mut s = NamedNumbers::default();
     let bytes = f.xmm.iter().chain(&f.fpr).flatten();
     s.add(
         "xmm and fpr",
@@ -184,7 +184,7 @@ mod tests {
 
     #[test]
     fn a_planted_difference_is_found_and_named() {
-        let mut a = Seen::default();
+        let mut a = NamedNumbers::default();
         regs(&mut a, &kvm_regs { rax: 1, rcx: 2, ..Default::default() });
         let mut b = a.clone();
         assert_eq!(differences(&a, &b), Vec::<String>::new());
@@ -193,7 +193,7 @@ mod tests {
         b.add("exit", 8);
         assert_eq!(differences(&a, &b)[1], "[], switched [exit 0x8]");
         let mut s = kvm_sregs { cr3: 0x1000, ..Default::default() };
-        let (mut c, mut d) = (Seen::default(), Seen::default());
+        let (mut c, mut d) = (NamedNumbers::default(), NamedNumbers::default());
         sregs(&mut c, &s);
         s.ss.dpl = 3;
         sregs(&mut d, &s);
@@ -203,14 +203,14 @@ mod tests {
 
     #[test]
     fn an_exception_that_is_not_there_has_no_number() {
-        let (mut a, mut b) = (Seen::default(), Seen::default());
+        let (mut a, mut b) = (NamedNumbers::default(), NamedNumbers::default());
         let mut e = kvm_vcpu_events::default();
         events(&mut a, &e);
         e.exception.nr = 14;
         events(&mut b, &e);
         assert_eq!(a, b);
         e.exception.pending = 1;
-        let mut c = Seen::default();
+        let mut c = NamedNumbers::default();
         events(&mut c, &e);
         assert_ne!(a, c);
     }

@@ -43,7 +43,7 @@ const PLACEMENTS: [Placement; 5] =
 
 /// A line of output.
 #[derive(Debug, Serialize)]
-pub struct Fact {
+pub struct NodesFact {
     pub fact: &'static str,
     pub kernel: String,
     pub config: String,
@@ -235,7 +235,11 @@ struct Runs<'a> {
 }
 
 /// Checks every placement, with memory of kind `backing`. After [`crate::walks::probe_roots`].
-pub fn check(backing: HostPages, trace: &Trace, mut tell: impl FnMut(&Fact) -> Result<()>) -> Result<bool> {
+pub fn check(
+    backing: HostPages,
+    trace: &Trace,
+    mut tell: impl FnMut(&NodesFact) -> Result<()>,
+) -> Result<bool> {
     let config = Config::new(host_mode(trace.vendor)?, backing.size());
     let guest = guest(&pages(backing.size()));
     let predicted = predict(&guest, config)?;
@@ -255,14 +259,14 @@ pub fn check(backing: HostPages, trace: &Trace, mut tell: impl FnMut(&Fact) -> R
 }
 
 impl Runs<'_> {
-    fn compare(&self, placement: Placement, predicted: &BTreeMap<usize, Counts>) -> Result<Fact> {
+    fn compare(&self, placement: Placement, predicted: &BTreeMap<usize, Counts>) -> Result<NodesFact> {
         let Runs { host, guest, config, backing, trace, .. } = self;
         let nested = config.mode == Paging::Nested;
         let format = if nested { trace.vendor.nested_format } else { &FORMAT };
         trace.clear()?;
         let vm = TinyVm::placed(guest, *backing, &host.whereabouts(placement))?;
         let mut root_pa = None;
-        let mut fact = Fact::of(host, *config, *backing, placement);
+        let mut fact = NodesFact::of(host, *config, *backing, placement);
         for (n, phase) in guest.phases.iter().enumerate() {
             vm.run(phase.vcpu)?;
             if first_touches(&phase.name) {
@@ -291,9 +295,9 @@ impl Runs<'_> {
     }
 }
 
-impl Fact {
-    fn of(host: &Host, config: Config, backing: HostPages, placement: Placement) -> Fact {
-        Fact {
+impl NodesFact {
+    fn of(host: &Host, config: Config, backing: HostPages, placement: Placement) -> NodesFact {
+        NodesFact {
             fact: "nodes",
             kernel: host.kernel.clone(),
             config: config.name(),
@@ -397,7 +401,7 @@ mod tests {
         let host = Host { nodes: Nodes::default(), kernel: String::new() };
         let config = Config::new(Paging::Nested, PageSize::Size4K);
         let with = |remote: u64, differ: &str, placement| {
-            let mut fact = Fact::of(&host, config, HostPages::Small, placement);
+            let mut fact = NodesFact::of(&host, config, HostPages::Small, placement);
             (fact.accesses, fact.different, fact.differ) = (100, 1, vec![differ.into()]);
             fact.predicted.host_tables = [50, 50];
             fact.counted.host_tables = [100 - remote, remote];

@@ -26,7 +26,7 @@ use anyhow::Result;
 use serde::Serialize;
 
 /// A case.
-pub struct Case {
+pub struct SwitchCase {
     /// The case's name.
     pub name: &'static str,
     /// What the case expects.
@@ -34,7 +34,7 @@ pub struct Case {
     run: fn(&mut Notes) -> Result<()>,
 }
 
-impl std::fmt::Debug for Case {
+impl std::fmt::Debug for SwitchCase {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.write_str(self.name)
     }
@@ -74,7 +74,7 @@ impl Notes {
 
 /// A line of output.
 #[derive(Debug, Serialize)]
-pub struct Fact {
+pub struct SwitchFact {
     fact: &'static str,
     case: &'static str,
     kernel: String,
@@ -87,12 +87,12 @@ pub struct Fact {
     numbers: BTreeMap<String, u64>,
 }
 
-const fn case(name: &'static str, about: &'static str, run: fn(&mut Notes) -> Result<()>) -> Case {
-    Case { name, about, run }
+const fn case(name: &'static str, about: &'static str, run: fn(&mut Notes) -> Result<()>) -> SwitchCase {
+    SwitchCase { name, about, run }
 }
 
 /// All cases. Cases that take minutes under emulation run only by name.
-pub static ALL: [Case; 47] = [
+pub static ALL: [SwitchCase; 47] = [
     case("cap", "the capability chooses the mode of a VM before its first vCPU, and later", control::cap),
     case("words", "unknown words, other users and modes that are there already", control::words),
     case("refuse", "a vCPU that is a hypervisor itself keeps its mode; all is as before", control::refuse),
@@ -191,7 +191,7 @@ pub fn names() -> Vec<&'static str> {
 }
 
 /// Runs cases and reports each when it ends. True if all conditions hold.
-pub fn run(names: &[String], mut tell: impl FnMut(&Fact) -> Result<()>) -> Result<bool> {
+pub fn run(names: &[String], mut tell: impl FnMut(&SwitchFact) -> Result<()>) -> Result<bool> {
     machine::handle_signal()?;
     let kernel = crate::vm::host_kernel()?;
     let mut all = true;
@@ -210,7 +210,7 @@ pub fn run(names: &[String], mut tell: impl FnMut(&Fact) -> Result<()>) -> Resul
             notes.wrong.push(format!("{e:#}"));
         }
         all &= notes.wrong.is_empty();
-        tell(&Fact {
+        tell(&SwitchFact {
             fact: "switch",
             case: case.name,
             kernel: kernel.clone(),

@@ -16,7 +16,7 @@ use bifold_host::placement::LiveGuest;
 use bifold_host::topology::Topology;
 use bifold_place::apply::Kept;
 use bifold_place::check::{
-    CheckError, Finding, Options, Seen, check, check_absent, chosen, document, look, report,
+    CheckError, Finding, Options, PlacementFacts, check, check_absent, chosen, document, look, report,
 };
 use bifold_place::plan::Plan;
 use bifold_report::Format;
@@ -79,7 +79,7 @@ fn seen(
     pids: &[u32],
     args: &CheckArgs,
     plan: Option<&Plan>,
-) -> Result<Seen, CheckError> {
+) -> Result<PlacementFacts, CheckError> {
     let line = RefCell::new(Progress::start(!args.quiet, "looking at pages"));
     let progress = |done: u64, all: u64| {
         line.borrow_mut().say_again(|| format!("{} % of the guest's pages", done * 100 / all.max(1)));
@@ -92,7 +92,7 @@ fn seen(
 fn findings(
     topology: &Topology,
     plan: Option<&Plan>,
-    seen: &Seen,
+    seen: &PlacementFacts,
     pids: &[u32],
     args: &CheckArgs,
 ) -> Vec<Finding> {
@@ -109,7 +109,7 @@ fn findings(
 }
 
 /// The exit status.
-fn end(seen: &Seen, pids: &[u32], findings: &[Finding], args: &CheckArgs) -> Status {
+fn end(seen: &PlacementFacts, pids: &[u32], findings: &[Finding], args: &CheckArgs) -> Status {
     let checked = || seen.guests.iter().filter(|g| pids.contains(&g.pid));
     if pids.is_empty() && findings.is_empty() {
         note(!args.quiet, "no guest runs here");

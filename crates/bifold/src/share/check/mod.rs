@@ -17,7 +17,7 @@ use bifold_host::ksm::{KsmGuard, Others, Settings};
 use bifold_report::{Format, grouped, shell_words};
 use bifold_share::ksm::synthetic::Synthetic;
 use bifold_trace::CommandExit;
-use bifold_trial::ksm_check::{Case, Check, CheckError, Watch};
+use bifold_trial::ksm_check::{Check, CheckError, KsmCase, Watch};
 use clap::Args;
 use show::{Checked, Run};
 use std::path::PathBuf;
@@ -107,8 +107,8 @@ fn content(name: &str) -> Result<Synthetic, String> {
 /// Carries out the verb on this machine.
 pub fn run(args: &CheckArgs) -> anyhow::Result<Status> {
     let cases = match settings(&args.set)? {
-        none if none.is_empty() => Case::built_in(),
-        one => vec![Case { name: one.to_string().replace(", ", " "), settings: one }],
+        none if none.is_empty() => KsmCase::built_in(),
+        one => vec![KsmCase { name: one.to_string().replace(", ", " "), settings: one }],
     };
     let output = args.out.create()?;
     let markdown = create(args.markdown.as_deref())?;
@@ -217,7 +217,7 @@ fn foreign(args: &CheckArgs, cases: usize, others: &Others, limit: Duration) -> 
 }
 
 /// One run over all settings and contents: its rows until it ended, and how it ended.
-fn one(args: &CheckArgs, cases: &[Case], guard: &KsmGuard, watch: Watch) -> (Run, Result<(), CheckError>) {
+fn one(args: &CheckArgs, cases: &[KsmCase], guard: &KsmGuard, watch: Watch) -> (Run, Result<(), CheckError>) {
     let began = Instant::now();
     let mut rows = Vec::new();
     let ended = (|| {

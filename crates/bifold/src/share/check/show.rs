@@ -4,7 +4,7 @@
 
 use bifold_report::{grouped, text_table, text_table_with_keys};
 use bifold_trial::experiment::output::ResultTable;
-use bifold_trial::ksm_check::Row;
+use bifold_trial::ksm_check::KsmPass;
 use serde_json::{Value, json};
 use std::time::Duration;
 
@@ -27,7 +27,7 @@ pub struct Checked {
 /// One run.
 pub struct Run {
     /// One row per pass.
-    pub rows: Vec<Row>,
+    pub rows: Vec<KsmPass>,
     /// Duration of the run.
     pub took: Duration,
 }
@@ -79,7 +79,7 @@ impl Checked {
 
     /// A sentence on ksmd's CPU time as a ratio of the prediction; none if it is unknown.
     fn cpu_beside_prediction(&self) -> Option<String> {
-        let part = |r: &Row| {
+        let part = |r: &KsmPass| {
             let predicted = r.predicted_cpu.as_secs_f64();
             (predicted > 0.0).then_some(r.counted_cpu?.as_secs_f64() / predicted)
         };
@@ -121,8 +121,8 @@ impl Checked {
                 run.with(|d| d == 0.0).to_string(),
                 run.with(|d| d > 0.0 && d <= self.tolerance).to_string(),
                 run.with(|d| d > self.tolerance).to_string(),
-                percent(run.rows.iter().map(Row::difference).fold(0.0, f64::max)),
-                range(run.rows.iter().map(Row::others), grouped),
+                percent(run.rows.iter().map(KsmPass::difference).fold(0.0, f64::max)),
+                range(run.rows.iter().map(KsmPass::others), grouped),
                 run.rows
                     .iter()
                     .filter(|r| r.pass == 1)
@@ -166,7 +166,7 @@ impl Checked {
         let longest = self.runs.iter().map(|r| r.rows.len()).max().unwrap_or(0);
         let rows = (0..longest).map(|n| {
             // All runs go through the same passes in the same order; the last may have ended before.
-            let of_runs: Vec<&Row> = self.runs.iter().filter_map(|r| r.rows.get(n)).collect();
+            let of_runs: Vec<&KsmPass> = self.runs.iter().filter_map(|r| r.rows.get(n)).collect();
             let (first, rows) = (of_runs[0], || of_runs.iter());
             let mut cells = vec![first.content.clone(), first.case.clone(), first.pass.to_string()];
             for figure in 0..first.figures().len() {
@@ -235,7 +235,7 @@ impl Checked {
     }
 }
 
-fn pass(run: usize, r: &Row) -> Value {
+fn pass(run: usize, r: &KsmPass) -> Value {
     let mut row = json!({ "run": run, "content": r.content, "settings": r.case, "pass": r.pass });
     for (name, p, c) in r.figures() {
         row[name] = json!({ "predicted": p, "counted": c });

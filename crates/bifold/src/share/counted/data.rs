@@ -80,7 +80,7 @@ pub fn csv(p: &Potential) -> anyhow::Result<String> {
 }
 
 /// Counts of one guest, or all, by pages of one size.
-struct Row<'a> {
+struct CountsRow<'a> {
     guest: Option<&'a Guest>,
     page_bytes: u64,
     counts: &'a Counts,
@@ -88,20 +88,20 @@ struct Row<'a> {
     contents: Option<[u64; 2]>,
 }
 
-fn sizes(p: &Potential) -> Vec<Row<'_>> {
+fn sizes(p: &Potential) -> Vec<CountsRow<'_>> {
     let small = PAGE as u64;
     let mut rows = Vec::new();
     for g in &p.guests {
         let contents = Some([g.contents, g.with_others]);
-        rows.push(Row { guest: Some(g), page_bytes: small, counts: &g.small, contents });
-        rows.push(Row { guest: Some(g), page_bytes: HUGE * small, counts: &g.huge, contents: None });
+        rows.push(CountsRow { guest: Some(g), page_bytes: small, counts: &g.small, contents });
+        rows.push(CountsRow { guest: Some(g), page_bytes: HUGE * small, counts: &g.huge, contents: None });
     }
-    rows.push(Row { guest: None, page_bytes: small, counts: &p.small, contents: None });
-    rows.push(Row { guest: None, page_bytes: HUGE * small, counts: &p.huge, contents: None });
+    rows.push(CountsRow { guest: None, page_bytes: small, counts: &p.small, contents: None });
+    rows.push(CountsRow { guest: None, page_bytes: HUGE * small, counts: &p.huge, contents: None });
     rows
 }
 
-impl Row<'_> {
+impl CountsRow<'_> {
     fn json(&self) -> Value {
         let mut row =
             json!({ "row": null, "guest": self.guest.map(|g| &g.name), "page_bytes": self.page_bytes });

@@ -3,7 +3,7 @@
 
 use super::{SECOND, id, press, screen};
 use crate::top::app::{App, HISTORY, Moment, Vcpu, Vm};
-use crate::top::view::Look;
+use crate::top::view::TerminalStyle;
 use bifold_host::Mode;
 use bifold_host::{Backing, State, Statistic};
 use bifold_live::Figures;
@@ -65,12 +65,12 @@ proptest! {
         app.settle(0);
         for (key, width, height, ascii) in keys {
             press(&mut app, key);
-            screen(&mut app, width, height, Look { ascii, colors: !ascii });
+            screen(&mut app, width, height, TerminalStyle { ascii, colors: !ascii });
             let visible = app.visible();
             prop_assert!(app.selected.map_or(visible.is_empty(), |id| visible.contains(&id)));
         }
         for (width, height) in [(1, 1), (20, 5), (1, 60), (200, 1)] {
-            screen(&mut app, width, height, Look::default());
+            screen(&mut app, width, height, TerminalStyle::default());
         }
     }
 }

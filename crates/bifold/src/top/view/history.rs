@@ -2,7 +2,7 @@
 //! Draws a VM's last intervals: a sparkline for each figure, the newest interval on the right, and below them
 //! the mode of each interval.
 
-use super::{Look, take};
+use super::{TerminalStyle, take};
 use crate::top::app::Moment;
 use crate::top::column::text;
 use bifold_live::Figure;
@@ -46,7 +46,7 @@ const SERIES: [Series; 4] = [
 ];
 
 /// Draws the intervals.
-pub fn draw(frame: &mut Frame, history: &VecDeque<Moment>, look: Look, mut area: Rect) {
+pub fn draw(frame: &mut Frame, history: &VecDeque<Moment>, look: TerminalStyle, mut area: Rect) {
     let bars = area.width.saturating_sub(LEFT);
     let shown = history.len().min(bars.into());
     let lines = if area.height >= TALL { 2 } else { 1 };

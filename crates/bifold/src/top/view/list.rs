@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! Draws the list: a line for each VM, and below it what is not known here.
 
-use super::{Look, heading, keys, right, take, take_bottom, title};
+use super::{TerminalStyle, heading, keys, right, take, take_bottom, title};
 use crate::top::app::App;
 use crate::top::column::{COLUMNS, Column, NAME_WIDTH};
 use ratatui::Frame;
@@ -16,7 +16,7 @@ const WIDE: u16 = 120;
 const SHORTEST_NAME: u16 = 8;
 
 /// Draws the page.
-pub fn draw(frame: &mut Frame, app: &mut App, look: Look, mut area: Rect) {
+pub fn draw(frame: &mut Frame, app: &mut App, look: TerminalStyle, mut area: Rect) {
     let wide = area.width >= WIDE;
     let all = app.visible();
     let column = COLUMNS[app.sort].name;

@@ -20,13 +20,13 @@ use ratatui::widgets::{Cell, Paragraph, Row, Wrap};
 
 /// What this terminal can show.
 #[derive(Debug, Clone, Copy, Default)]
-pub struct Look {
+pub struct TerminalStyle {
     /// Only ASCII characters.
     pub ascii: bool,
     pub colors: bool,
 }
 
-impl Look {
+impl TerminalStyle {
     fn color(self, color: Color) -> Style {
         if self.colors { Style::new().fg(color) } else { Style::new() }
     }
@@ -42,7 +42,7 @@ impl Look {
 }
 
 /// Draws the page.
-pub fn draw(frame: &mut Frame, app: &mut App, look: Look) {
+pub fn draw(frame: &mut Frame, app: &mut App, look: TerminalStyle) {
     let area = frame.area();
     match app.page {
         _ if app.help => help(frame, app, area),

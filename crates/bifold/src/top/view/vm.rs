@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! Draws the page of one VM: its vCPUs, KVM's statistics, its memory, and its last intervals.
 
-use super::{Look, heading, history, keys, numbers, take, take_bottom, title};
+use super::{TerminalStyle, heading, history, keys, numbers, take, take_bottom, title};
 use crate::top::app::{App, Vm};
 use crate::top::column::{UNKNOWN, mode, percent, rate, text};
 use bifold_host::{Kind, Statistic, VmId};
@@ -32,7 +32,7 @@ const EVERY: usize = 12;
 const SHORTEST_NAME: usize = 8;
 
 /// Draws the page.
-pub fn draw(frame: &mut Frame, app: &mut App, id: VmId, look: Look, mut area: Rect) {
+pub fn draw(frame: &mut Frame, app: &mut App, id: VmId, look: TerminalStyle, mut area: Rect) {
     let vm = &app.vms[&id];
     let words = format!("  VM {id}, process {}, ", vm.pid);
     let state = mode(vm.state, true);

@@ -38,7 +38,7 @@ fn an_order_waits_for_what_the_journal_of_the_last_one_says() {
         let place = Place { folder: folder.path().into(), guardian };
         let host = fake.host.host();
         let guest = fake.guest(100);
-        Hand::new(guest.control.clone(), place, host, guest.live.clone()).awaits()
+        GuestThread::new(guest.control.clone(), place, host, guest.live.clone()).awaits()
     };
     assert_eq!(awaits(GIB, false), Some(2 * GIB));
     // Statistics alone, and what a user has kept, take nothing that is to come back.

@@ -5,7 +5,7 @@
 mod day;
 mod left;
 
-use super::control::{Kind, Sight, Under};
+use super::control::{Kind, MemoryObservation, Under};
 use super::*;
 use crate::fake_host::FakeHost;
 use bifold_host::guest_memory::GuestStatistics;
@@ -74,8 +74,15 @@ impl Fake {
     fn shows(&mut self, pid: u32, size: u64, statistics: GuestStatistics, at: Instant) {
         let control = &self.guest(pid).control;
         let under = control.wanted().map(|_| Under { found: 2 * GIB, size, holds: Some(true) });
-        let sight =
-            Sight { at, size, polling_s: 1, statistics, age_s: 0, resident: Some(size), refused: None };
+        let sight = MemoryObservation {
+            at,
+            size,
+            polling_s: 1,
+            statistics,
+            age_s: 0,
+            resident: Some(size),
+            refused: None,
+        };
         control.pretend(sight, under);
     }
 
@@ -351,7 +358,7 @@ fn a_hold_stops_an_order_under_way_where_it_is() {
 #[test]
 fn a_decision_waits_for_the_news_of_an_order_that_has_ended() {
     let mut fake = Fake::new(&config("equal", "3G", "act = true"));
-    let wish = |size| Wish { size, why: "its part".into() };
+    let wish = |size| WantedSize { size, why: "its part".into() };
     let up = Duration::from_secs(100);
     // The order ends behind the tick's look at the news.
     fake.guest(100).control.tell(Kind::Ended, "is to get everything back");
@@ -397,7 +404,8 @@ fn what_cannot_be_taken_or_is_not_known_stays() {
     assert_eq!(status.guests[0].known_by.as_deref(), Some("reporter"));
     assert_eq!(fake.wanted(100), Some(2048 * 95 / 100));
     let (sight, _) = fake.guest(200).control.sight();
-    let refused = Sight { at: Instant::now(), refused: Some("it has no balloon".into()), ..sight.unwrap() };
+    let refused =
+        MemoryObservation { at: Instant::now(), refused: Some("it has no balloon".into()), ..sight.unwrap() };
     fake.guest(200).control.pretend(refused, None);
     fake.tick(10);
     assert_eq!(

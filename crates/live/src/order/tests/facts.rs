@@ -265,7 +265,8 @@ fn order_by_group(change: impl Fn(&std::path::Path, usize, u64)) -> (Result<Even
         kvm: false,
         vcpus: Vec::new(),
     };
-    let wish = Wish { way: Way::Cgroup, size: 128 * MIB, floor: Some(64 * MIB), step: Some(32 * MIB) };
+    let wish =
+        OrderRequest { way: Way::Cgroup, size: 128 * MIB, floor: Some(64 * MIB), step: Some(32 * MIB) };
     let guardian = bifold_host::held::Guardian { program: "none".into(), words: Vec::new() };
     let stop = std::sync::atomic::AtomicBool::new(false);
     let folder = dir.path().join("run/reclaim");

@@ -83,8 +83,8 @@ impl Guest {
         }
     }
 
-    fn look(&self) -> Look {
-        Look {
+    fn look(&self) -> SizeObservation {
+        SizeObservation {
             at: Duration::from_millis(100 * self.ticks),
             running: true,
             size: self.actual,
@@ -94,7 +94,7 @@ impl Guest {
             faults: Some(self.reported.1),
             oom_kills: Some(0),
             resident: Some(self.actual / 2),
-            ..Look::default()
+            ..SizeObservation::default()
         }
     }
 }
@@ -226,7 +226,9 @@ fn a_size_that_creeps_is_stuck() {
     let look = Guest::new(1024, 200, true).look();
     let mut steer = Steer::new(Goal { statistics: false, floor: Some(MIB), ..goal(512 * MIB, true) }, look);
     let acts: Vec<Act> = (0..60)
-        .map(|n| steer.next(&Look { at: Duration::from_secs(n), size: look.size - 4096 * n, ..look }))
+        .map(|n| {
+            steer.next(&SizeObservation { at: Duration::from_secs(n), size: look.size - 4096 * n, ..look })
+        })
         .collect();
     assert!(acts.iter().any(|a| matches!(a, Act::GiveBack(Why::Stuck { .. }))), "{acts:?}");
 }
@@ -269,7 +271,7 @@ fn the_hosts_memory_must_not_grow_for_an_order() {
     let mut acts = Vec::new();
     for second in 0..20 {
         (0..TICKS).for_each(|_| guest.tick(0));
-        let look = Look { resident: Some((512 + 40 * second) * MIB), ..guest.look() };
+        let look = SizeObservation { resident: Some((512 + 40 * second) * MIB), ..guest.look() };
         let act = steer.next(&look);
         if let Act::Order(target) = act {
             guest.target = target;
@@ -284,10 +286,13 @@ fn each_look_is_checked_for_what_ends_an_order() {
     let guest = Guest::new(1024, 200, true);
     let look = guest.look();
     for (bad, why) in [
-        (Look { running: false, ..look }, "have stopped"),
-        (Look { migrating: true, ..look }, "migration"),
-        (Look { oom_kills: Some(1), ..look }, "killed a process"),
-        (Look { available: Some(2 * guest.total), used: None, updated: Some(99), ..look }, "cannot be true"),
+        (SizeObservation { running: false, ..look }, "have stopped"),
+        (SizeObservation { migrating: true, ..look }, "migration"),
+        (SizeObservation { oom_kills: Some(1), ..look }, "killed a process"),
+        (
+            SizeObservation { available: Some(2 * guest.total), used: None, updated: Some(99), ..look },
+            "cannot be true",
+        ),
     ] {
         match Steer::new(goal(512 * MIB, true), look).next(&bad) {
             Act::GiveBack(found) => assert!(found.to_string().contains(why), "{found}"),
@@ -344,7 +349,7 @@ proptest! {
 #[test]
 fn one_write_reclaims_a_quarter_of_a_gibibyte_at_most() {
     let wanted = Goal { way: Way::Cgroup, statistics: false, floor: Some(MIB), ..goal(MIB, true) };
-    let look = Look { size: 8192 * MIB, running: true, ..Look::default() };
+    let look = SizeObservation { size: 8192 * MIB, running: true, ..SizeObservation::default() };
     let wanted = Goal { step: Some(4096 * MIB), ..wanted };
     assert_eq!(Steer::new(wanted, look).next(&look), Act::Order((8192 - 256) * MIB));
 }
@@ -364,7 +369,12 @@ fn a_users_floor_does_not_run_a_guest_dry() {
         assert!(dry.abs_diff(look.size) <= MIB, "{dry}");
     }
     // Without statistics the user's floor is all there is; a guest that is paged out keeps what is available.
-    let look = Look { size: 512 * MIB, available: Some(8 * MIB), used: Some(504 * MIB), ..Look::default() };
+    let look = SizeObservation {
+        size: 512 * MIB,
+        available: Some(8 * MIB),
+        used: Some(504 * MIB),
+        ..SizeObservation::default()
+    };
     for wanted in [Goal { statistics: false, ..goal(0, true) }, Goal { way: Way::Cgroup, ..goal(0, true) }] {
         let wanted = Goal { floor: Some(9 * MIB), ..wanted };
         assert_eq!(Steer::new(wanted, look).floor(&look), Some(9 * MIB));
@@ -374,7 +384,12 @@ fn a_users_floor_does_not_run_a_guest_dry() {
 #[test]
 fn the_least_size_leaves_the_margin_available_whatever_else_the_guest_has() {
     let floor = |way, size, available, used| {
-        let look = Look { size, available: Some(available), used: Some(used), ..Look::default() };
+        let look = SizeObservation {
+            size,
+            available: Some(available),
+            used: Some(used),
+            ..SizeObservation::default()
+        };
         Steer::new(Goal { way, ..goal(0, true) }, look).floor(&look).unwrap() / MIB
     };
     // 512 MiB of which the balloon holds 128, and 256 of virtio-mem: 340 are used.

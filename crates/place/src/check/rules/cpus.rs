@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! Where vCPUs run.
 
-use super::super::case::{Case, few, pin};
+use super::super::case::{CheckedGuest, few, pin};
 use super::super::kinds::Kind;
 use crate::plan::GuestPlan;
 use crate::settings::quoted;
@@ -11,7 +11,7 @@ use std::collections::BTreeMap;
 use std::path::Path;
 
 /// Pins that were made before the vCPU threads existed: all of them have what the main thread has.
-pub fn too_early(case: &mut Case) {
+pub fn too_early(case: &mut CheckedGuest) {
     let vcpus = case.guest.vcpus();
     let Some(main) = case.guest.main().map(|m| m.cpus.clone()) else { return };
     let restricted = !usual(case).is_subset(&main);
@@ -36,30 +36,30 @@ pub fn too_early(case: &mut Case) {
 
 /// The CPUs that a thread has if it was not pinned: those of its cgroup that are online and not isolated. A
 /// thread may have others, too: offline ones, or isolated ones by its cgroup.
-fn usual(case: &Case) -> NumberSet {
+fn usual(case: &CheckedGuest) -> NumberSet {
     let online: NumberSet = case.topology.cpus.iter().filter(|(_, c)| c.online).map(|(n, _)| *n).collect();
     let all = case.guest.cpuset.as_ref().map_or(online.clone(), |c| c.cpus.intersection(&online));
     Some(all.difference(&case.topology.isolated)).filter(|set| !set.is_empty()).unwrap_or(all)
 }
 
 /// Commands that pin all vCPUs as planned.
-fn planned_pins(case: &Case, vcpus: &BTreeMap<u32, &Thread>) -> String {
+fn planned_pins(case: &CheckedGuest, vcpus: &BTreeMap<u32, &Thread>) -> String {
     let planned = case.plan.map(|p| p.vcpus.iter()).into_iter().flatten();
     pin(planned.filter_map(|v| Some((vcpus.get(&v.vcpu)?.id, v.cpu.to_string()))))
 }
 
 /// A vCPU that may run where it should not: its number, thread, and what is wanted.
-struct Stray<'a> {
+struct MisplacedVcpu<'a> {
     vcpu: u32,
     thread: &'a Thread,
     wanted: Option<u32>,
 }
 
 /// Each vCPU's CPUs beside the plan's CPU, or beside those of the guest's other vCPUs.
-pub fn places(case: &mut Case) {
+pub fn places(case: &mut CheckedGuest) {
     let vcpus = case.guest.vcpus();
     let some_pinned = !case.guest.pins().is_empty();
-    let mut strays: BTreeMap<Kind, Vec<Stray>> = BTreeMap::new();
+    let mut strays: BTreeMap<Kind, Vec<MisplacedVcpu>> = BTreeMap::new();
     for (&vcpu, &thread) in &vcpus {
         let planned = case.plan.map(|p| p.vcpus.iter().find(|v| v.vcpu == vcpu).map(|v| v.cpu));
         let wanted = planned.flatten();
@@ -69,23 +69,23 @@ pub fn places(case: &mut Case) {
             None => afloat(case, thread, some_pinned),
         };
         if let Some(kind) = kind.filter(|_| !case.has(Kind::PinnedTooEarly)) {
-            strays.entry(kind).or_default().push(Stray { vcpu, thread, wanted });
+            strays.entry(kind).or_default().push(MisplacedVcpu { vcpu, thread, wanted });
         }
     }
     for (kind, strays) in strays {
-        let one = |s: &Stray| match s.wanted {
+        let one = |s: &MisplacedVcpu| match s.wanted {
             Some(cpu) => format!("vCPU {} may run on CPU {}, planned: {cpu}", s.vcpu, s.thread.cpus),
             None => format!("vCPU {} may run on CPU {}", s.vcpu, s.thread.cpus),
         };
         let evidence = few(strays.iter().map(one));
-        let wanted = |s: &Stray| s.wanted.map_or_else(|| "CPU".to_string(), |cpu| cpu.to_string());
+        let wanted = |s: &MisplacedVcpu| s.wanted.map_or_else(|| "CPU".to_string(), |cpu| cpu.to_string());
         let mend = pin(strays.iter().map(|s| (s.thread.id, wanted(s))));
         case.find(kind, evidence, mend);
     }
     limits(case);
 }
 
-fn off_plan(case: &Case, thread: &Thread, cpu: u32) -> Option<Kind> {
+fn off_plan(case: &CheckedGuest, thread: &Thread, cpu: u32) -> Option<Kind> {
     let right = thread.cpus.len() == 1 && thread.cpus.contains(cpu);
     (!right).then(|| match thread.cpus.len() {
         1 => Kind::VcpuOnWrongCpu,
@@ -94,7 +94,7 @@ fn off_plan(case: &Case, thread: &Thread, cpu: u32) -> Option<Kind> {
     })
 }
 
-fn afloat(case: &Case, thread: &Thread, some_pinned: bool) -> Option<Kind> {
+fn afloat(case: &CheckedGuest, thread: &Thread, some_pinned: bool) -> Option<Kind> {
     if thread.cpus.len() < 2 {
         None
     } else if thread.cpus.is_subset(&case.topology.isolated) {
@@ -107,7 +107,7 @@ fn afloat(case: &Case, thread: &Thread, some_pinned: bool) -> Option<Kind> {
 }
 
 /// Planned CPUs that are offline, or that the cgroup lacks.
-fn limits(case: &mut Case) {
+fn limits(case: &mut CheckedGuest) {
     let Some(plan) = case.plan else { return };
     let cpus: Vec<u32> = plan.vcpus.iter().map(|v| v.cpu).collect();
     let offline = |cpu: &&u32| case.topology.cpus.get(cpu).is_some_and(|c| !c.online);
@@ -122,7 +122,7 @@ fn limits(case: &mut Case) {
 }
 
 /// Planned CPUs that the cgroups of the vCPUs' threads lack. libvirt has a cgroup for each vCPU.
-fn cgroups(case: &mut Case, plan: &GuestPlan) {
+fn cgroups(case: &mut CheckedGuest, plan: &GuestPlan) {
     let vcpus = case.guest.vcpus();
     let mut lacking: BTreeMap<&Path, (&NumberSet, NumberSet)> = BTreeMap::new();
     for planned in &plan.vcpus {
@@ -148,7 +148,7 @@ fn cgroups(case: &mut Case, plan: &GuestPlan) {
 }
 
 /// What to do about a CPU that several vCPUs are pinned to.
-fn elsewhere(case: &Case) -> String {
+fn elsewhere(case: &CheckedGuest) -> String {
     let allowed = case.free_for(case.guest.vcpus().values().map(|t| t.id));
     let free = case.near(case.free_cpus());
     if !allowed.is_empty() {
@@ -164,7 +164,7 @@ fn elsewhere(case: &Case) -> String {
 }
 
 /// CPUs that several vCPUs are pinned to.
-pub fn shared(case: &mut Case) {
+pub fn shared(case: &mut CheckedGuest) {
     let pins = case.guest.pins();
     let planned = |vcpu: u32, cpu: u32| {
         case.plan.is_some_and(|p| p.vcpus.iter().any(|v| (v.vcpu, v.cpu) == (vcpu, cpu)))

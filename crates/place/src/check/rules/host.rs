@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! What the host does around a guest: KVM's tables, interrupts, devices, NUMA balancing, KSM.
 
-use super::super::case::{Case, few};
+use super::super::case::{CheckedGuest, few};
 use super::super::kinds::Kind;
 use crate::plan::Plan;
 use crate::settings::same;
@@ -13,7 +13,7 @@ const LEAST_TABLES: u64 = 1 << 20;
 const MOST_INTERRUPTS: f64 = 10.0;
 
 /// KVM's page tables by node. The kernel counts them for all guests together.
-pub fn tables(case: &mut Case) {
+pub fn tables(case: &mut CheckedGuest) {
     if !case.has_several_nodes() || !case.guest.kvm {
         return;
     }
@@ -39,7 +39,7 @@ pub fn tables(case: &mut Case) {
 }
 
 /// Interrupts that go to the CPUs of vCPUs.
-pub fn interrupts(case: &mut Case) {
+pub fn interrupts(case: &mut CheckedGuest) {
     let (cpus, free) = (case.guest.pinned_cpus(), case.near(case.free_cpus()));
     let mut found = Vec::new();
     let mut mend = Vec::new();
@@ -70,13 +70,13 @@ pub fn interrupts(case: &mut Case) {
 }
 
 /// The CPUs that the plan has for an interrupt.
-fn planned_list(case: &Case, number: u32) -> Option<bifold_host::topology::NumberSet> {
+fn planned_list(case: &CheckedGuest, number: u32) -> Option<bifold_host::topology::NumberSet> {
     let path = format!("/proc/irq/{number}/smp_affinity_list");
     case.whole?.steps.iter().rev().find(|s| s.path == path)?.value.parse().ok()
 }
 
 /// Devices that the guest has of its host.
-pub fn devices(case: &mut Case) {
+pub fn devices(case: &mut CheckedGuest) {
     let Some(view) = &case.guest.view else { return };
     let homes: Option<BTreeSet<u32>> = case.guest.vcpus().into_values().map(|t| case.home(t)).collect();
     let planned: Option<BTreeSet<u32>> =
@@ -97,7 +97,7 @@ pub fn devices(case: &mut Case) {
 }
 
 /// NUMA balancing beside pinned vCPUs, unless the plan keeps it.
-pub fn balancing(case: &mut Case) {
+pub fn balancing(case: &mut CheckedGuest) {
     const FILE: &str = "/proc/sys/kernel/numa_balancing";
     let last = |plan: &Plan| plan.steps.iter().rev().find(|s| s.path == FILE).map(|s| s.value.clone());
     if case.whole.is_some_and(|plan| last(plan).is_none_or(|value| !same(FILE, &value, "0"))) {
@@ -111,7 +111,7 @@ pub fn balancing(case: &mut Case) {
 }
 
 /// KSM over nodes.
-pub fn ksm(case: &mut Case) {
+pub fn ksm(case: &mut CheckedGuest) {
     let host = &case.seen.host;
     let merges = host.ksm_run == Some(1) && host.ksm_across.is_some_and(|n| n > 0);
     let mergeable: u64 =

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! Where a guest's memory lies, and in which pages.
 
-use super::super::case::{Case, by_node, few};
+use super::super::case::{CheckedGuest, by_node, few};
 use super::super::kinds::Kind;
 use super::super::seen::{Block, Pages};
 use crate::settings::quoted;
@@ -16,7 +16,7 @@ const SMALL: u64 = 4096;
 const LARGE: u64 = 2 << 20;
 
 /// Each guest node's pages beside the planned, bound or vCPUs' host node.
-pub fn nodes(case: &mut Case) {
+pub fn nodes(case: &mut CheckedGuest) {
     if !case.has_several_nodes() {
         return;
     }
@@ -80,7 +80,7 @@ fn told(pages: &Pages) -> String {
 
 /// How to bring a guest node's memory to a host node. Migrating moves all of a process's pages of a node, so
 /// it is right only if no other guest node belongs there.
-fn rebind(case: &Case, node: u32, to: Option<u32>) -> String {
+fn rebind(case: &CheckedGuest, node: u32, to: Option<u32>) -> String {
     let Some(to) = to else {
         return "start the guest with host-nodes=NODE,policy=bind for this memory".into();
     };
@@ -100,7 +100,7 @@ fn rebind(case: &Case, node: u32, to: Option<u32>) -> String {
 }
 
 /// The size of pages beside the plan's, or the one asked for.
-pub fn huge(case: &mut Case) {
+pub fn huge(case: &mut CheckedGuest) {
     let planned = case.plan.map(|p| p.page_kib << 10);
     let wanted = |b: &&Block| match planned {
         Some(page) => page > SMALL,
@@ -126,14 +126,14 @@ pub fn huge(case: &mut Case) {
 }
 
 /// Whether the command line asks for huge pages of a guest node.
-fn asks_for_huge(case: &Case, node: u32) -> bool {
+fn asks_for_huge(case: &CheckedGuest, node: u32) -> bool {
     let Some(view) = &case.guest.view else { return false };
     let own = view.nodes.get(&node).and_then(|n| n.backend.as_ref());
     own.or(view.whole.as_ref()).and_then(|id| view.backend(id)).is_some_and(|b| b.huge)
 }
 
 /// Huge pages that a running guest has not touched yet and will not get.
-fn short(case: &mut Case) {
+fn short(case: &mut CheckedGuest) {
     let mut missing: BTreeMap<(u32, u64), u64> = BTreeMap::new();
     for block in case.guest.blocks.iter().filter(|b| b.memory.page > 4096) {
         let Some(node) = block.node.and_then(|n| case.wanted_node(n)) else { continue };
@@ -163,7 +163,7 @@ pub fn raise(node: u32, kib: u64, pages: u64) -> String {
 }
 
 /// Nodes that the cgroup lacks.
-pub fn cpuset(case: &mut Case) {
+pub fn cpuset(case: &mut CheckedGuest) {
     let wanted: NumberSet = case.guest.nodes().into_iter().filter_map(|n| case.wanted_node(n)).collect();
     let cgroup = case.guest.cpuset.as_ref().map(|c| (c.mems.clone(), c.folder.display().to_string()));
     let thread = case.guest.main().map(|t| (t.mems.clone(), "the process".to_string()));
@@ -176,7 +176,7 @@ pub fn cpuset(case: &mut Case) {
 }
 
 /// Memory that all guests together are bound to, beside the node's own.
-pub fn overcommitted(case: &mut Case) {
+pub fn overcommitted(case: &mut CheckedGuest) {
     let mut bound: BTreeMap<u32, u64> = BTreeMap::new();
     for guest in &case.seen.guests {
         let Some(view) = &guest.view else { continue };

@@ -13,12 +13,12 @@ mod schedule;
 mod shape;
 mod threads;
 
-use super::case::Case;
+use super::case::CheckedGuest;
 
 pub(super) use planned::{absent_guests, fits};
 
 /// All rules for one guest.
-pub(super) fn all(case: &mut Case) {
+pub(super) fn all(case: &mut CheckedGuest) {
     planned::guest(case);
     cpus::too_early(case);
     cpus::places(case);

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! The plan itself beside the host and its guests.
 
-use super::super::case::{Case, Finding, few};
+use super::super::case::{CheckedGuest, Finding, few};
 use super::super::kinds::Kind;
-use super::super::seen::Seen;
+use super::super::seen::PlacementFacts;
 use super::memory::raise;
 use crate::plan::{GuestPlan, Plan, Step};
 use crate::settings::{quoted, same};
@@ -33,7 +33,7 @@ pub fn fits(topology: &Topology, plan: &Plan, findings: &mut Vec<Finding>) -> bo
 }
 
 /// The guest beside its plan, and the host's settings.
-pub fn guest(case: &mut Case) {
+pub fn guest(case: &mut CheckedGuest) {
     let Some(plan) = case.plan else { return };
     let mut unlike = Vec::new();
     let vcpus = case.guest.vcpus();
@@ -65,7 +65,7 @@ pub fn guest(case: &mut Case) {
 }
 
 /// The plan's settings. An interrupt on a vCPU's CPU has a rule of its own.
-fn settings(case: &mut Case) {
+fn settings(case: &mut CheckedGuest) {
     let Some(whole) = case.whole else { return };
     // Of several steps for one file, the last is what the plan leaves.
     let last: BTreeMap<&str, _> = whole.steps.iter().map(|s| (s.path.as_str(), s)).collect();
@@ -98,7 +98,7 @@ fn is_larger_pool(step: &Step, is: &str) -> bool {
 }
 
 /// Guests of the plan that do not run, and whether there would be room.
-pub fn absent_guests(topology: &Topology, plan: &Plan, seen: &Seen, findings: &mut Vec<Finding>) {
+pub fn absent_guests(topology: &Topology, plan: &Plan, seen: &PlacementFacts, findings: &mut Vec<Finding>) {
     let runs = |g: &&GuestPlan| seen.guests.iter().any(|s| s.name == g.name);
     let mut needed: BTreeMap<(u32, u64), u64> = BTreeMap::new();
     for guest in plan.guests.iter().filter(|g| !runs(g)) {

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! What takes CPU time from vCPUs: other processes' threads, quotas and low priorities.
 
-use super::super::case::{Case, few};
+use super::super::case::{CheckedGuest, few};
 use super::super::kinds::Kind;
 use crate::settings::quoted;
 use bifold_host::placement::{CpuGroup, ForeignThread, Role};
@@ -11,7 +11,7 @@ use bifold_host::topology::NumberSet;
 const LOW_POLICIES: [(u32, &str); 2] = [(3, "SCHED_BATCH"), (5, "SCHED_IDLE")];
 
 /// Threads of other processes, and of other guests' VMMs, on the CPUs of vCPUs.
-pub fn foreign(case: &mut Case) {
+pub fn foreign(case: &mut CheckedGuest) {
     let taken = case.guest.pinned_cpus();
     let free = case.near(case.free_cpus());
     // Where vCPUs have all CPUs, a thread that may run anywhere is confined to them, too.
@@ -57,7 +57,7 @@ pub fn foreign(case: &mut Case) {
 }
 
 /// Quotas of the vCPUs' cgroups.
-pub fn quota(case: &mut Case) {
+pub fn quota(case: &mut CheckedGuest) {
     let vcpus = case.guest.vcpus().len();
     let (mut found, mut mend) = (Vec::new(), Vec::new());
     for group in &case.guest.cpu_groups {
@@ -83,7 +83,7 @@ pub fn quota(case: &mut Case) {
 }
 
 /// Nice values and policies of vCPUs' threads, and weights of their cgroups.
-pub fn priority(case: &mut Case) {
+pub fn priority(case: &mut CheckedGuest) {
     let (mut found, mut mend) = (Vec::new(), Vec::new());
     for (vcpu, thread) in case.guest.vcpus() {
         let Some(scheduling) = thread.scheduling else { continue };

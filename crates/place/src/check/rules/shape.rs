@@ -1,14 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! The topology that the guest sees, beside the one that it runs on.
 
-use super::super::case::{Case, few};
+use super::super::case::{CheckedGuest, few};
 use super::super::kinds::Kind;
 use crate::view::{LOCAL, Level, Levels, REMOTE};
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Bound::{Excluded, Unbounded};
 
 /// Guest nodes beside the host nodes of their vCPUs.
-pub fn nodes(case: &mut Case) {
+pub fn nodes(case: &mut CheckedGuest) {
     if !case.has_several_nodes() {
         return;
     }
@@ -46,7 +46,7 @@ pub fn nodes(case: &mut Case) {
 }
 
 /// The host nodes of each guest node's vCPUs, by the plan.
-fn planned_homes(case: &Case) -> BTreeMap<u32, BTreeSet<u32>> {
+fn planned_homes(case: &CheckedGuest) -> BTreeMap<u32, BTreeSet<u32>> {
     let mut homes: BTreeMap<u32, BTreeSet<u32>> = BTreeMap::new();
     for vcpu in case.plan.map(|p| p.vcpus.iter()).into_iter().flatten() {
         homes.entry(vcpu.node).or_default().extend(case.host_node(vcpu.cpu));
@@ -65,7 +65,7 @@ fn groups(levels: &Levels, level: Level, pins: &BTreeMap<u32, u32>) -> BTreeMap<
 }
 
 /// The plan's levels and pins.
-fn planned(case: &Case) -> Option<(Levels, BTreeMap<u32, u32>)> {
+fn planned(case: &CheckedGuest) -> Option<(Levels, BTreeMap<u32, u32>)> {
     let plan = case.plan?;
     let smp = plan.smp;
     let levels =
@@ -74,7 +74,12 @@ fn planned(case: &Case) -> Option<(Levels, BTreeMap<u32, u32>)> {
 }
 
 /// Groups of vCPUs with one L3 in the guest whose CPUs have several, and whether these are on several nodes.
-fn split(case: &Case, levels: &Levels, level: Level, pins: &BTreeMap<u32, u32>) -> Vec<(Vec<u32>, bool)> {
+fn split(
+    case: &CheckedGuest,
+    levels: &Levels,
+    level: Level,
+    pins: &BTreeMap<u32, u32>,
+) -> Vec<(Vec<u32>, bool)> {
     let several = |vcpus: &Vec<u32>| {
         let cpus: Vec<u32> = vcpus.iter().filter_map(|v| pins.get(v).copied()).collect();
         let nodes: BTreeSet<u32> = cpus.iter().filter_map(|c| case.host_node(*c)).collect();
@@ -86,7 +91,7 @@ fn split(case: &Case, levels: &Levels, level: Level, pins: &BTreeMap<u32, u32>) 
 }
 
 /// L3s of the guest beside the host's.
-pub fn caches(case: &mut Case) {
+pub fn caches(case: &mut CheckedGuest) {
     let Some((levels, level)) = case.guest.view.as_ref().and_then(|v| Some((v.levels, v.l3?))) else {
         return;
     };
@@ -112,7 +117,7 @@ pub fn caches(case: &mut Case) {
 }
 
 /// Pairs of vCPUs that are threads of one core either in the guest or on the host, and which.
-fn pairs(case: &Case, levels: &Levels, pins: &BTreeMap<u32, u32>) -> Vec<(u32, u32, bool)> {
+fn pairs(case: &CheckedGuest, levels: &Levels, pins: &BTreeMap<u32, u32>) -> Vec<(u32, u32, bool)> {
     let mut found = Vec::new();
     let siblings = |a: u32, b: u32| case.topology.cpus.get(&a).is_some_and(|c| c.threads.contains(b));
     for (a, cpu_a) in pins {
@@ -130,7 +135,7 @@ fn pairs(case: &Case, levels: &Levels, pins: &BTreeMap<u32, u32>) -> Vec<(u32, u
 }
 
 /// Threads of a core in the guest beside the host's.
-pub fn cores(case: &mut Case) {
+pub fn cores(case: &mut CheckedGuest) {
     let Some(levels) = case.guest.view.as_ref().map(|v| v.levels) else { return };
     let mut found = pairs(case, &levels, &case.guest.pins());
     if let Some((levels, pins)) = planned(case) {
@@ -159,7 +164,7 @@ pub fn cores(case: &mut Case) {
 }
 
 /// Distances between guest nodes.
-pub fn distances(case: &mut Case) {
+pub fn distances(case: &mut CheckedGuest) {
     let Some(view) = case.guest.view.clone().filter(|v| v.nodes.len() > 1) else { return };
     let numbers: Vec<u32> = view.nodes.keys().copied().collect();
     let mut wrong = Vec::new();
@@ -190,7 +195,7 @@ pub fn distances(case: &mut Case) {
 }
 
 /// The plan's distance, else that of the host nodes which have the guest nodes' memory.
-fn wanted_distance(case: &Case, from: u32, to: u32) -> Option<u32> {
+fn wanted_distance(case: &CheckedGuest, from: u32, to: u32) -> Option<u32> {
     if let Some(plan) = case.plan {
         let mut nodes: Vec<_> = plan.nodes.iter().collect();
         nodes.sort_by_key(|n| n.node);

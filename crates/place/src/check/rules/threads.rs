@@ -1,14 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! Where the VMM's other threads run.
 
-use super::super::case::{Case, few, pin};
+use super::super::case::{CheckedGuest, few, pin};
 use super::super::kinds::Kind;
 use crate::apply::io_cpus;
 use bifold_host::placement::{Role, Thread};
 use bifold_host::topology::NumberSet;
 
 /// A thread and the CPUs that it should have; without a plan, those are free ones.
-struct Stray {
+struct MisplacedThread {
     id: u32,
     name: String,
     cpus: NumberSet,
@@ -17,7 +17,7 @@ struct Stray {
 
 /// Main loop, helpers. KVM's thread that recovers huge pages is left out: it begins on the CPU of a vCPU in
 /// every guest, and hardly runs.
-pub fn emulator(case: &mut Case) {
+pub fn emulator(case: &mut CheckedGuest) {
     let threads: Vec<&Thread> = case.guest.threads.iter().filter(|t| t.role == Role::Emulator).collect();
     let planned = case.plan.map(|p| p.emulator.clone());
     let pairs = threads.into_iter().map(|t| (t.clone(), planned.clone())).collect();
@@ -25,7 +25,7 @@ pub fn emulator(case: &mut Case) {
 }
 
 /// I/O threads and workers of vhost.
-pub fn io(case: &mut Case) {
+pub fn io(case: &mut CheckedGuest) {
     let ids = case.guest.view.as_ref().map(|v| v.io_threads.clone()).unwrap_or_default();
     let mut pairs = Vec::new();
     for thread in &case.guest.threads {
@@ -36,14 +36,14 @@ pub fn io(case: &mut Case) {
     strays(case, pairs, Kind::IoThreadOnVcpuCpu, Kind::IoThreadOffPlan);
 }
 
-fn strays(case: &mut Case, threads: Vec<(Thread, Option<NumberSet>)>, on_vcpu: Kind, off_plan: Kind) {
+fn strays(case: &mut CheckedGuest, threads: Vec<(Thread, Option<NumberSet>)>, on_vcpu: Kind, off_plan: Kind) {
     let taken = case.guest.pinned_cpus();
     let taken = case.plan.map_or(taken.clone(), |p| taken.union(&p.vcpus.iter().map(|v| v.cpu).collect()));
     let (mut on, mut off) = (Vec::new(), Vec::new());
     for (thread, planned) in threads {
         let free = case.free_for([thread.id]);
         let collides = !thread.cpus.intersection(&taken).is_empty();
-        let stray = |wanted: &NumberSet| Stray {
+        let stray = |wanted: &NumberSet| MisplacedThread {
             id: thread.id,
             name: thread.name.clone(),
             cpus: thread.cpus.clone(),
@@ -62,7 +62,7 @@ fn strays(case: &mut Case, threads: Vec<(Thread, Option<NumberSet>)>, on_vcpu: K
         if found.is_empty() {
             continue;
         }
-        let one = |s: &Stray| format!("{} ({}) may run on CPU {}", s.id, s.name, s.cpus);
+        let one = |s: &MisplacedThread| format!("{} ({}) may run on CPU {}", s.id, s.name, s.cpus);
         let evidence = format!("{}; vCPUs have CPU {taken}", few(found.iter().map(one)));
         let mend = pin(found.iter().map(|s| (s.id, s.wanted.to_string())));
         case.find(kind, evidence, mend);

@@ -105,7 +105,7 @@ impl Qemu {
         all.into_iter().find(|g| g.name == self.name).expect("QEMU is found by its program's name")
     }
 
-    fn look(&self) -> Result<Seen, CheckError> {
+    fn look(&self) -> Result<PlacementFacts, CheckError> {
         look(
             &Host::live(),
             &[self.live()],

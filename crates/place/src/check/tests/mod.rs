@@ -109,8 +109,8 @@ fn on(nodes: &[(u32, u64)]) -> Pages {
     Pages { looked: all, all, nodes: nodes.iter().copied().collect() }
 }
 
-fn guest() -> GuestSeen {
-    GuestSeen {
+fn guest() -> GuestFacts {
+    GuestFacts {
         pid: PID,
         name: "web".into(),
         kvm: true,
@@ -124,7 +124,7 @@ fn guest() -> GuestSeen {
     }
 }
 
-fn seen(guest: GuestSeen) -> Seen {
+fn seen(guest: GuestFacts) -> PlacementFacts {
     let irq = Interrupt {
         number: 24,
         handlers: "eth0-rx-0".into(),
@@ -132,7 +132,7 @@ fn seen(guest: GuestSeen) -> Seen {
         counts: BTreeMap::from([(0, 1 << 20)]),
     };
     let settings = [(IRQ, "0"), (BALANCING, "0")].map(|(p, v)| (p.to_string(), Some(v.to_string())));
-    let host = HostSeen {
+    let host = HostFacts {
         numa_balancing: Some(0),
         ksm_run: Some(0),
         ksm_across: Some(1),
@@ -141,7 +141,7 @@ fn seen(guest: GuestSeen) -> Seen {
         uptime_s: Some(1000.0),
         settings: settings.into_iter().collect(),
     };
-    Seen { host, guests: vec![guest] }
+    PlacementFacts { host, guests: vec![guest] }
 }
 
 fn step(path: &str, value: &str) -> Step {
@@ -186,7 +186,7 @@ fn plan() -> Plan {
 struct Scene {
     topology: Topology,
     plan: Plan,
-    seen: Seen,
+    seen: PlacementFacts,
 }
 
 impl Scene {
@@ -194,7 +194,7 @@ impl Scene {
         Scene { topology: topology(), plan: plan(), seen: seen(guest()) }
     }
 
-    fn guest(&mut self) -> &mut GuestSeen {
+    fn guest(&mut self) -> &mut GuestFacts {
         &mut self.seen.guests[0]
     }
 

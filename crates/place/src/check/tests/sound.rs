@@ -218,7 +218,7 @@ fn a_hundred_stray_pages_without_a_binding() {
 #[test]
 fn a_host_without_any_interface_but_threads() {
     let mut scene = Scene::new();
-    scene.seen.host = HostSeen::default();
+    scene.seen.host = HostFacts::default();
     scene.topology.nodes.values_mut().for_each(|n| (n.kvm_tables, n.huge) = (None, BTreeMap::new()));
     scene.guest().blocks.clear();
     is_sound(&scene);

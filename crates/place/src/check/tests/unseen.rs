@@ -70,7 +70,7 @@ fn whats(unknown: Vec<Unknown>) -> Vec<(String, bool)> {
 }
 
 /// The scene's guest, whose threads all have what the scheduler knows.
-fn ranked() -> GuestSeen {
+fn ranked() -> GuestFacts {
     let mut guest = guest();
     guest.threads.iter_mut().for_each(|t| t.scheduling = Some(Scheduling::default()));
     guest
@@ -79,7 +79,7 @@ fn ranked() -> GuestSeen {
 #[test]
 fn threads_that_are_not_recognised_or_not_readable_are_told() {
     let (_dir, host) = host();
-    let told = |kvm, seen: &GuestSeen| whats(unseen::of_threads(&host, &live(kvm), seen));
+    let told = |kvm, seen: &GuestFacts| whats(unseen::of_threads(&host, &live(kvm), seen));
     assert_eq!(told(true, &ranked()), []);
     let mut fewer = ranked();
     fewer.threads.truncate(4);
@@ -92,7 +92,7 @@ fn threads_that_are_not_recognised_or_not_readable_are_told() {
     }
     let unranked = told(true, &guest());
     assert_eq!(unranked, [("nice value and policy of its vCPUs 0, 1, 2, 3".into(), false)]);
-    let other_vmm = told(true, &GuestSeen { view: None, ..ranked() });
+    let other_vmm = told(true, &GuestFacts { view: None, ..ranked() });
     assert!(other_vmm.len() == 1 && other_vmm[0].0.contains("command line"), "{other_vmm:?}");
     // A thread without a list of CPUs.
     fs::create_dir_all(host.proc.join(format!("{PID}/task/777"))).unwrap();
@@ -112,7 +112,7 @@ fn memory_without_policies_and_a_process_without_large_mappings_are_told() {
     let told = whats(unseen::of_memory(&host, &seen));
     assert!(told.len() == 1 && told[0].0.contains("numa_maps"), "{told:?}");
     assert_eq!(whats(unseen::of_memory(&host, &ranked())), []);
-    let small = GuestSeen { view: None, blocks: Vec::new(), ..ranked() };
+    let small = GuestFacts { view: None, blocks: Vec::new(), ..ranked() };
     let told = whats(unseen::of_memory(&host, &small));
     assert!(told.len() == 1 && told[0].0.contains("no mapping"), "{told:?}");
 }

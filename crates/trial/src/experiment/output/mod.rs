@@ -6,7 +6,7 @@ mod charts;
 mod rows;
 
 pub use charts::{Chart, charts};
-pub use rows::{Row, rows};
+pub use rows::{SampleRow, rows};
 
 use super::outcome::{Ending, Outcome, Sample};
 use super::spec::{Plan, Published};

@@ -8,7 +8,7 @@ use serde::Serialize;
 /// One row of CSV: one time, and one guest, all guests together (`guest` = `all`) or the whole host
 /// (`guest` = `host`), other programs included.
 #[derive(Debug, Clone, Default, PartialEq, Serialize)]
-pub struct Row {
+pub struct SampleRow {
     /// Name of the case.
     pub case: String,
     /// Seconds since the guests' start.
@@ -62,16 +62,20 @@ pub struct Row {
 }
 
 /// All samples as rows.
-pub fn rows(outcome: &Outcome) -> Vec<Row> {
+pub fn rows(outcome: &Outcome) -> Vec<SampleRow> {
     let mut rows = Vec::new();
     for case in &outcome.cases {
         for s in &case.samples {
             let time_s = (s.at_s * 1000.0).round() / 1000.0;
-            let base =
-                |guest: &str| Row { case: case.name.clone(), time_s, guest: guest.into(), ..Row::default() };
+            let base = |guest: &str| SampleRow {
+                case: case.name.clone(),
+                time_s,
+                guest: guest.into(),
+                ..SampleRow::default()
+            };
             let counter = |c| s.ksm.get(c);
             let profits: Vec<i64> = s.guests.iter().flatten().filter_map(|g| g.profit).collect();
-            rows.push(Row {
+            rows.push(SampleRow {
                 resident_bytes: s.of_guests(|g| Some(g.rss)),
                 used_bytes: Some(s.used),
                 unshared_bytes: Some(s.unshared),
@@ -83,7 +87,7 @@ pub fn rows(outcome: &Outcome) -> Vec<Row> {
                 cycles: s.of_guests(|g| Some(g.cycles)),
                 ..base("all")
             });
-            rows.push(Row {
+            rows.push(SampleRow {
                 host_available_bytes: s.available,
                 ksm_run: Some(s.running),
                 pages_to_scan: s.pages_to_scan,
@@ -103,7 +107,7 @@ pub fn rows(outcome: &Outcome) -> Vec<Row> {
             });
             for (guest, seen) in case.guests.iter().zip(&s.guests) {
                 let Some(g) = seen else { continue };
-                rows.push(Row {
+                rows.push(SampleRow {
                     resident_bytes: Some(g.rss),
                     used_bytes: Some(g.pss),
                     ksm_zero_pages: g.zero_pages.map(|n| n as i64),

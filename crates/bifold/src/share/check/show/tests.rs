@@ -6,13 +6,13 @@ use bifold_share::ksm::{Counts, Work};
 use bifold_trial::ksm_check::Counted;
 
 /// A pass: predicted and counted frames, sharing and zero pages.
-fn row(content: &str, pass: u64, predicted: [u64; 3], counted: [u64; 3]) -> Row {
+fn row(content: &str, pass: u64, predicted: [u64; 3], counted: [u64; 3]) -> KsmPass {
     let [pages_shared, pages_sharing, ksm_zero_pages] = predicted;
     let predicted =
         Counts { full_scans: pass, pages_shared, pages_sharing, ksm_zero_pages, ..Counts::default() };
     let [pages_shared, pages_sharing, ksm_zero_pages] = counted;
     let host = Counts { pages_shared: pages_shared + 9, pages_sharing: pages_sharing + 137, ..predicted };
-    Row {
+    KsmPass {
         content: content.into(),
         case: "default".into(),
         pass,
@@ -27,7 +27,7 @@ fn row(content: &str, pass: u64, predicted: [u64; 3], counted: [u64; 3]) -> Row 
     }
 }
 
-fn run(seconds: u64, rows: Vec<Row>) -> Run {
+fn run(seconds: u64, rows: Vec<KsmPass>) -> Run {
     Run { rows, took: Duration::from_secs(seconds) }
 }
 
