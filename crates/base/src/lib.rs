@@ -1,9 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! What several of Bifold's crates need and none owns: reads with a limit ([`bounded`]), files that are
-//! written as a whole ([`whole`]), and an error with its causes ([`with_causes`]).
+//! written as a whole ([`whole`]), the version of a result ([`version`]), and an error with its causes
+//! ([`with_causes`]).
 
 pub mod bounded;
+pub mod version;
 pub mod whole;
+
+pub use version::version;
 
 use std::error::Error;
 

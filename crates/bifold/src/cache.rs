@@ -96,7 +96,7 @@ fn json(all: &[KeptBoot]) -> anyhow::Result<String> {
     };
     let document = json!({
         "schema": "bifold.cache/1",
-        "bifold": env!("CARGO_PKG_VERSION"),
+        "bifold": bifold_base::version(),
         "most_bytes": MOST_BYTES,
         "boots": all.iter().map(one).collect::<Vec<_>>(),
     });

@@ -23,7 +23,7 @@ use std::path::PathBuf;
 #[derive(Debug, Parser)]
 #[command(
     name = "bifold",
-    version,
+    version = bifold_base::version(),
     max_term_width = 100,
     subcommand_required = true,
     arg_required_else_help = true,

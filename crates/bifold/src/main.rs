@@ -74,6 +74,7 @@ use std::process::ExitCode;
 use usage::UsageError;
 
 fn main() -> ExitCode {
+    bifold_base::version::built_from(env!("BIFOLD_REVISION"));
     #[cfg(feature = "host")]
     if let Some(code) = guardian::if_asked(std::env::args_os().skip(1)) {
         return code;

@@ -242,7 +242,7 @@ impl Importer {
             }
         };
         let source = Source {
-            bifold_version: env!("CARGO_PKG_VERSION").into(),
+            bifold_version: bifold_base::version().into(),
             imported: Some(self.kind().name().into()),
             program,
             memory_mib: Some(self.process.frames() >> 8),

@@ -219,7 +219,7 @@ impl Folder {
         })?;
         let damaged = |problem: String| FolderError::Damaged { path: file.clone(), problem };
         let plan: Plan = serde_json::from_slice(&bytes).map_err(|e| damaged(e.to_string()))?;
-        let here = env!("CARGO_PKG_VERSION");
+        let here = bifold_base::version();
         if plan.schema != SCHEMA || plan.bifold != here {
             return Err(FolderError::Version { path: path.into(), planned: plan.bifold, here: here.into() });
         }

@@ -103,7 +103,7 @@ impl Plan {
         repeats: Vec<String>,
         tasks: Vec<Task>,
     ) -> Plan {
-        let bifold = env!("CARGO_PKG_VERSION").into();
+        let bifold = bifold_base::version().into();
         Plan { schema: SCHEMA.into(), bifold, folder, axes, repeats, tasks, profiles: BTreeMap::new() }
     }
 

@@ -134,7 +134,7 @@ impl<W: Write + Send> TableWriter<W> {
                 let about = about.into_iter().map(|(key, text)| KeyValue::new(key.clone(), text.clone()));
                 let properties = WriterProperties::builder()
                     .set_key_value_metadata(Some(about.collect()))
-                    .set_created_by(format!("bifold {}", env!("CARGO_PKG_VERSION")))
+                    .set_created_by(format!("bifold {}", bifold_base::version()))
                     .set_compression(Compression::ZSTD(ZstdLevel::default()))
                     .build();
                 let writer = ArrowWriter::try_new(to, schema.clone(), Some(properties));

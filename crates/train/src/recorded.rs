@@ -325,7 +325,7 @@ fn program(vm: &Vm, costs: SwitchCosts) -> Program {
     }
     let about = About {
         program: vm.name.clone(),
-        bifold: env!("CARGO_PKG_VERSION").into(),
+        bifold: bifold_base::version().into(),
         // The timeline's clock counts intervals.
         frequency_hz: 1,
         interval_cycles: 1,

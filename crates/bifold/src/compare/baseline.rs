@@ -73,7 +73,7 @@ impl BaselineArgs {
     pub fn against(&self, baseline: Baseline, plan: &Plan) -> anyhow::Result<Against> {
         let (source, input) = (plan.source.header().source, plan.source.input());
         let guest = (!source.command.is_empty()).then(|| Guest::named(source.command));
-        baseline.refuse_early(env!("CARGO_PKG_VERSION"), &input, guest.as_ref(), &plan.profile, plan.seed)?;
+        baseline.refuse_early(bifold_base::version(), &input, guest.as_ref(), &plan.profile, plan.seed)?;
         baseline.refuse_configs(&plan.configs)?;
         Ok(Against { baseline, worse_than: self.worse_than.unwrap_or(WORSE_THAN) })
     }

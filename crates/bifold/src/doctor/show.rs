@@ -63,7 +63,7 @@ pub fn json(
     };
     let document = json!({
         "schema": "bifold.doctor/1",
-        "bifold": env!("CARGO_PKG_VERSION"),
+        "bifold": bifold_base::version(),
         "ok": ok,
         "verbs": findings.iter().map(|f| json!({
             "verb": f.verb,

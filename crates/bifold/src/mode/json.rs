@@ -46,7 +46,7 @@ pub fn switched(vm: &Vm, switch: &Switch) -> anyhow::Result<String> {
 }
 
 fn document<const N: usize>(schema: &str, fields: [(&str, Value); N]) -> anyhow::Result<String> {
-    let mut document = json!({ "schema": format!("bifold.{schema}/1"), "bifold": env!("CARGO_PKG_VERSION") });
+    let mut document = json!({ "schema": format!("bifold.{schema}/1"), "bifold": bifold_base::version() });
     for (name, value) in fields {
         document[name] = value;
     }

@@ -152,7 +152,7 @@ fn remarks(cpu: &CpuRecording) -> Vec<String> {
 fn head(found: &Recording, cpu: &CpuRecording) -> String {
     format!(
         "bifold noise record, version {}\ncpu: {}\nclock: {} at {:.6} MHz\nshortest_gap_ns: {:.1}\nthreshold_ns: {:.1}\nsources: {}",
-        env!("CARGO_PKG_VERSION"),
+        bifold_base::version(),
         cpu.cpu,
         found.clock.0,
         found.clock.1 / 1e6,
@@ -253,7 +253,7 @@ fn csv(found: &Recording) -> anyhow::Result<String> {
 fn json(found: &Recording) -> anyhow::Result<String> {
     let document = json!({
         "schema": "bifold.noise-record/1",
-        "bifold": env!("CARGO_PKG_VERSION"),
+        "bifold": bifold_base::version(),
         "clock": { "name": found.clock.0, "hertz": found.clock.1 },
         "no_sources": found.no_sources,
         "virtual_machine": found.virtual_machine,

@@ -457,7 +457,7 @@ fn json(args: &SimulateArgs, rows: &[SimulatedRow]) -> anyhow::Result<String> {
     };
     let document = serde_json::json!({
         "schema": "bifold.noise-simulate/1",
-        "bifold": env!("CARGO_PKG_VERSION"),
+        "bifold": bifold_base::version(),
         "loggp": rows.first().map(|r| r.case.cost),
         "seed": args.seed,
         "rows": rows.iter().map(one).collect::<Result<Vec<_>, _>>()?,

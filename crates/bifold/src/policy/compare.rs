@@ -143,7 +143,7 @@ fn show(
     let output = create_for_data(show.output.as_deref())?;
     let checked = |i: &Input| (i.name.clone(), replay_check::checks(&i.timeline));
     let comparison = PolicyComparison {
-        bifold: env!("CARGO_PKG_VERSION").into(),
+        bifold: bifold_base::version().into(),
         evaluation: evaluate(&inputs, policies, &setting.options()).map_err(unusable)?,
         checks: check.then(|| inputs.iter().map(checked).collect()),
     };

@@ -59,7 +59,7 @@ fn json(all: &[(Named, String)]) -> anyhow::Result<String> {
     };
     let document = json!({
         "schema": "bifold.policy-list/1",
-        "bifold": env!("CARGO_PKG_VERSION"),
+        "bifold": bifold_base::version(),
         "policies": all.iter().map(policy).collect::<Vec<_>>(),
     });
     Ok(serde_json::to_string_pretty(&document)? + "\n")

@@ -194,7 +194,7 @@ impl Swept<'_> {
         let rows = self.rows.iter().map(|r| row(&self.settings[r.setting], r));
         let document = json!({
             "schema": "bifold.policy-sweep/2",
-            "bifold": env!("CARGO_PKG_VERSION"),
+            "bifold": bifold_base::version(),
             "policy": self.base.name,
             "parameters": self.base.spec,
             "host_page": self.setting.vm.host_page,

@@ -112,7 +112,7 @@ fn data(profile: &Profile, rows: &[KeyOrigin]) -> anyhow::Result<String> {
     };
     let document = json!({
         "schema": "bifold.profile-check/1",
-        "bifold": env!("CARGO_PKG_VERSION"),
+        "bifold": bifold_base::version(),
         "name": profile.name,
         "description": profile.description,
         "config_hash": profile.hash(),

@@ -34,7 +34,7 @@ pub fn list(args: &ListArgs) -> anyhow::Result<Status> {
             let one = |(name, description)| json!({ "name": name, "description": description });
             let document = json!({
                 "schema": "bifold.profile-list/1",
-                "bifold": env!("CARGO_PKG_VERSION"),
+                "bifold": bifold_base::version(),
                 "profiles": all.into_iter().map(one).collect::<Vec<_>>(),
             });
             serde_json::to_string_pretty(&document)? + "\n"

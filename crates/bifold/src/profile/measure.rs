@@ -184,7 +184,7 @@ fn data(found: &Survey, made: Option<&Made>) -> anyhow::Result<String> {
         .map(|u| json!({ "key": u.key, "why": u.why.word(), "reason": u.reason, "in_profile": u.stands }));
     let document = json!({
         "schema": "bifold.profile-measure/1",
-        "bifold": env!("CARGO_PKG_VERSION"),
+        "bifold": bifold_base::version(),
         "date": today(),
         "cpu": found.cpu,
         "hypervisor": found.told.hypervisor,

@@ -206,7 +206,7 @@ fn json(plan: &Plan, guests: &[(String, MemoryTimeline)]) -> anyhow::Result<Stri
     });
     let document = Document {
         schema: "bifold.reclaim-plan/1",
-        bifold: env!("CARGO_PKG_VERSION"),
+        bifold: bifold_base::version(),
         guests: guests.collect(),
         plan,
     };

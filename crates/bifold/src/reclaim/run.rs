@@ -110,7 +110,7 @@ pub fn run(args: &RunArgs) -> anyhow::Result<Status> {
     stages.line.end();
 
     let data = match args.format {
-        Format::Json => output::json(&spec, &outcome, env!("CARGO_PKG_VERSION"))?,
+        Format::Json => output::json(&spec, &outcome, bifold_base::version())?,
         _ => text(&spec, &outcome),
     };
     let mut delivery = Delivery::new(!args.quiet);
@@ -221,7 +221,7 @@ fn page(spec: &Spec, outcome: &Outcome) -> Page {
         Some(format!("{}: {used:.0} MiB, {progress:.0} % of the operations", c.spec.name))
     });
     Page {
-        version: env!("CARGO_PKG_VERSION").into(),
+        version: bifold_base::version().into(),
         brand: "guests under memory pressure".into(),
         title: spec.title.clone(),
         verdict: verdicts.collect::<Vec<_>>().join("; "),

@@ -331,7 +331,7 @@ pub fn carry_out(plan: &mut Plan, part: &str, stop: &AtomicBool) -> anyhow::Resu
     }
     ending.failure = ending.failure.or(feed.unwritten.map(anyhow::Error::from));
     let meta = Meta {
-        bifold: env!("CARGO_PKG_VERSION").into(),
+        bifold: bifold_base::version().into(),
         input: plan.source.input(),
         guest: source::describe(&header, &ending),
         exit: ending.exit,

@@ -244,7 +244,7 @@ fn page(plan: &Plan, outcome: &Outcome) -> Page {
     // All cases have the same times, so one case's marks are those of all.
     let marks = outcome.cases.first().map_or(Vec::new(), |c| c.marks.clone());
     Page {
-        version: env!("CARGO_PKG_VERSION").into(),
+        version: bifold_base::version().into(),
         brand: "guests under KSM".into(),
         title: plan.spec.title.clone(),
         verdict: verdicts.collect::<Vec<_>>().join("; "),

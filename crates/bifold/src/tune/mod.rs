@@ -136,7 +136,7 @@ pub fn run(mut args: TuneArgs) -> anyhow::Result<Status> {
             ("runs".into(), tuning.tried.len().to_string()),
         ];
         let words: Vec<_> = args.command.iter().map(|w| w.to_string_lossy()).collect();
-        Ok(tuning.html(env!("CARGO_PKG_VERSION"), &shell_words(&words), facts)?.into_bytes())
+        Ok(tuning.html(bifold_base::version(), &shell_words(&words), facts)?.into_bytes())
     });
     delivery.done()?;
     Ok(if ended { interrupted } else { Status::Done })

@@ -12,6 +12,14 @@ pub struct Ran {
     pub stderr: String,
 }
 
+/// The version that the command writes into results.
+pub fn version() -> String {
+    match env!("BIFOLD_REVISION") {
+        "" => env!("CARGO_PKG_VERSION").into(),
+        revision => format!("{}+{revision}", env!("CARGO_PKG_VERSION")),
+    }
+}
+
 /// The command with these arguments, in an environment that does not change its output.
 pub fn command<S: AsRef<OsStr>>(args: impl IntoIterator<Item = S>) -> Command {
     let mut c = Command::new(env!("CARGO_BIN_EXE_bifold"));
@@ -46,10 +54,10 @@ pub fn ran(mut c: Command) -> Ran {
 }
 
 impl Ran {
-    /// Checks that the run worked and printed nothing on stderr; returns its stdout.
+    /// Checks that the run worked and printed nothing on stderr; returns its stdout, without the revision.
     pub fn quietly(self) -> String {
         assert_eq!((self.status, self.stderr.as_str()), (0, ""), "{}", self.stdout);
-        self.stdout
+        self.stdout.replace(&version(), env!("CARGO_PKG_VERSION"))
     }
 
     /// Status and stderr of a run that printed nothing on stdout.

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! `bifold sweep`: tasks of several workers, and what becomes of them.
 
-use crate::command::{Ran, bifold_in, command, ran};
+use crate::command::{Ran, bifold_in, command, ran, version};
 use crate::export::csv;
 use serde_json::Value;
 use std::path::Path;
@@ -172,7 +172,7 @@ fn sweeps_that_changed_and_results_of_others_are_refused() {
     assert!(!dir.join("r.csv").exists());
     // Another version.
     let plan = std::fs::read_to_string(dir.join("runs/sweep.json")).unwrap();
-    let version = format!("\"bifold\":\"{}\"", env!("CARGO_PKG_VERSION"));
+    let version = format!("\"bifold\":\"{}\"", version());
     std::fs::write(dir.join("runs/sweep.json"), plan.replace(&version, "\"bifold\":\"0.0.1\"")).unwrap();
     let version = at(dir, "run runs");
     assert!(version.stderr.contains("was planned by Bifold 0.0.1, and this is"), "{}", version.stderr);

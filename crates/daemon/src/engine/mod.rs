@@ -299,7 +299,7 @@ impl Engine {
         Status {
             schema: SCHEMA.into(),
             pid: std::process::id(),
-            version: env!("CARGO_PKG_VERSION").into(),
+            version: bifold_base::version().into(),
             up_s: self.up.as_secs_f64(),
             intervals: self.intervals,
             reading_s: self.reading.as_secs_f64(),

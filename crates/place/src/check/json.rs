@@ -15,7 +15,7 @@ pub fn document(seen: &PlacementFacts, pids: &[u32], findings: &[Finding]) -> Va
     let guests: Vec<Value> = chosen.map(|g| guest(g, findings)).collect();
     json!({
         "schema": SCHEMA,
-        "bifold": env!("CARGO_PKG_VERSION"),
+        "bifold": bifold_base::version(),
         "guests": guests,
         "findings": findings.iter().map(finding).collect::<Vec<_>>(),
     })

@@ -129,7 +129,7 @@ impl Timeline {
             about: About {
                 program,
                 guest,
-                bifold: env!("CARGO_PKG_VERSION").into(),
+                bifold: bifold_base::version().into(),
                 profile: outcome.profile.clone(),
                 config_hash: outcome.config_hash.clone(),
                 input_hash: outcome.input_hash.clone(),

@@ -55,7 +55,7 @@ pub(super) fn render(d: &Diff) -> Result<String, RenderError> {
     let (instructions, seconds) = d.ideal();
     let document = Document {
         schema: SCHEMA,
-        bifold: env!("CARGO_PKG_VERSION"),
+        bifold: bifold_base::version(),
         a: side(&d.a),
         b: side(&d.b),
         differs: made::differences(&d.a.made, &d.b.made),

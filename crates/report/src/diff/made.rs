@@ -11,7 +11,7 @@ use std::path::Path;
 pub struct Made {
     /// The command or the generator.
     pub program: String,
-    /// Version of Bifold.
+    /// Version of Bifold, with its revision. Comparisons ignore the revision, as most count alike.
     pub bifold: String,
     /// Name of the hardware profile.
     pub profile: String,
@@ -92,7 +92,7 @@ impl Made {
             ("seed", self.seed.to_string()),
             ("interval", format!("{} cycles", self.interval_cycles)),
             ("VM", self.vm.name().to_string()),
-            ("Bifold", self.bifold.clone()),
+            ("Bifold", bifold_base::version::release(&self.bifold).into()),
         ];
         let unknown = || "not known".to_string();
         let g = self.guest.as_ref();

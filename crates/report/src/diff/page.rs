@@ -20,7 +20,7 @@ pub(super) fn page(d: &Diff) -> Page {
     }
     let warnings = d.warnings();
     Page {
-        version: env!("CARGO_PKG_VERSION").into(),
+        version: bifold_base::version().into(),
         brand: "comparison of two results".into(),
         title: format!("{} and {}", d.a.name, d.b.name),
         verdict: text::verdict(d),

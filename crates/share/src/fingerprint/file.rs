@@ -72,7 +72,7 @@ impl Writer {
             .set_key_value_metadata(Some(metadata.into()))
             .set_column_dictionary_enabled(ColumnPath::from(COLUMNS[0]), false)
             .set_statistics_enabled(EnabledStatistics::None)
-            .set_created_by(format!("bifold {}", env!("CARGO_PKG_VERSION")))
+            .set_created_by(format!("bifold {}", bifold_base::version()))
             .build();
         let file = File::create_new(&path).map_err(FingerprintError::io("create", &path))?;
         let schema = Arc::new(schema().map_err(fail)?);

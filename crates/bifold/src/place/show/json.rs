@@ -11,7 +11,7 @@ pub fn document(topology: &Topology) -> anyhow::Result<String> {
     let t = topology;
     let document = json!({
         "schema": "bifold.place-show/1",
-        "bifold": env!("CARGO_PKG_VERSION"),
+        "bifold": bifold_base::version(),
         "numa": t.numa,
         "cpus": all(&t.cpus, cpu),
         "nodes": all(&t.nodes, node),

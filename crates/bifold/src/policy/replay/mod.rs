@@ -130,7 +130,7 @@ pub fn run(args: ReplayArgs) -> anyhow::Result<Status> {
         Format::Json => {
             let document = json!({
                 "schema": "bifold.policy-replay/2",
-                "bifold": env!("CARGO_PKG_VERSION"),
+                "bifold": bifold_base::version(),
                 "host_page": setting.vm.host_page,
                 "vm": state,
                 "keep_nested": setting.vm.keep_nested,

@@ -114,7 +114,7 @@ pub fn run(args: &ReplayArgs) -> anyhow::Result<Status> {
         Format::Json => {
             serde_json::to_string_pretty(&json!({
                 "schema": "bifold.policy-replay-recorded/1",
-                "bifold": env!("CARGO_PKG_VERSION"),
+                "bifold": bifold_base::version(),
                 "replays": all.iter().map(document).collect::<Vec<_>>(),
             }))? + "\n"
         }

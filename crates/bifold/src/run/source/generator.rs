@@ -15,7 +15,7 @@ impl EventSource for Generator {
             guest_frames: self.guest_frames(),
             vcpus: 1,
             source: Source {
-                bifold_version: env!("CARGO_PKG_VERSION").into(),
+                bifold_version: bifold_base::version().into(),
                 generator: Some(self.to_string()),
                 ..Source::default()
             },

@@ -128,7 +128,7 @@ impl Guest {
     /// The guest's description before it runs.
     fn source(&self) -> Source {
         Source {
-            bifold_version: env!("CARGO_PKG_VERSION").into(),
+            bifold_version: bifold_base::version().into(),
             command: self.0.command.iter().map(|w| w.to_string_lossy().into_owned()).collect(),
             timing: Some(
                 match self.0.timing {

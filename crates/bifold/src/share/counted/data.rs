@@ -9,7 +9,7 @@ use serde_json::{Value, json};
 pub fn json(p: &Potential) -> anyhow::Result<String> {
     let document = json!({
         "schema": "bifold.share-potential/1",
-        "bifold": env!("CARGO_PKG_VERSION"),
+        "bifold": bifold_base::version(),
         "method": p.method,
         "warning": p.warning,
         "changed_pages": p.changed,
