@@ -98,7 +98,7 @@ proptest! {
 #[test]
 fn generated_streams_count_the_same_when_compact_and_differ_with_data_caches() {
     for (name, stream) in
-        [("i5-7600", "fork-storm:6"), ("zen4", "pointer-chase:60k"), ("skylake-sp", "gups-2m:60k")]
+        [("i5-7600", "fork-storm:2"), ("zen4", "pointer-chase:20k"), ("skylake-sp", "gups-2m:20k")]
     {
         let generator = Generator::parse(stream).unwrap();
         let mut whole = Vec::new();

@@ -111,7 +111,7 @@ fn rounds(most: usize) -> impl Strategy<Value = Vec<(Vec<Op>, Act)>> {
 }
 
 proptest! {
-    #![proptest_config(cases(64))]
+    #![proptest_config(cases(32))]
 
     #[test]
     fn nested_paging_over_a_host_that_takes_pages_back_counts_what_the_reference_counts(
@@ -218,7 +218,7 @@ fn steps() -> impl Strategy<Value = Vec<Step>> {
 }
 
 proptest! {
-    #![proptest_config(cases(96))]
+    #![proptest_config(cases(40))]
 
     #[test]
     fn every_mode_and_vms_that_switch_take_the_exits_of_the_reference_after_pages_are_taken_back(

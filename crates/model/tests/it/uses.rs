@@ -133,7 +133,7 @@ proptest! {
 #[test]
 fn nothing_else_that_watches_changes_the_use_of_memory_and_watching_changes_nothing_else() {
     let profile = Profile::load("i5-7600", &[]).expect("a profile");
-    for generator in ["t:20000", "gups:20000@64m", "fork-storm:40", "pointer-chase:20000"] {
+    for generator in ["t:20000", "gups:20000@64m", "fork-storm:12", "pointer-chase:20000"] {
         let (words, guest_frames) = words(generator);
         let options = |caches, placed| Options { guest_frames, caches, placed, ..Options::default() };
         let placed = || {
