@@ -18,7 +18,7 @@ fn of_repository() -> Option<String> {
         return None;
     }
     let branch = git(&["rev-parse", "--symbolic-full-name", "HEAD"])?;
-    for file in ["HEAD", "index", "packed-refs", &branch] {
+    for file in ["HEAD", "packed-refs", &branch] {
         if let Some(path) = git(&["rev-parse", "--git-path", file]).filter(|path| Path::new(path).exists()) {
             println!("cargo:rerun-if-changed={path}");
         }
