@@ -124,7 +124,7 @@ pub struct GuestSpec {
     pub attribute: bool,
     /// Whether the stream also has calls and returns of user code. Needs `attribute`.
     pub stacks: bool,
-    /// Whether the stream also has looks at the guest's memory ([`bifold_trace::Look`]) and, with exact
+    /// Whether the stream also has looks at the guest's memory ([`bifold_trace::MemoryLook`]) and, with exact
     /// timing, what the host's files move from and to that. Not in sampled streams.
     pub looks: bool,
     /// Which part of the command is recorded.

@@ -4,7 +4,7 @@
 
 use crate::linked::Linked;
 
-/// The ways of a [`Row`]. Sets of more ways are [`Linked`].
+/// The ways of a [`FourWays`]. Sets of more ways are [`Linked`].
 const WAYS: usize = 4;
 /// Marks a slot as filled.
 const VALID: u64 = 1 << 63;
@@ -98,10 +98,10 @@ pub(crate) struct Ordered {
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Array {
     /// Its first row, and its number of sets less 1. The row is beyond all others if the array's sets are not
-    /// [`Row`]s or their number is no power of two.
+    /// [`FourWays`]s or their number is no power of two.
     first: u32,
     mask: u32,
-    /// The place of the least recent way in [`Row::order`].
+    /// The place of the least recent way in [`FourWays::order`].
     last: u8,
     /// Its sets are [`Linked`].
     is_linked: bool,

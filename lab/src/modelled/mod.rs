@@ -239,7 +239,7 @@ pub fn make(lab: &Lab, settings: &Settings, progress: &dyn Fn(&str)) -> Result<M
     }
     let last = about.context("no phases")?;
     let made = Made {
-        bifold: env!("CARGO_PKG_VERSION").into(),
+        bifold: bifold_base::version().into(),
         command: common(settings),
         profile: last.outcome.profile.clone(),
         profile_hash: last.outcome.config_hash.clone(),

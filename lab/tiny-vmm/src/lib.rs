@@ -8,12 +8,12 @@
 //!
 //! | verb | does | line of output |
 //! |---|---|---|
-//! | `count [GUEST]...` | counts the exits of each phase by reason and error code, beside the model's | `count::Fact` |
-//! | `random` | counts the exits of random guests, each until KVM and model differ | `count::Fact` |
-//! | `walks` | compares the entries that one access reads, by their A and D bits, with the walker's | `walks::Fact` |
-//! | `nodes` | compares the nodes of tables and data with the model's, placement by placement | `nodes::Fact` |
-//! | `switch [CASE]...` | switches paging modes on a KVM with a mode per VM, and checks the guest | `switch::Fact` |
-//! | `fuzz` | random calls, guest code and switches, from several threads | `fuzz::Fact`, `fuzz::Finding` |
+//! | `count [GUEST]...` | counts the exits of each phase by reason and error code, beside the model's | `count::PhaseFact` |
+//! | `random` | counts the exits of random guests, each until KVM and model differ | `count::PhaseFact` |
+//! | `walks` | compares the entries that one access reads, by their A and D bits, with the walker's | `walks::WalkFact` |
+//! | `nodes` | compares the nodes of tables and data with the model's, placement by placement | `nodes::NodesFact` |
+//! | `switch [CASE]...` | switches paging modes on a KVM with a mode per VM, and checks the guest | `switch::SwitchFact` |
+//! | `fuzz` | random calls, guest code and switches, from several threads | `fuzz::FuzzFact`, `fuzz::Finding` |
 //! | `predict [GUEST]...` | prints the model's counts alone; needs no KVM | `Prediction` |
 //!
 //! Standard output has one line of JSON per fact (`"fact"` names its kind). Errors are text on standard

@@ -125,3 +125,26 @@ fn regions_begin_after_the_guest_s_own_start() {
     let (found, _) = gaps(&run(&s).unwrap().1);
     assert!(matches!(found[..], [(gap::WARM_UP, 0), (gap::REGION, 1..)]), "{found:?}");
 }
+
+#[test]
+fn what_the_boot_left_behind_is_over_when_the_program_begins() {
+    if qemu_missing() {
+        return;
+    }
+    // For longer than an RCU grace period.
+    let (report, words) =
+        run(&exact(&["sh", "-c", "i=0; while [ $i -lt 60000 ]; do i=$((i+1)); done"])).unwrap();
+    assert_eq!(report.exit, CommandExit::Code(0));
+    let (mut at, mut begun, mut flushes) = (0, false, 0);
+    while at < words.len() {
+        let (event, n) = decode(&words[at..], at).unwrap();
+        match event {
+            Event::Marker(marker::PROGRAM) => begun = true,
+            Event::Cr4(_) if begun => flushes += 1,
+            _ => {}
+        }
+        at += n;
+    }
+    assert!(begun);
+    assert_eq!(flushes, 0, "writes to CR4: the kernel flushed all TLBs");
+}

@@ -12,7 +12,7 @@ const PAGE: u64 = 4096;
 /// Time limit of a look, and of an order: the order's guardian waits for 15 s.
 const LIMIT: Duration = Duration::from_secs(10);
 
-/// A guest that an order is about.
+/// Looks at a guest, and carries out an order on it.
 #[derive(Debug)]
 pub struct OrderDriver {
     host: Host,

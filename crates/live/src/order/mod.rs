@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! One order about a guest's size: memory is taken in steps, and given back.
 //!
-//! [`refusal()`] says why an order may not begin. [`Steer`] decides after every look. [`Hand`] looks and
-//! orders on a live host, and [`Order`] does all of it. [`Record`] is what has to be known to give everything
-//! back; it is written down before the first change, so that a guardian, or the next command, can do that if
-//! this process is killed.
+//! [`refusal()`] says why an order may not begin. [`Steer`] decides after every look. [`OrderDriver`] looks
+//! and orders on a live host, and [`Order`] does all of it. [`Record`] is what has to be known to give
+//! everything back; it is written down before the first change, so that a guardian, or the next command, can
+//! do that if this process is killed.
 
 mod hand;
 mod polling;

@@ -139,7 +139,7 @@ pub(crate) struct Access {
 
 /// What the prefetcher saw of an access to a line that is simulated.
 #[derive(Debug, Clone, Copy)]
-pub(crate) struct PrefetchHint {
+pub(crate) struct SimulatedAccess {
     /// The line's class: its number among the simulated ones.
     rank: usize,
     near: Option<Near>,
@@ -265,11 +265,11 @@ impl Caches {
     /// The prefetcher sees an access to data. Most lines are watched for it alone: what [`Caches::access`]
     /// needs of a line that is simulated.
     #[inline(always)]
-    pub fn note(&mut self, vcpu: usize, gva: Gva) -> Option<PrefetchHint> {
+    pub fn note(&mut self, vcpu: usize, gva: Gva) -> Option<SimulatedAccess> {
         let settled = &mut self.settled[vcpu];
         let near =
             self.prefetch.and_then(|_| self.neighbours[vcpu].used(gva.0, |page| settled.forget_page(page)));
-        self.classes.rank(gva.0).map(|rank| PrefetchHint { rank, near })
+        self.classes.rank(gva.0).map(|rank| SimulatedAccess { rank, near })
     }
 
     /// An access to data, as the prefetcher has [seen](Caches::note) it. `translate` returns the
@@ -280,7 +280,7 @@ impl Caches {
     pub fn access(
         &mut self,
         a: Access,
-        seen: PrefetchHint,
+        seen: SimulatedAccess,
         translate: impl FnOnce() -> Option<(Gpa, PageSize)>,
         place: impl Fn(usize, Gpa) -> Hpa,
         from_memory: impl FnMut(usize, u64),
@@ -336,7 +336,7 @@ impl Caches {
         &mut self,
         a: Access,
         slot: usize,
-        PrefetchHint { rank, near }: PrefetchHint,
+        SimulatedAccess { rank, near }: SimulatedAccess,
         translate: impl FnOnce() -> Option<(Gpa, PageSize)>,
         place: impl Fn(usize, Gpa) -> Hpa,
         mut from_memory: impl FnMut(usize, u64),

@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! Compares guests that run with their plan, or with what any placed guest should have.
 //!
-//! [`look()`] reads the facts of a host and its guests into a [`Seen`], and [`check()`] applies the rules to
-//! them. A [`Finding`] has a kind (one of the list in [`Kind`]), figures, and the command that mends it.
+//! [`look()`] reads the facts of a host and its guests into [`PlacementFacts`], and [`check()`] applies the
+//! rules to them. A [`Finding`] has a kind (one of the list in [`Kind`]), figures, and the command that mends
+//! it.
 
 mod blocks;
 mod case;

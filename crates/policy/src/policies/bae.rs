@@ -162,13 +162,13 @@ impl Rule for State {
 
 #[cfg(test)]
 mod tests {
-    use super::super::testing::{Run, TestView, refused};
+    use super::super::testing::{Run, TestInterval, refused};
     use super::*;
     use Mode::{Nested, Shadow};
 
     /// TLB misses and exits per 1000 instructions, and cycles per instruction.
-    fn seen(tlb: f64, exits: f64, cpi: f64) -> TestView {
-        let mut s = TestView::frequencies(tlb, 0.0);
+    fn seen(tlb: f64, exits: f64, cpi: f64) -> TestInterval {
+        let mut s = TestInterval::frequencies(tlb, 0.0);
         s.sample.exits_hidden_fault = (exits * s.sample.instructions as f64 / 1000.0).round() as u64;
         s.cycles = cpi * s.sample.instructions as f64;
         s
@@ -228,9 +228,9 @@ mod tests {
     fn intervals_without_instructions_are_ignored() {
         for start in Mode::BOTH {
             let mut run = Run::new("bae", start);
-            assert_eq!(run.steps(5, TestView::nothing()), [start; 5]);
+            assert_eq!(run.steps(5, TestInterval::nothing()), [start; 5]);
             assert_eq!(run.step(seen(50.0, 0.5, 1.0)), start.other());
-            assert_eq!(run.steps(5, TestView::nothing()), [start.other(); 5]);
+            assert_eq!(run.steps(5, TestInterval::nothing()), [start.other(); 5]);
             run.step(seen(0.0, 0.0, 1.5));
             assert!(run.said.contains("went from 1 to 1.5"), "{}", run.said);
         }

@@ -183,7 +183,7 @@ impl Rule for State {
 
 #[cfg(test)]
 mod tests {
-    use super::super::testing::{Run, TestView, refused};
+    use super::super::testing::{Run, TestInterval, refused};
     use super::*;
     use Mode::{Nested, Shadow};
 
@@ -208,7 +208,7 @@ mod tests {
                 let mut run = Run::new("dsp", start);
                 for (i, &(tlb, faults)) in intervals.iter().enumerate() {
                     run.mode = start;
-                    let next = run.step(TestView::frequencies(tlb, faults));
+                    let next = run.step(TestInterval::frequencies(tlb, faults));
                     if i + 1 == intervals.len() {
                         assert!(run.said.starts_with(&format!("Rule {rule},")), "{rule}: {}", run.said);
                         assert_eq!(next, wanted.unwrap_or(start), "{}", run.said);
@@ -221,21 +221,21 @@ mod tests {
     #[test]
     fn near_the_upper_bound_of_the_other_frequency_rules_1_and_2_leave_it_to_the_ratio() {
         let mut run = Run::new("dsp", Shadow);
-        run.step(TestView::frequencies(11.0, 0.41e-3));
+        run.step(TestInterval::frequencies(11.0, 0.41e-3));
         assert!(run.said.starts_with("Rule 5, switch to nested"), "{}", run.said);
         let mut run = Run::new("dsp", Nested);
-        run.step(TestView::frequencies(80.0, 0.6e-3));
+        run.step(TestInterval::frequencies(80.0, 0.6e-3));
         assert!(run.said.starts_with("Rule 6, switch to shadow"), "{}", run.said);
     }
 
     #[test]
     fn history_is_the_ratio_of_averages_over_three_samples() {
         let mut run = Run::new("dsp", Nested);
-        run.step(TestView::frequencies(1.0, 100e-7));
-        run.step(TestView::frequencies(3.0, 100e-7));
-        run.step(TestView::frequencies(2.0, 400e-7));
+        run.step(TestInterval::frequencies(1.0, 100e-7));
+        run.step(TestInterval::frequencies(3.0, 100e-7));
+        run.step(TestInterval::frequencies(2.0, 400e-7));
         assert!(run.said.contains("2.00e-5 now and 1.00e-5"), "{}", run.said);
-        run.step(TestView::frequencies(2.0, 100e-7));
+        run.step(TestInterval::frequencies(2.0, 100e-7));
         // 200 faults in 7 TLB misses: the first sample is forgotten.
         assert!(run.said.contains("5.00e-6 now and 8.57e-6"), "{}", run.said);
     }
@@ -244,8 +244,8 @@ mod tests {
     fn without_instructions_it_stays_and_remembers_nothing() {
         for start in Mode::BOTH {
             let mut run = Run::new("dsp", start);
-            assert_eq!(run.step(TestView::nothing()), start);
-            run.step(TestView::frequencies(1.0, 180e-7));
+            assert_eq!(run.step(TestInterval::nothing()), start);
+            run.step(TestInterval::frequencies(1.0, 180e-7));
             assert!(run.said.contains("1.80e-5 now and 1.80e-5 historically"), "{}", run.said);
         }
     }

@@ -175,7 +175,7 @@ impl Rule for State {
 
 #[cfg(test)]
 mod tests {
-    use super::super::testing::{Run, TestView, refused};
+    use super::super::testing::{Run, TestInterval, refused};
     use super::*;
     use crate::{Named, Spec};
     use Mode::{Nested, Shadow};
@@ -188,8 +188,8 @@ mod tests {
     }
 
     /// TLB misses per 1000 instructions, and cycles per instruction in shadow and nested.
-    fn seen(run: &Run, tlb: f64, cpi: [f64; 2]) -> TestView {
-        let mut s = TestView::frequencies(tlb, 0.0);
+    fn seen(run: &Run, tlb: f64, cpi: [f64; 2]) -> TestInterval {
+        let mut s = TestInterval::frequencies(tlb, 0.0);
         s.cycles = cpi[run.mode as usize] * s.sample.instructions as f64;
         s
     }
@@ -253,7 +253,7 @@ mod tests {
     fn after_a_switch_an_interval_is_not_learnt_from() {
         let named = set(|p| (p.epsilon, p.profile_decisions) = (1.0, 0));
         let mut run = Run::of(&named, Shadow);
-        let modes: Vec<_> = (0..4).map(|_| run.step(TestView::frequencies(5.0, 0.0))).collect();
+        let modes: Vec<_> = (0..4).map(|_| run.step(TestInterval::frequencies(5.0, 0.0))).collect();
         assert_eq!(modes, [Nested, Nested, Shadow, Shadow]);
     }
 
@@ -261,7 +261,7 @@ mod tests {
     fn intervals_without_instructions_draw_no_random_number() {
         let named = Named::load("hiebel").unwrap();
         let (mut a, mut b) = (Run::of(&named, Nested), Run::of(&named, Nested));
-        b.steps(7, TestView::nothing());
+        b.steps(7, TestInterval::nothing());
         for _ in 0..300 {
             let (of_a, of_b) = (seen(&a, 5.0, [1.0, 1.1]), seen(&b, 5.0, [1.0, 1.1]));
             assert_eq!(a.step(of_a), b.step(of_b));

@@ -85,7 +85,7 @@ impl Rule for Kuang {
 #[cfg(test)]
 mod tests {
     use super::super::svm::{Feature, Kernel};
-    use super::super::testing::{Run, TestView, refused_in};
+    use super::super::testing::{Run, TestInterval, refused_in};
     use super::*;
     use Mode::{Nested, Shadow};
 
@@ -119,7 +119,7 @@ mod tests {
 
     #[test]
     fn each_machine_is_asked_in_its_mode() {
-        let step = |start, walk, vmm| by_hand(start).step(TestView::percents(walk, vmm));
+        let step = |start, walk, vmm| by_hand(start).step(TestInterval::percents(walk, vmm));
         assert_eq!([step(Shadow, 2.0, 9.0), step(Shadow, 2.0, 12.0)], [Shadow, Nested]);
         assert_eq!([step(Nested, 9.0, 2.0), step(Nested, 12.0, 2.0)], [Nested, Shadow]);
         assert_eq!([step(Shadow, 30.0, 2.0), step(Nested, 2.0, 30.0)], [Shadow, Nested]);
@@ -128,7 +128,7 @@ mod tests {
     #[test]
     fn it_says_which_value_would_have_turned_it() {
         let mut run = by_hand(Shadow);
-        run.step(TestView::percents(2.0, 9.0));
+        run.step(TestInterval::percents(2.0, 9.0));
         assert!(run.said.contains("2 % of cycles in walks, 9 % of cycles in the hypervisor"), "{}", run.said);
         assert!(run.said.contains("With 10.1 % of cycles in the hypervisor it would"), "{}", run.said);
     }
@@ -156,11 +156,11 @@ mod tests {
 
     #[test]
     fn features_are_log1p_less_mean_over_scale() {
-        let mut seen = TestView::frequencies(3.0, 0.0);
+        let mut seen = TestInterval::frequencies(3.0, 0.0);
         let x = machine(Kernel::Linear {}).standardised(&seen.view(Shadow));
         assert!((x[0] - (4f64.ln() - 1.0) / 0.5).abs() < 1e-9 && (x[1] - 2f64.ln()).abs() < 1e-9, "{x:?}");
         for feature in Feature::ALL {
-            assert_eq!(feature.value(&TestView::nothing().view(Shadow)), 0.0);
+            assert_eq!(feature.value(&TestInterval::nothing().view(Shadow)), 0.0);
         }
     }
 
@@ -174,14 +174,14 @@ mod tests {
             .join("\n");
         let text = format!("policy = \"kuang\"\ninterval_s = 1.0\n{text}");
         let mut run = Run::of(&crate::Named::parse("rbf", &text).unwrap(), Nested);
-        run.step(TestView::frequencies(3.0, 0.0));
+        run.step(TestInterval::frequencies(3.0, 0.0));
         assert!(run.said.contains("it would have decided otherwise"), "{}", run.said);
     }
 
     #[test]
     fn without_instructions_no_machine_is_asked() {
         for start in Mode::BOTH {
-            assert_eq!(Run::new("kuang", start).step(TestView::nothing()), start);
+            assert_eq!(Run::new("kuang", start).step(TestInterval::nothing()), start);
         }
     }
 

@@ -76,7 +76,7 @@ pub(crate) fn below(low: (&str, f64), high: (&str, f64)) -> Result<(), String> {
 
 #[cfg(test)]
 mod tests {
-    use super::testing::TestView;
+    use super::testing::TestInterval;
     use super::*;
     use crate::{Counters, Driver, Estimator, Interval, Log, Named, Other, Scale, Source};
     use bifold_model::Sample;
@@ -94,7 +94,7 @@ mod tests {
     }
 
     /// An interval of any kind, an empty one now and then.
-    fn seen() -> impl Strategy<Value = TestView> {
+    fn seen() -> impl Strategy<Value = TestInterval> {
         let count = || prop_oneof![Just(0u64), 0u64..1000, 0u64..1 << 40];
         let cost = || prop_oneof![Just(0.0), 0.0..1e12, Just(f64::NAN), Just(f64::INFINITY)];
         let sample = (count(), count(), count(), count(), count(), count()).prop_map(|c| Sample {
@@ -113,7 +113,7 @@ mod tests {
             back_cycles: b,
         }));
         let cycles = prop_oneof![Just(0.0), 0.0..1e13];
-        (sample, cycles, 0.0..=1.0, other).prop_map(|(sample, cycles, load, other)| TestView {
+        (sample, cycles, 0.0..=1.0, other).prop_map(|(sample, cycles, load, other)| TestInterval {
             sample,
             cycles,
             load,

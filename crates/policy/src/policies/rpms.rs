@@ -230,13 +230,13 @@ impl Rule for State {
 
 #[cfg(test)]
 mod tests {
-    use super::super::testing::{Run, TestView, refused};
+    use super::super::testing::{Run, TestInterval, refused};
     use super::*;
     use Mode::{Nested, Shadow};
 
-    const BAD: fn() -> TestView = || TestView::percents(20.0, 20.0);
-    const GOOD: fn() -> TestView = || TestView::percents(1.0, 1.0);
-    const BETWEEN: fn() -> TestView = || TestView::percents(5.0, 5.0);
+    const BAD: fn() -> TestInterval = || TestInterval::percents(20.0, 20.0);
+    const GOOD: fn() -> TestInterval = || TestInterval::percents(1.0, 1.0);
+    const BETWEEN: fn() -> TestInterval = || TestInterval::percents(5.0, 5.0);
 
     #[test]
     fn four_bad_intervals_in_a_row_switch_and_the_next_two_are_not_looked_at() {
@@ -265,7 +265,7 @@ mod tests {
     fn between_the_thresholds_the_level_stays_and_a_threshold_itself_is_between() {
         let mut run = Run::new("rpms-fixed-20", Nested);
         run.steps(3, BAD());
-        for seen in [BETWEEN(), TestView::percents(20.0, 0.0), TestView::percents(3.0, 0.0)] {
+        for seen in [BETWEEN(), TestInterval::percents(20.0, 0.0), TestInterval::percents(3.0, 0.0)] {
             run.step(seen);
             assert!(run.said.contains("the level stays -3"), "{}", run.said);
         }
@@ -280,7 +280,7 @@ mod tests {
 
     #[test]
     fn a_single_metric_looks_at_what_the_other_mode_would_spare() {
-        let (walks, exits) = (TestView::percents(50.0, 0.0), TestView::percents(0.0, 50.0));
+        let (walks, exits) = (TestInterval::percents(50.0, 0.0), TestInterval::percents(0.0, 50.0));
         let after = |name, start, seen| Run::new(name, start).steps(4, seen)[3];
         assert_eq!(after("rpms-single", Shadow, walks), Shadow);
         assert_eq!(after("rpms-single", Shadow, exits), Nested);
@@ -324,18 +324,18 @@ mod tests {
     fn the_shipped_code_ignores_intervals_with_little_load() {
         let mut run = Run::new("rpms-shipped", Shadow);
         run.steps(3, BAD());
-        assert_eq!(run.step(TestView { load: 0.59, ..BAD() }), Shadow);
+        assert_eq!(run.step(TestInterval { load: 0.59, ..BAD() }), Shadow);
         assert!(run.said.contains("ran 59 % of the time, below 60 %"), "{}", run.said);
-        assert_eq!(run.step(TestView { load: 0.6, ..BAD() }), Nested);
+        assert_eq!(run.step(TestInterval { load: 0.6, ..BAD() }), Nested);
     }
 
     #[test]
     fn intervals_without_cycles_change_nothing() {
         let mut run = Run::new("rpms-dynamic", Nested);
         run.steps(3, BAD());
-        assert_eq!(run.steps(50, TestView::nothing()), [Nested; 50]);
+        assert_eq!(run.steps(50, TestInterval::nothing()), [Nested; 50]);
         assert_eq!(run.step(BAD()), Shadow);
-        assert_eq!(run.steps(2, TestView::nothing()), [Shadow; 2]);
+        assert_eq!(run.steps(2, TestInterval::nothing()), [Shadow; 2]);
     }
 
     #[test]

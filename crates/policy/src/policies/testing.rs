@@ -7,7 +7,7 @@ use bifold_model::Sample;
 
 /// An interval of a million instructions in a million cycles at full load, without any other count.
 #[derive(Debug, Clone, Copy)]
-pub struct TestView {
+pub struct TestInterval {
     pub sample: Sample,
     pub cycles: f64,
     pub load: f64,
@@ -15,16 +15,16 @@ pub struct TestView {
     pub other: Option<Other>,
 }
 
-impl Default for TestView {
+impl Default for TestInterval {
     fn default() -> Self {
         let sample = Sample { instructions: 1_000_000, ..Sample::default() };
-        TestView { sample, cycles: 1e6, load: 1.0, other: None }
+        TestInterval { sample, cycles: 1e6, load: 1.0, other: None }
     }
 }
 
-impl TestView {
+impl TestInterval {
     /// TLB misses and page faults, each per 1000 instructions (exact to a billionth).
-    pub fn frequencies(tlb: f64, faults: f64) -> TestView {
+    pub fn frequencies(tlb: f64, faults: f64) -> TestInterval {
         let n = 1_000_000_000_000u64;
         let count = |f: f64| (f * n as f64 / 1000.0).round() as u64;
         let sample = Sample {
@@ -33,26 +33,26 @@ impl TestView {
             guest_page_faults: count(faults),
             ..Sample::default()
         };
-        TestView { sample, cycles: n as f64, ..TestView::default() }
+        TestInterval { sample, cycles: n as f64, ..TestInterval::default() }
     }
 
     /// Percent of cycles in walks and in the hypervisor.
-    pub fn percents(walk: f64, vmm: f64) -> TestView {
-        let mut seen = TestView::default();
+    pub fn percents(walk: f64, vmm: f64) -> TestInterval {
+        let mut seen = TestInterval::default();
         seen.sample.walk_cycles = (walk * seen.cycles / 100.0).round() as u64;
         seen.sample.vmm_cycles = (vmm * seen.cycles / 100.0).round() as u64;
         seen
     }
 
     /// This interval with another number of instructions per cycle.
-    pub fn ipc(mut self, ipc: f64) -> TestView {
+    pub fn ipc(mut self, ipc: f64) -> TestInterval {
         self.sample.instructions = (ipc * self.cycles).round() as u64;
         self
     }
 
     /// An interval in which nothing happened.
-    pub fn nothing() -> TestView {
-        TestView { sample: Sample::default(), cycles: 0.0, ..TestView::default() }
+    pub fn nothing() -> TestInterval {
+        TestInterval { sample: Sample::default(), cycles: 0.0, ..TestInterval::default() }
     }
 
     pub fn view(&mut self, mode: Mode) -> View<'_> {
@@ -85,7 +85,7 @@ impl Run {
     }
 
     /// One interval; the mode of the next.
-    pub fn step(&mut self, mut seen: TestView) -> Mode {
+    pub fn step(&mut self, mut seen: TestInterval) -> Mode {
         let next = self.policy.decide(&seen.view(self.mode), &mut self.log);
         self.mode = next.switchable().expect("there are two modes");
         self.said = self.log.take();
@@ -94,7 +94,7 @@ impl Run {
     }
 
     /// The same interval `n` times; the modes that followed.
-    pub fn steps(&mut self, n: usize, seen: TestView) -> Vec<Mode> {
+    pub fn steps(&mut self, n: usize, seen: TestInterval) -> Vec<Mode> {
         (0..n).map(|_| self.step(seen)).collect()
     }
 }

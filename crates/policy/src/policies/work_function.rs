@@ -215,7 +215,7 @@ impl Policy for State {
 
 #[cfg(test)]
 mod tests {
-    use super::super::testing::{Run, TestView, refused};
+    use super::super::testing::{Run, TestInterval, refused};
     use super::*;
     use bifold_mmu::Mode::{self, Nested, Shadow};
     use proptest::prelude::*;
@@ -483,8 +483,8 @@ mod tests {
     }
 
     /// Walk cycles in this mode, the other's, and costs of going there and back.
-    fn seen(own: u64, other: f64, there: f64, back: f64) -> TestView {
-        let mut s = TestView::default();
+    fn seen(own: u64, other: f64, there: f64, back: f64) -> TestInterval {
+        let mut s = TestInterval::default();
         s.sample.walk_cycles = own;
         s.other = Some(of_other(Nested, other, there, back));
         s
@@ -509,7 +509,7 @@ mod tests {
     fn it_stays_where_nothing_is_known_costs_nothing_or_is_no_number() {
         for start in Mode::BOTH {
             let mut run = Run::new("work-function", start);
-            assert_eq!(run.steps(9, TestView::nothing()), [start; 9]);
+            assert_eq!(run.steps(9, TestInterval::nothing()), [start; 9]);
             assert_eq!(run.steps(9, seen(0, 0.0, 0.0, 0.0)), [start; 9]);
             assert_eq!(run.steps(9, seen(7, f64::NAN, 0.0, 0.0)), [start; 9]);
             assert_eq!(run.step(seen(7, 6.0, 0.0, 0.0)), start.other());

@@ -106,7 +106,7 @@ impl Rule for State {
 
 #[cfg(test)]
 mod tests {
-    use super::super::testing::{Run, TestView, refused};
+    use super::super::testing::{Run, TestInterval, refused};
     use super::*;
     use Mode::{Nested, Shadow};
 
@@ -116,7 +116,7 @@ mod tests {
 
     fn run(start: Mode, frequencies: &[(f64, f64)]) -> Vec<Mode> {
         let mut run = Run::new("zhang", start);
-        frequencies.iter().map(|f| run.step(TestView::frequencies(f.0, f.1))).collect()
+        frequencies.iter().map(|f| run.step(TestInterval::frequencies(f.0, f.1))).collect()
     }
 
     #[test]
@@ -140,7 +140,7 @@ mod tests {
             [((4.0, 0.019), "shadow"), ((4.0, 0.021), "nested"), ((4.0, 0.02), "neither"), (FEW, "neither")]
         {
             let mut run = Run::new("zhang", Nested);
-            run.step(TestView::frequencies(frequencies.0, frequencies.1));
+            run.step(TestInterval::frequencies(frequencies.0, frequencies.1));
             assert!(run.said.contains(&format!("vote for {voted}.")), "{}", run.said);
         }
     }
@@ -148,9 +148,9 @@ mod tests {
     #[test]
     fn samples_without_instructions_do_not_vote() {
         let mut run = Run::new("zhang", Nested);
-        run.steps(3, TestView::frequencies(10.0, 0.0));
-        assert_eq!(run.steps(9, TestView::nothing()), [Nested; 9]);
-        assert_eq!(run.step(TestView::frequencies(10.0, 0.0)), Shadow);
+        run.steps(3, TestInterval::frequencies(10.0, 0.0));
+        assert_eq!(run.steps(9, TestInterval::nothing()), [Nested; 9]);
+        assert_eq!(run.step(TestInterval::frequencies(10.0, 0.0)), Shadow);
     }
 
     #[test]

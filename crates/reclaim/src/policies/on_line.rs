@@ -29,9 +29,12 @@ pub struct GuestObservation {
 /// A policy at work. It knows the last decisions only by what has become of them.
 ///
 /// ```
-/// use bifold_reclaim::{PolicyName, Seen};
+/// use bifold_reclaim::{GuestObservation, PolicyName};
 ///
-/// let guest = Seen { least: 100, most: 1000, size: 1000, held: 900.0, in_use: 900.0, ..Seen::default() };
+/// let guest = GuestObservation {
+///     least: 100, most: 1000, size: 1000, held: 900.0, in_use: 900.0,
+///     ..GuestObservation::default()
+/// };
 /// let mut equal = PolicyName::Equal.on_line(2).unwrap();
 /// assert_eq!(equal.decide(1200, 0.0, &[guest, guest]), [600, 600]);
 /// assert!(PolicyName::Oracle.on_line(2).is_none());
@@ -63,9 +66,12 @@ impl PolicyName {
     /// the rules of MOM and Proxmox change what they gave last.
     ///
     /// ```
-    /// use bifold_reclaim::{PolicyName, Seen};
+    /// use bifold_reclaim::{GuestObservation, PolicyName};
     ///
-    /// let guest = Seen { least: 100, most: 1000, size: 500, held: 400.0, in_use: 400.0, ..Seen::default() };
+    /// let guest = GuestObservation {
+    ///     least: 100, most: 1000, size: 500, held: 400.0, in_use: 400.0,
+    ///     ..GuestObservation::default()
+    /// };
     /// let mut mom = PolicyName::Mom.on_line_from(&[500]).unwrap();
     /// assert_eq!(mom.decide(1000, 0.0, &[guest]), [500]);
     /// ```

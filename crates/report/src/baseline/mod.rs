@@ -10,7 +10,7 @@ mod counts;
 mod read;
 mod text;
 
-use crate::diff::{self, Difference, Made, Side};
+use crate::diff::{self, Difference, Made, REVISION, Side};
 use crate::{Comparison, Guest, Input, Partial};
 use bifold_attribute::{PlaceRow, View};
 use bifold_model::{CacheFacts, Config, Costs, Frames, Profile};
@@ -184,7 +184,8 @@ impl Baseline {
             };
             NotComparable { baseline: self.side.name.clone(), why: words(d) + tip }
         };
-        diff::differences(before, &now).first().map_or(Ok(()), |d| Err(refused(d)))
+        let all = diff::differences(before, &now);
+        all.iter().find(|d| d.what != REVISION).map_or(Ok(()), |d| Err(refused(d)))
     }
 
     /// Refuses a run of these configurations if the baseline has none of them: such a run would always pass.
@@ -209,8 +210,9 @@ impl Baseline {
             why.or(failed).map(|why| format!("{which} is not whole ({why})"))
         };
         whole(&self.side, "the baseline").or_else(|| whole(now, "this run")).or_else(|| {
-            // Kernel and QEMU change with every update of a machine, and intervals change no total.
-            const MAY_DIFFER: [&str; 3] = ["kernel", "QEMU", "interval"];
+            // Kernel and QEMU change with every update of a machine, revisions with every commit.
+            // Intervals change no total.
+            const MAY_DIFFER: [&str; 4] = ["kernel", "QEMU", "interval", REVISION];
             let all = diff::differences(&self.side.made, &now.made);
             let mut kept = all.into_iter().filter(|d| !MAY_DIFFER.contains(&d.what));
             let of_host = || self.host.differs(host);
@@ -220,7 +222,7 @@ impl Baseline {
 
     fn notes(&self, now: &Side, c: &Comparison) -> Vec<String> {
         let changed = diff::differences(&self.side.made, &now.made).into_iter();
-        let changed = changed.filter(|d| ["kernel", "QEMU"].contains(&d.what));
+        let changed = changed.filter(|d| ["kernel", "QEMU", REVISION].contains(&d.what));
         let mut notes: Vec<String> = changed
             .map(|d| {
                 format!(

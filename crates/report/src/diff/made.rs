@@ -6,12 +6,15 @@ use bifold_model::VmState;
 use serde::Serialize;
 use std::path::Path;
 
+/// The property that differs with each commit. Most commits change no count.
+pub(crate) const REVISION: &str = "revision";
+
 /// How a result was made.
 #[derive(Debug, Clone, Default, PartialEq, Serialize)]
 pub struct Made {
     /// The command or the generator.
     pub program: String,
-    /// Version of Bifold, with its revision. Comparisons ignore the revision, as most count alike.
+    /// Version of Bifold, with its revision.
     pub bifold: String,
     /// Name of the hardware profile.
     pub profile: String,
@@ -78,6 +81,7 @@ impl Made {
 
     /// Properties and values, in the order of the output.
     fn facts(&self) -> Vec<(&'static str, String)> {
+        let (version, revision) = bifold_base::version::parts(&self.bifold);
         let mut out = vec![
             ("program", self.program.clone()),
             ("profile", self.profile.clone()),
@@ -92,7 +96,8 @@ impl Made {
             ("seed", self.seed.to_string()),
             ("interval", format!("{} cycles", self.interval_cycles)),
             ("VM", self.vm.name().to_string()),
-            ("Bifold", bifold_base::version::release(&self.bifold).into()),
+            ("Bifold", version.into()),
+            (REVISION, if revision.is_empty() { "not known".into() } else { revision.into() }),
         ];
         let unknown = || "not known".to_string();
         let g = self.guest.as_ref();

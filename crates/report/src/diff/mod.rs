@@ -13,7 +13,7 @@ mod read;
 mod text;
 
 pub use made::{Difference, Made};
-pub(crate) use made::{differences, program};
+pub(crate) use made::{REVISION, differences, program};
 pub use read::{Counters, MOST_BYTES, ReadError};
 pub(crate) use read::{MOST, form_error};
 

@@ -13,9 +13,9 @@ use serde::Serialize;
 /// ```
 /// use bifold_model::Looked;
 /// use bifold_report::MemoryLooks;
-/// use bifold_trace::Look;
+/// use bifold_trace::MemoryLook;
 ///
-/// let look = Look { frames: 1000, free: 400, kernel: 600, ..Look::default() };
+/// let look = MemoryLook { frames: 1000, free: 400, kernel: 600, ..MemoryLook::default() };
 /// let looked = Looked { instructions: 5_000_000, look, held: vec![] };
 /// let looks = MemoryLooks::of(&[looked], 1e-9).unwrap();
 /// assert!(looks.table().starts_with("guest's memory"));

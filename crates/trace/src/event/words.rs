@@ -11,7 +11,7 @@ pub const PAYLOAD_MASK: u64 = (1 << KIND_SHIFT) - 1;
 pub const MAX_WORDS: usize = 513;
 /// Number of values in [`Event::Stats`].
 pub const STATS_WORDS: usize = 8;
-/// Words of an [`Event::Look`] behind its head; those that [`Look`] does not use are 0.
+/// Words of an [`Event::Look`] behind its head; those that [`MemoryLook`] does not use are 0.
 pub const LOOK_WORDS: usize = 16;
 /// Data words of an [`Event::Log`].
 pub const LOG_WORDS: usize = 32;
