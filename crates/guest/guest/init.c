@@ -414,9 +414,9 @@ static void stop_and_resume(void)
 }
 
 /*
- * Waits until the kernel has finished the work that booting left behind. An RCU grace period (some ticks of 4 ms) after
- * a module was loaded, do_free_init (kernel/module/main.c) unmaps the module's init section and flushes the whole TLB.
- * Without the wait, this flush and the exits that follow it fall into the program's first milliseconds.
+ * Waits until the kernel has finished the work that booting left behind. Without the wait, the kernel flushes the whole
+ * TLB once or twice in the program's first milliseconds. The cause is most likely do_free_init (kernel/module/main.c),
+ * which unmaps init sections of modules after an RCU grace period, some ticks of 4 ms.
  */
 static void settle(void)
 {

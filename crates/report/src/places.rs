@@ -58,7 +58,7 @@ impl Places {
     }
 
     /// The most expensive rows of a view.
-    fn dearest(&self, view: View) -> Vec<&PlaceRow> {
+    fn costliest(&self, view: View) -> Vec<&PlaceRow> {
         let mut rows = self.places.ranked(view, self.config, Metric::ExtraCycles);
         rows.truncate(SHOWN);
         rows
@@ -79,7 +79,7 @@ impl Places {
     /// The share of the shown places, in a sentence.
     fn sentence(&self, view: View) -> String {
         let total = self.places.totals(self.view)[self.config].extra_cycles();
-        let rows = self.dearest(view);
+        let rows = self.costliest(view);
         let shown: i64 = rows.iter().map(|r| r.costs[self.config].extra_cycles()).sum();
         let of = self.places.ranked(view, self.config, Metric::ExtraCycles).len();
         format!(
@@ -118,8 +118,8 @@ impl Places {
         let fits = |c: &usize| NARROW.iter().all(|(column, least)| column != c || most >= *least);
         let shown: Vec<usize> = (0..head.len()).filter(fits).collect();
         let mut rows = vec![head.map(String::from)];
-        let dearest = self.dearest(self.view).into_iter();
-        rows.extend(dearest.map(|r| self.cells(r).map(|cell| plain(&cell).into_owned())));
+        let costliest = self.costliest(self.view).into_iter();
+        rows.extend(costliest.map(|r| self.cells(r).map(|cell| plain(&cell).into_owned())));
         let mut widths: [usize; CELLS] = std::array::from_fn(|i| width(rows.iter().map(|r| &r[i])));
         let line =
             |widths: &[usize; CELLS]| shown.iter().map(|c| widths[*c]).sum::<usize>() + 2 * (shown.len() - 1);
@@ -160,7 +160,7 @@ impl Places {
         let table = |view| SectionTable {
             by: by(view),
             sentence: self.sentence(view),
-            rows: self.dearest(view).into_iter().map(row).collect(),
+            rows: self.costliest(view).into_iter().map(row).collect(),
         };
         Section {
             config: self.config_name(),

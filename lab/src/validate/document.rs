@@ -22,8 +22,8 @@ const AREAS: &str = "each is the first touch of a kernel's page, one after the o
     the areas of `vm_area_free`; how soon RCU does is a matter of the guest's speed (by the logs, not proven)";
 
 /// A violation is the first use of a frame since the boot.
-const FRAMES: &str = "a violation is the first use of a frame; which frames the boot has used, and in which order the allocator gives them, \
-    differs between the captured guest and the counted (not proven)";
+const FRAMES: &str = "a violation is the first use of a frame; which frames the boot has used, and in which order \
+    the allocator gives them, differs between the captured guest and the counted (not proven)";
 
 /// Causes of rows that are not close: program, reason, and KVM's function with an explanation. `*` matches
 /// any.

@@ -45,7 +45,8 @@ pub fn identity(args: &TuneArgs, profile: &Profile) -> Value {
     // The profile counts by its values, however it was named; the state of the VM has a field of its own.
     let model = ModelArgs { named: ProfileArg::default(), vm: VmState::default(), ..args.model.clone() };
     json!({
-        "bifold": bifold_base::version(), "command": command, "profile": profile.name, "profile_hash": profile.hash(),
+        "bifold": bifold_base::version(), "command": command,
+        "profile": profile.name, "profile_hash": profile.hash(),
         "axes": format!("{:?}", args.axis), "now": args.now, "all": args.all, "vm": args.model.vm.name(),
         "model": format!("{model:?}"), "guest": format!("{:?}", args.guest),
     })

@@ -128,8 +128,8 @@ toml_table! {
         act: bool = "false",
             "Whether the daemon orders sizes. With false, the daemon only says what it would do.";
         least: Option<String> = "a quarter of its memory",
-            "Least size of the VM. The daemon never goes below what the VM uses plus a margin, even if this value \
-             is lower.";
+            "Least size of the VM. The daemon never goes below what the VM uses plus a margin, even if this \
+             value is lower.";
         most: Option<String> = "all of its memory",
             "Most size of the VM.";
         min_stay_s: Option<f64> = "of memory",

@@ -347,9 +347,9 @@ impl Profile {
                 return bad(table.key, "has neither `source` nor `prior`");
             }
         }
-        let dearest =
+        let costliest =
             [self.walk.guest_upper, self.walk.guest_leaf, self.walk.host_upper, self.walk.host_leaf];
-        if dearest.iter().chain(self.exit.iter().map(|(_, c)| &c.cycles)).any(|&c| c > 1_000_000_000) {
+        if costliest.iter().chain(self.exit.iter().map(|(_, c)| &c.cycles)).any(|&c| c > 1_000_000_000) {
             return bad("walk and exit costs".into(), "must be at most 1000000000 cycles");
         }
         Ok(())
