@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0 OR MIT
-"""Columns of Bifold's rows. Made by tests/units.py of the schemas and of the book; a test compares."""
+"""Columns of Bifold's rows. Made by tests/units.py of the book; a test compares."""
 
 # Units, where a column has one.
 UNITS: dict[str, str] = {
@@ -245,7 +245,7 @@ DOCS: dict[str, str] = {
     "seconds": "Predicted time of the run: the ideal run and its overhead, at the profile's clock.",
     "shadow_pages_made": "Shadow pages created.",
     "shadow_pages_zapped": "Shadow pages zapped.",
-    "start_cycles": "Its start since the start of the run.",
+    "start_cycles": "Start of the interval since the start of the run.",
     "syncs": "Unsync shadow pages re-read from the guest's tables.",
     "time": "End of the interval, since 1970-01-01.",
     "tlb_flush": "TLB flushes of vCPUs, by KVM or asked for by the guest's CR3.",

@@ -7,23 +7,27 @@ use crate::space::{File, FileId};
 use crate::{Attribution, Code, Key, Target};
 use bifold_mmu::PageSize;
 use bifold_model::{Config, Costs};
+use schemars::JsonSchema;
 use serde::Serialize;
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 
 /// The costs of one named place in every configuration.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, JsonSchema)]
+#[schemars(rename = "place")]
 pub struct PlaceRow {
     /// Name of the process.
     pub process: String,
-    /// File name of the program or library, `kernel`, name of a kernel module, or a name in brackets.
+    /// File name of the program or library whose code ran, `kernel`, name of a kernel module, or a name in
+    /// brackets.
     pub binary: String,
     /// Name of the function; `at 0x...` if only the address is known, `?` if nothing is.
     pub function: String,
-    /// The mapping that was accessed: heap, stack, anonymous memory, a file, a region of the kernel; with
-    /// the guest's page size if the size is not 4 KB.
+    /// What was accessed: heap, stack, anonymous memory, a file, a region of the kernel; with the guest's page
+    /// size if that is not 4 KB. By cause, also what the user code faulted on or how it entered the kernel:
+    /// system call, exception.
     pub mapping: String,
-    /// Costs in the order of [`Where::configs`].
+    /// One per configuration, in the order of `configs`.
     pub costs: Vec<Costs>,
 }
 
@@ -39,11 +43,11 @@ pub struct Stack {
 }
 
 /// A binary whose functions could not be looked up.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, JsonSchema)]
 pub struct Missing {
-    /// Path in the guest.
+    /// The binary's file in the guest.
     pub path: String,
-    /// The reason, worded to follow the path.
+    /// Why its functions have no names.
     pub why: &'static str,
 }
 

@@ -8,7 +8,7 @@
 #[cfg(feature = "noise")]
 use crate::noise;
 use crate::usage::UsageError;
-use crate::{cache, compact, compare, diff, doctor, import, profile, status};
+use crate::{cache, compact, compare, diff, doctor, import, profile, schema, status};
 #[cfg(feature = "host")]
 use crate::{ci, ctl, daemon, export, mode, place, policy, reclaim, share, stat, sweep, top, tune};
 use clap::error::{ContextKind, ContextValue, ErrorKind};
@@ -114,6 +114,7 @@ pub enum Verb {
     Reclaim(reclaim::ReclaimArgs),
     Cache(cache::CacheArgs),
     Doctor(doctor::DoctorArgs),
+    Schema(schema::SchemaArgs),
     /// Write the man pages into a directory
     Man {
         /// Directory for the pages, created if missing
@@ -252,7 +253,10 @@ mod tests {
     fn doctor_knows_every_verb() {
         for verb in Cli::command().get_subcommands() {
             let name = verb.get_name();
-            assert!(["doctor", "man", "completions"].contains(&name) || doctor::knows(name), "{name}");
+            assert!(
+                ["doctor", "schema", "man", "completions"].contains(&name) || doctor::knows(name),
+                "{name}"
+            );
             if ["share", "place", "noise", "reclaim", "sweep"].contains(&name) {
                 for one in verb.get_subcommands() {
                     let full = format!("{name} {}", one.get_name());

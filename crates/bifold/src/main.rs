@@ -3,7 +3,7 @@
 //!
 //! Each verb is a folder or file with its options, their help, and its work: `compare` (with `record`),
 //! `diff`, `import`, `compact`, `ci`, `tune`, `sweep`, `export`, `policy`, `profile`, `stat`, `top`, `mode`,
-//! `daemon`, `ctl`, `share`, `place`, `noise`, `reclaim`, `cache`, `doctor`, `manual`. Verbs use [`run`], one
+//! `daemon`, `ctl`, `share`, `place`, `noise`, `reclaim`, `cache`, `doctor`, `schema`, `manual`. Verbs use [`run`], one
 //! run of the model. Verbs and [`run`] use modules that know no verb: [`words`] (values that several verbs
 //! take), [`vms`] (the VMs of this host), `child` (`compare` as a process of its own), [`console`] (stdout,
 //! stderr and files), [`usage`] (usage errors), [`status`] (the exit status).
@@ -51,6 +51,7 @@ mod profile;
 #[cfg(feature = "host")]
 mod reclaim;
 mod run;
+mod schema;
 #[cfg(feature = "host")]
 mod share;
 #[cfg(feature = "host")]
@@ -145,6 +146,7 @@ fn carry_out(verb: Verb) -> anyhow::Result<Status> {
         #[cfg(feature = "host")]
         Verb::Ctl(args) => ctl::run(&args),
         Verb::Doctor(args) => doctor::run(&args),
+        Verb::Schema(args) => schema::run(&args),
         Verb::Man { dir } => manual::man(Cli::command(), &dir).map(|()| Status::Done),
         Verb::Completions { shell } => {
             console::print(&manual::completions(Cli::command(), shell)).map(|()| Status::Done)

@@ -1,11 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! The two paging modes that KVM can switch a VM between.
 
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 /// One of the two paging modes that KVM can switch a VM between. Published policies decide between these two.
 /// What costs alone decide chooses from all modes that are modelled, of which these are a part.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "lowercase")]
 pub enum Mode {
     /// The hardware walks tables that the hypervisor composed of the guest's and the host's.

@@ -1,10 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! Page sizes.
 
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 /// A page size of x86-64.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize, JsonSchema)]
 pub enum PageSize {
     /// 4 KB.
     #[serde(rename = "4K")]

@@ -16,24 +16,25 @@ use crate::memory::Refs;
 use crate::regime::Regime;
 use crate::{Profile, Sample};
 use bifold_mmu::{Gva, PageSize};
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 /// What something cost in one configuration.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize, JsonSchema)]
 pub struct Costs {
     /// Misses of all TLB levels.
     pub tlb_misses: u64,
     /// Cycles in page walks.
     pub walk_cycles: u64,
-    /// The part of them that the core hides behind independent work.
+    /// The part of walk_cycles that the core hides behind independent work. Unit: cycles.
     pub walk_hidden_cycles: u64,
     /// Exits of all reasons.
     pub exits: u64,
     /// Cycles in exits and in the hypervisor's work for them.
     pub vmm_cycles: u64,
-    /// Cycles that accesses to data waited for caches and memory beyond the ideal run's waits, as far as the
-    /// core hides neither. Less than 0 where walks and the placement of the data in the caches were luckier
-    /// than the ideal run's.
+    /// Cycles of waits for data beyond the ideal run's waits, as far as the core hides neither; less than 0
+    /// where the ideal run's placement in the caches was less lucky. Of sampled lines of caches, each wait
+    /// stands for those of its lines. Unit: cycles.
     pub data_wait_cycles: i64,
 }
 

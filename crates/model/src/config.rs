@@ -3,10 +3,11 @@
 
 use crate::profile::Virtualization;
 use bifold_mmu::{Format, PageSize};
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 /// How a guest-virtual address becomes a host-physical one.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "kebab-case")]
 pub enum Paging {
     /// No hypervisor: the guest's tables are the hardware's.
@@ -35,15 +36,15 @@ pub enum Paging {
 }
 
 /// A paging mode and the page sizes with which hypervisors back memory.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize, JsonSchema)]
 pub struct Config {
     /// The paging mode.
     pub mode: Paging,
-    /// Size of the pages with which the guest's hypervisor backs the guest's memory; for modes without
-    /// [sizes](Paging::has_sizes) the size has no meaning and is 4 KB.
+    /// Size of the pages with which the guest's hypervisor backs the guest's memory; without meaning for
+    /// native, direct and offset.
     pub host_page: PageSize,
-    /// Size of the pages with which an outer hypervisor backs the memory of the guest's, where that size is
-    /// another.
+    /// Size of the pages with which an outer hypervisor backs the memory of the guest's; absent where that size
+    /// is `host_page`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub outer_page: Option<PageSize>,
 }

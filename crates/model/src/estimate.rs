@@ -13,6 +13,7 @@
 //! of a window is s^2 = sum of b(i) d(i)^2 / (2 sum of b(i)), and that of the mean s^2 times the sum of
 //! a(i)^2. Of n equal periods this is v2.
 
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use statrs::distribution::{ContinuousCDF, StudentsT};
 
@@ -20,15 +21,16 @@ use statrs::distribution::{ContinuousCDF, StudentsT};
 pub const CONFIDENCE: f64 = 0.95;
 
 /// The mean of a value over windows.
-#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct Mean {
-    /// Number of windows.
+    /// How many windows were measured.
     pub windows: u64,
-    /// Mean over windows.
+    /// The mean. Unit: cycles per instruction.
     pub mean: f64,
-    /// Standard deviation of a window, from differences of successive windows.
+    /// Standard deviation of the windows. Unit: cycles per instruction.
     pub sd: f64,
-    /// Half the width of the 95 % interval around `mean`; `None` with fewer than 3 windows.
+    /// Half the width of the mean's 95 % interval; null with fewer than 3 windows. Unit: cycles per
+    /// instruction.
     pub half_width: Option<f64>,
 }
 

@@ -19,6 +19,7 @@ use crate::page::Page;
 use crate::{KvmVersion, VmState};
 use bifold_mmu::{Gpa, Hpa, PageSize};
 use extents::Extents;
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use std::ops::Range;
 
@@ -70,7 +71,7 @@ pub enum Taking {
 }
 
 /// How long the host has run, which decides how large the blocks are in which 4 KB frames come.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "lowercase")]
 pub enum Frames {
     /// A host just booted: its free memory lies in whole 2 MB blocks.

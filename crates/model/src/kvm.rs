@@ -3,10 +3,11 @@
 //! Where a later version differs, `shadow/` asks a method of [`KvmVersion`]: one method per rule.
 //! `docs/design/validation.md` compares both versions with the real ones.
 
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 /// A version of KVM.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Hash, Serialize, Deserialize, JsonSchema)]
 pub enum KvmVersion {
     /// Linux 6.1.
     #[default]

@@ -7,94 +7,101 @@ use crate::cache::{CacheError, CacheFacts};
 use crate::host::Frames;
 use crate::placement::{Placed, PlacedFacts};
 use crate::{Config, Mean, Sample, SwitchedOutcome, VmState};
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 /// Totals and timeline of every configuration over one run.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct Outcome {
     /// Name of the hardware profile.
     pub profile: String,
-    /// Core frequency, Hz.
+    /// Core frequency. Unit: Hz.
     pub frequency_hz: u64,
     /// Cycles per instruction assumed for the ideal run, waits for data left out.
     pub base_cpi: f64,
-    /// How the data caches were simulated. None without data caches.
+    /// How data caches were simulated; absent without them.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub caches: Option<CacheFacts>,
-    /// Host and nodes of the placements. None unless local and remote references were counted separately.
+    /// Host and guest of the placements; absent without `--placement`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub placed: Option<PlacedFacts>,
     /// Seed of the host frames' placement.
     pub seed: u64,
-    /// How long the host has run.
+    /// How long the host has run, which decides how its frames lie.
     #[serde(default)]
     pub host_frames: Frames,
-    /// What the host held of the guest's memory at the start. Older documents have `backed` in its place.
+    /// State of the VM when the program begins: the host has backed and mapped all of the guest's memory, or
+    /// nothing, or the memory comes from a snapshot.
     #[serde(default = "VmState::of_older", alias = "backed")]
     pub vm: VmState,
-    /// Levels of nested tables; 4 in older documents.
+    /// Levels of nested tables; absent for 4.
     #[serde(default = "four_levels", skip_serializing_if = "is_four_levels")]
     pub nested_levels: u8,
-    /// XXH3-64 of the profile as resolved (overrides included), hexadecimal.
+    /// XXH3-64 of the profile as resolved, overrides included.
     pub config_hash: String,
-    /// XXH3-64 of the events consumed, hexadecimal.
+    /// XXH3-64 of the events consumed.
     pub input_hash: String,
-    /// Guest frames known to the model, in 4 KB pages.
+    /// Guest frames of 4 KB known to the model.
     pub guest_frames: u64,
     /// Number of vCPUs seen.
     pub vcpus: u64,
     /// Nominal length of an interval in ideal cycles.
     pub interval_cycles: u64,
-    /// Results, in the order of [`Config::ALL`] less those not asked for.
+    /// The configurations modelled.
+    #[schemars(skip)]
     pub configs: Vec<ConfigOutcome>,
     /// VMs that switched while they ran, in the order in which they were asked for.
     #[serde(skip)]
     pub switched: Vec<SwitchedOutcome>,
     /// Start of every interval, in ideal cycles since the start.
     pub interval_starts: Vec<u64>,
-    /// Comparisons of a walk over the replayed guest tables with the captured GPA.
+    /// Walks over the replayed guest tables compared with the captured address.
     pub walk_checks: u64,
-    /// Comparisons that disagreed.
+    /// Those of them that disagreed.
     pub walk_mismatches: u64,
-    /// Accesses that the replayed guest tables did not translate (0 unless the capture has a hole).
+    /// Accesses that the replayed guest tables did not translate.
     pub untranslated: u64,
-    /// What the guest's init and exec(2) cost before the command's own program began, in the order of
-    /// [`Outcome::configs`]. In no other figure. None where the stream does not say where the program begins:
-    /// of a generator, of an imported trace, of the boot, and of a recording made before 0.3.
+    /// What the guest's init and exec cost before the command's own program began, in the order of
+    /// `outcome.configs`. In no other figure. Absent where the events do not say where the program begins: of
+    /// a generator, of an imported trace, and of older recordings.
     #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(skip)]
     pub start: Option<Vec<RegionTotal>>,
-    /// Instructions of the program before the (first) region whose counts these are. None for a whole
-    /// program, and for a region whose stream begins with it, and so with a cold VM.
+    /// Instructions of the command before the first region; absent for a whole command, and for a region that
+    /// a cold VM began.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub before_region: Option<u64>,
-    /// The regions one by one, if there was more than one. The other figures are those of all together.
+    /// The regions of a run that had several, one by one; absent otherwise. All other figures are those of
+    /// all regions together.
     #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(skip)]
     pub regions: Option<Regions>,
-    /// What vCPUs at work at the same time cost each other. None for a guest of one vCPU.
+    /// What vCPUs at work at the same time cost each other, by a fitted model; in no other figure, and absent
+    /// for a guest of one vCPU.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub several: Option<Several>,
-    /// The parts of a sampled stream; totals are then estimates. None if the stream is whole.
+    /// What a sampled stream consisted of, in guest instructions; absent where all was recorded. Totals are
+    /// estimates then.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub sampling: Option<Sampling>,
 }
 
 /// What vCPUs at work at the same time cost each other, by the model of [`contention`](crate::contention). In
 /// no other figure.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct Several {
-    /// How many vCPUs were at work on average, if all that worked did so at the same time: instructions of
-    /// all over those of the busiest.
+    /// How many vCPUs were at work on average, if all that worked did so at the same time.
     pub at_work: f64,
-    /// Of each configuration, in the order of [`Outcome::configs`].
+    /// The lock of shadow work, in the order of `outcome.configs`.
     pub waits: Vec<LockWait>,
 }
 
 /// The lock of shadow work in one configuration; 0 in all modes but shadow paging.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct LockWait {
-    /// Cycles for which a vCPU holds the lock, of all vCPUs together. They are part of `vmm_cycles`.
+    /// Cycles for which a vCPU holds the lock, of all vCPUs together; part of `vmm_cycles`.
     pub locked_cycles: u64,
-    /// Cycles for which vCPUs wait for the lock. They are part of no counter.
+    /// Cycles for which vCPUs wait for the lock; part of no counter.
     pub wait_cycles: u64,
 }
 
@@ -111,7 +118,7 @@ fn is_four_levels(levels: &u8) -> bool {
 pub struct Regions {
     /// How many there were.
     pub count: u64,
-    /// Instructions between them, which are in no count.
+    /// Instructions between regions, which are in no count.
     pub between_instructions: u64,
     /// The first [`MOST_REGIONS`](crate::MOST_REGIONS), in the order of time.
     pub rows: Vec<RegionOutcome>,
@@ -128,33 +135,33 @@ impl Regions {
 /// One region.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct RegionOutcome {
-    /// Its number, counted from 1.
+    /// The region's number, counted from 1.
     pub number: u64,
-    /// Instructions of the program since the end of the region before, or for the first since the start.
+    /// Instructions of the command since the end of the region before, or for the first since its start.
     pub before_instructions: u64,
-    /// The region's counts, in the order of [`Outcome::configs`].
+    /// The region in each configuration, in the order of `outcome.configs`.
     pub configs: Vec<RegionTotal>,
 }
 
 /// The counts of a region, or of the guest's own start, in one configuration.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct RegionTotal {
     /// The configuration.
     #[serde(flatten)]
     pub config: Config,
-    /// The counts.
+    /// The counts. Those of all regions sum to the configuration's `total`.
     pub total: Sample,
 }
 
 /// One configuration's results.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct ConfigOutcome {
     /// The configuration.
     #[serde(flatten)]
     pub config: Config,
     /// The whole run.
     pub total: Sample,
-    /// Per interval; sums to `total`.
+    /// Per interval, as outcome.interval_starts; sums to total.
     pub intervals: Vec<Sample>,
     /// Per interval: entries used that existed before the interval, by age. Only timelines keep these.
     #[serde(skip)]
@@ -162,42 +169,42 @@ pub struct ConfigOutcome {
     /// References by walk step: row = guest level (0 = the data's own nested walk),
     /// column = host level (0 = the guest table itself).
     pub refs: [[u64; 6]; 6],
-    /// The accuracy of `total`, if the stream was sampled.
+    /// How good the total is where the stream was sampled; absent otherwise.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub estimate: Option<Estimate>,
-    /// The accuracy of the cycles of walks and data, if only a sample of cache sets was simulated.
+    /// How good the cycles of walks and data are with data caches; absent without them.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub cache_error: Option<CacheError>,
-    /// Local and remote references per placement, if they were counted separately.
+    /// Local and remote references, by placement; absent without `--placement`, and for native paging if the
+    /// guest has several vCPUs and knows no nodes.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub placed: Vec<Placed>,
 }
 
 /// The parts of a sampled stream, in guest instructions.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct Sampling {
-    /// Windows measured.
+    /// How many windows were measured.
     pub windows: u64,
-    /// Instructions in them.
+    /// Instructions of the windows.
     pub measured_instructions: u64,
-    /// Instructions of the run's head, which is measured and represents nothing else.
+    /// Instructions of the head, which stands for itself.
     pub head_instructions: u64,
-    /// Instructions before windows whose accesses were seen, but not measured.
+    /// Instructions of the warm-ups before the windows, which are not measured.
     pub warm_up_instructions: u64,
-    /// Instructions whose accesses were not seen.
+    /// Instructions of the gaps, whose accesses were not recorded.
     pub other_instructions: u64,
 }
 
 /// The two parts of a sampled run's extra cycles: those counted everywhere, and those estimated
 /// from windows.
-#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct Estimate {
-    /// Cycles of exits that are counted in windows and between them alike.
+    /// Cycles that were counted, not estimated.
     pub exact_cycles: u64,
-    /// Half the width of the 95 % interval around the configuration's extra cycles, in cycles;
-    /// `None` with fewer than 3 windows.
+    /// Half the width of the 95 % interval around walk_cycles + vmm_cycles; null with fewer than 3 windows.
     pub half_width_cycles: Option<f64>,
-    /// The estimated cycles per instruction.
+    /// Estimated cycles per instruction over windows.
     pub per_instruction: Mean,
 }
 

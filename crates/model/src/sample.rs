@@ -6,14 +6,16 @@
 
 use crate::host::{Given, Origin};
 use bifold_mmu::PageSize;
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-/// Name, unit and meaning of one counter of a [`Sample`].
-#[derive(Debug, Clone, Copy)]
+/// A counter or a figure derived from counters.
+#[derive(Debug, Clone, Copy, Serialize, JsonSchema)]
+#[schemars(rename = "definition")]
 pub struct Counter {
     /// Name, as in every output.
     pub name: &'static str,
-    /// Unit: `1` for counts, `cycles`, `pages`.
+    /// Unit; 1 for counts.
     pub unit: &'static str,
     /// Meaning.
     pub doc: &'static str,
@@ -22,7 +24,8 @@ pub struct Counter {
 macro_rules! counters {
     ($( $name:ident : $unit:literal = $doc:literal ),* $(,)?) => {
         /// What one VM cost in one configuration during one interval (or in all).
-        #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+        #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+        #[schemars(rename = "sample")]
         pub struct Sample {
             $( #[doc = concat!($doc, " Unit: ", $unit, ".")] pub $name: u64, )*
         }

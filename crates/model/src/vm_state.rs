@@ -2,11 +2,13 @@
 //! The state of the VM at the beginning of the stream: what the host holds of its memory.
 
 use bifold_mmu::PageSize;
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 /// What the host holds of the guest's memory when the stream begins.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default, Serialize, Deserialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "kebab-case", try_from = "Written")]
+#[schemars(!try_from)]
 pub enum VmState {
     /// The host has backed all memory, and the hypervisor's nested tables map it: a VM that has touched all
     /// of its memory. Shadow tables are empty, because they come and go with the guest's own.

@@ -14,7 +14,10 @@ use crate::{Mode, Named, PerMode, Timeline, Track, VmKind};
 use bifold_mmu::PageSize;
 use bifold_model::VmState;
 use rayon::prelude::*;
+use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
 use serde::Serialize;
+use serde_json::json;
+use std::borrow::Cow;
 
 /// Gap to the better static mode within which a policy does what DSP's authors claim for DSP; percent.
 pub const WITHIN_PERCENT: f64 = 1.0;
@@ -105,42 +108,43 @@ fn sizes(pages: &[PageSize]) -> String {
 }
 
 /// The results of policies over programs.
-#[derive(Debug, Clone, PartialEq, Serialize)]
+#[derive(Debug, Clone, PartialEq, Serialize, JsonSchema)]
+#[schemars(rename = "evaluation")]
 pub struct Evaluation {
     /// Size of the host's pages.
     pub host_page: PageSize,
-    /// What the host held of the memory at the start.
+    /// State of the VM at the start: what the host held of its memory.
     pub vm: VmState,
     /// Whether nested tables are kept in shadow mode.
     pub keep_nested: bool,
-    /// Seconds of a policy per second of the timelines.
+    /// Seconds of a policy per second of the run.
     pub time_scale: f64,
-    /// Divisor of the costs of switching.
+    /// What costs of switching are divided by.
     pub switch_scale: f64,
-    /// Whether the other mode's cost was estimated, or known from the timeline.
+    /// Whether the other mode's cost was estimated; else the timeline had it.
     pub estimated: bool,
-    /// The policies, in the order given.
+    /// Each policy over all programs.
     pub policies: Vec<Summary>,
-    /// The programs, in the order given.
+    /// Each program with every policy.
     pub programs: Vec<Program>,
 }
 
 /// The results of one policy over all programs.
-#[derive(Debug, Clone, PartialEq, Serialize)]
+#[derive(Debug, Clone, PartialEq, Serialize, JsonSchema)]
 pub struct Summary {
-    /// The policy's name.
+    /// Its name.
     pub policy: String,
-    /// Seconds between two decisions.
+    /// Seconds between its decisions.
     pub interval_s: f64,
-    /// Whether the policy reads the other mode's cost.
+    /// Whether it reads the other mode's cost.
     pub needs_other: bool,
-    /// Geometric mean of the gaps to the oracle, percent.
+    /// Geometric mean of its cycles over the oracle's, less 1, in percent.
     pub oracle_gap_percent: f64,
-    /// Largest gap to the better static mode, percent.
+    /// The largest loss to the better static mode, in percent of that mode's cycles.
     pub worst_static_gap_percent: f64,
-    /// The program with that gap.
+    /// The program on which it lost most to the better static mode.
     pub worst_program: String,
-    /// Number of programs within [`WITHIN_PERCENT`] of the better static mode.
+    /// Programs within 1 % of the better static mode.
     pub within: usize,
     /// Mean shares of intervals in each mode.
     #[serde(flatten)]
@@ -150,29 +154,29 @@ pub struct Summary {
 }
 
 /// One program: its bounds, and the results of every policy.
-#[derive(Debug, Clone, PartialEq, Serialize)]
+#[derive(Debug, Clone, PartialEq, Serialize, JsonSchema)]
 pub struct Program {
-    /// The program's name.
+    /// Its name.
     pub name: String,
-    /// The command or generator, as captured.
+    /// What ran, as captured.
     pub program: String,
     /// Name of the hardware profile.
     pub profile: String,
     /// Number of intervals.
     pub intervals: usize,
-    /// Length of an interval, in seconds of the run.
+    /// Length of an interval. Unit: s of the run.
     pub interval_s: f64,
-    /// Length of the ideal run, in seconds.
+    /// Length of the ideal run. Unit: s.
     pub ideal_s: f64,
-    /// Cycles of the ideal run.
+    /// Length of the ideal run. Unit: cycles.
     pub ideal_cycles: f64,
     /// The modes that were recorded, in the order of the figures by mode.
     pub modes: Vec<Mode>,
-    /// Overheads of VMs that never switch, percent.
+    /// Overheads of VMs that never switch, in the order of `modes`. Unit: % of the ideal run.
     pub static_percent: PerMode<f64>,
-    /// The oracle, by starting mode.
+    /// The oracle by starting mode, in the order of `modes`.
     pub oracle: PerMode<OracleFigures>,
-    /// The policies, in the order of [`Evaluation::policies`].
+    /// Each policy over this program.
     pub rows: Vec<PolicyRuns>,
     /// Overheads per interval of the VMs that never switch, for charts.
     #[serde(skip)]
@@ -201,6 +205,22 @@ impl Shares {
     }
 }
 
+impl JsonSchema for Shares {
+    fn schema_name() -> Cow<'static, str> {
+        "Shares".into()
+    }
+
+    fn json_schema(_: &mut SchemaGenerator) -> Schema {
+        let share = |of| json!({ "type": "number", "description": format!("Share of intervals in {of} mode, 0 to 1.") });
+        json_schema!({
+            "type": "object",
+            "properties": { "shadow_share": share("shadow") },
+            "required": ["shadow_share"],
+            "patternProperties": { "_share$": share("this") },
+        })
+    }
+}
+
 impl Serialize for Shares {
     fn serialize<S: serde::Serializer>(&self, to: S) -> Result<S::Ok, S::Error> {
         to.collect_map(self.named().map(|(mode, share)| (format!("{}_share", mode.name()), share)))
@@ -208,11 +228,11 @@ impl Serialize for Shares {
 }
 
 /// The oracle's result.
-#[derive(Debug, Clone, PartialEq, Serialize)]
+#[derive(Debug, Clone, PartialEq, Serialize, JsonSchema)]
 pub struct OracleFigures {
-    /// All cycles.
+    /// All cycles. Unit: cycles.
     pub cycles: f64,
-    /// Cycles beyond the guest's own work, in percent of it.
+    /// Cycles beyond the ideal run's. Unit: % of the ideal run.
     pub overhead_percent: f64,
     /// Number of switches.
     pub switches: u64,
@@ -225,13 +245,13 @@ pub struct OracleFigures {
 }
 
 /// The results of one policy over one program.
-#[derive(Debug, Clone, PartialEq, Serialize)]
+#[derive(Debug, Clone, PartialEq, Serialize, JsonSchema)]
 pub struct PolicyRuns {
-    /// The policy.
+    /// Its name.
     pub policy: String,
-    /// The worst starting mode, whose run counts.
+    /// The starting mode from which the policy did worst, which counts.
     pub worse_start: Mode,
-    /// The runs by starting mode.
+    /// The policy by starting mode, in the order of `modes`.
     pub runs: PerMode<Figures>,
 }
 
@@ -243,11 +263,11 @@ impl PolicyRuns {
 }
 
 /// One run of a policy.
-#[derive(Debug, Clone, PartialEq, Serialize)]
+#[derive(Debug, Clone, PartialEq, Serialize, JsonSchema)]
 pub struct Figures {
-    /// All cycles.
+    /// All cycles. Unit: cycles.
     pub cycles: f64,
-    /// Cycles beyond the guest's own work, in percent of it.
+    /// Cycles beyond the ideal run's. Unit: % of the ideal run.
     pub overhead_percent: f64,
     /// Cycles above the oracle's from the same start, in percent of the oracle's.
     pub oracle_gap_percent: f64,

@@ -2,9 +2,11 @@
 //! Values by paging mode, for as many modes as there are values.
 
 use crate::Mode;
+use schemars::{JsonSchema, Schema, SchemaGenerator};
 use serde::de::value::{Error, StrDeserializer};
 use serde::{Deserialize, Serialize, Serializer};
 use smallvec::SmallVec;
+use std::borrow::Cow;
 use std::ops::{Index, IndexMut};
 
 /// The mode of that name, as in every input and output.
@@ -132,6 +134,20 @@ impl<T> IndexMut<Mode> for PerMode<T> {
     #[inline]
     fn index_mut(&mut self, mode: Mode) -> &mut T {
         self.get_mut(mode).unwrap_or_else(|| panic!("nothing is known of {}", mode.words()))
+    }
+}
+
+impl<T: JsonSchema> JsonSchema for PerMode<T> {
+    fn schema_name() -> Cow<'static, str> {
+        Vec::<T>::schema_name()
+    }
+
+    fn inline_schema() -> bool {
+        true
+    }
+
+    fn json_schema(generator: &mut SchemaGenerator) -> Schema {
+        Vec::<T>::json_schema(generator)
     }
 }
 

@@ -9,6 +9,7 @@
 use crate::text::{fixed, number, seconds};
 use crate::{Comparison, start};
 use bifold_trace::Clock;
+use schemars::JsonSchema;
 use serde::Serialize;
 
 /// Timer ticks per million instructions above which a run gets a warning. A tick of Linux 6.1 takes some
@@ -20,22 +21,21 @@ const MOST_TICKS: f64 = 4.0;
 const MOST_STARVED: f64 = 25.0;
 
 /// Figures derived from the clock's raw values.
-#[derive(Debug, Clone, Copy, PartialEq, Serialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Serialize, JsonSchema)]
 pub(crate) struct Figures {
-    /// Guest time from the command's start to its end, in seconds.
+    /// Guest time. Unit: s.
     pub(crate) guest_seconds: Option<f64>,
-    /// Idle time of the guest's CPUs (sleep, waits for timers), in seconds.
+    /// Idle time of the guest's CPUs: sleep, and waits for timers. Unit: s.
     pub(crate) idle_seconds: Option<f64>,
-    /// Guest time divided by the ideal run's time, each with the guest's own start.
+    /// Guest time over the ideal run's.
     pub(crate) guest_to_ideal: Option<f64>,
-    /// CPU time of the vCPU thread, in percent of the wall time. In the rest the thread waits: for timers,
-    /// for the model to take events, for a CPU of the host.
+    /// CPU time of the vCPU thread. Unit: % of the wall time.
     pub(crate) vcpu_percent: f64,
-    /// Time of waiting for a CPU of the host, in percent of the wall time.
+    /// Waits of the vCPU thread for a CPU of the host. Unit: % of the wall time.
     pub(crate) starved_percent: f64,
-    /// Interrupts of the guest kernel's timer per million instructions.
+    /// Timer ticks per million instructions.
     pub(crate) ticks_per_million: Option<f64>,
-    /// Whether another run of the command over equal files gives equal events to the bit.
+    /// Whether another run of the same command over the same files gives the same events to the bit.
     pub(crate) repeats: bool,
 }
 

@@ -5,32 +5,23 @@
 //! Each is defined once here, with its unit and meaning; the table, JSON and
 //! HTML all take them from a [`Figures`].
 
-use bifold_model::{CacheFacts, ConfigOutcome, Outcome, Sample};
+use bifold_model::{CacheFacts, ConfigOutcome, Counter, Outcome, Sample};
+use schemars::JsonSchema;
 use serde::Serialize;
-
-/// Declaration of a derived figure.
-#[derive(Debug, Clone, Copy, Serialize)]
-pub struct Figure {
-    /// Name in JSON.
-    pub name: &'static str,
-    /// Unit: `%` of the ideal run's cycles, `cycles`, `1`.
-    pub unit: &'static str,
-    /// Meaning.
-    pub doc: &'static str,
-}
 
 macro_rules! figures {
     ($( $name:ident : $unit:literal = $doc:literal ),* $(,)?) => {
         /// One configuration's derived figures over a whole run.
-        #[derive(Debug, Clone, Copy, PartialEq, Serialize)]
+        #[derive(Debug, Clone, Copy, PartialEq, Serialize, JsonSchema)]
+        #[schemars(rename = "figures")]
         pub struct Figures {
             $( #[doc = concat!($doc, " Unit: ", $unit, ".")] pub $name: f64, )*
         }
 
         impl Figures {
             /// Every figure, in the order of the fields.
-            pub const ALL: &'static [Figure] = &[
-                $( Figure { name: stringify!($name), unit: $unit, doc: $doc } ),*
+            pub const ALL: &'static [Counter] = &[
+                $( Counter { name: stringify!($name), unit: $unit, doc: $doc } ),*
             ];
 
             /// The figures' values, in the order of [`Figures::ALL`].

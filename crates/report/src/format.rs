@@ -6,7 +6,7 @@
 pub enum Format {
     /// Tables for a terminal.
     Table,
-    /// A single document, see `schema/compare-2.json`.
+    /// A single document, schema `bifold.compare/2`.
     Json,
     /// One object per line, tagged `run`, `total`, `policy` or `interval`.
     Jsonl,

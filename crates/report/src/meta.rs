@@ -5,87 +5,91 @@
 use crate::text::shell_words;
 use bifold_model::{ChosenBy, KvmBy, Profile, Quality};
 use bifold_trace::{Clock, CommandExit, Stats, TableFormat};
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 /// Facts about a run.
-#[derive(Debug, Clone, PartialEq, Serialize)]
+#[derive(Debug, Clone, PartialEq, Serialize, JsonSchema)]
 pub struct Meta {
-    /// Version of Bifold.
+    /// Version of Bifold, and after `+` the revision that it was built from: `0.1.0+204b6cbb1234`.
+    /// `.modified` follows where files had changed. Without a repository or a release's archive, the version
+    /// alone.
     pub bifold: String,
-    /// The source of the events.
+    /// Where the events came from.
     pub input: Input,
-    /// The guest that made the events; none for a generator.
+    /// The guest that made the events; null for a generator. A null in it is what a recording does not say.
     pub guest: Option<Guest>,
-    /// How the command ended; none for a generator, or if the end is unknown.
+    /// How the command ended; null for a generator, or where the end was not seen.
     pub exit: Option<CommandExit>,
-    /// Why the events end before the command; none if they do not.
+    /// Why the events end before the command did; null if they do not.
     pub partial: Option<Partial>,
-    /// The capture's own checks; none for a generator, or if the end is unknown.
+    /// What the capture counted and checked itself; null for a generator, or where the end was not seen.
     pub capture_checks: Option<Stats>,
-    /// How time passed for the command; none for a generator.
+    /// How time passed for the command; null for a generator and for recordings made before version 0.2.
     #[serde(default)]
     pub clock: Option<Clock>,
-    /// The hardware profile as resolved, with every geometry and cost behind the figures.
+    /// The hardware profile as used, overrides included.
     pub hardware: Profile,
 }
 
 /// The source of events.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(tag = "kind", rename_all = "lowercase")]
 pub enum Input {
     /// A guest that ran just now.
     Guest,
     /// A file written by `bifold record`.
     Recording {
-        /// Path as given by the user.
+        /// The recording, as given.
         path: String,
-        /// The recorded generator; none if a guest was recorded.
+        /// The generator recorded; null if a guest was recorded.
         generator: Option<String>,
-        /// The tool whose trace of a user program was imported; none if a guest was recorded.
+        /// The tool whose trace of a user program was imported: lackey, drmemtrace or champsim. Absent if a guest or a
+        /// generator was recorded.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         imported: Option<String>,
-        /// The program whose trace was imported.
+        /// The program whose trace was imported, as the trace or its file names it.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         program: Option<String>,
     },
     /// A built-in generator.
     Generator {
-        /// Name and length as given by the user.
+        /// The generator and its length, as given.
         name: String,
     },
 }
 
 /// The guest in which a command ran.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct Guest {
-    /// The command and its arguments.
+    /// The command and its arguments; bytes that are no UTF-8 are replaced.
     pub command: Vec<String>,
-    /// `exact` or `fast`.
+    /// exact: guest time counts instructions; fast: it follows the host's.
     pub timing: Option<String>,
     /// Number of vCPUs.
     pub vcpus: u32,
-    /// Number of NUMA nodes; none if the guest knows none.
+    /// Number of NUMA nodes; absent if the guest knows none.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub nodes: Option<u32>,
-    /// Format of the guest's page tables; absent for 4 levels.
+    /// Format of the guest's page tables; absent for 4-level.
     #[serde(default, skip_serializing_if = "is_default")]
     pub tables: TableFormat,
-    /// Whether the kernel isolated its page tables from user mode (KPTI).
+    /// Whether the guest's kernel isolated its page tables from user mode (KPTI).
     pub kpti: Option<bool>,
-    /// Transparent huge pages: `always`, `madvise` or `never`.
+    /// The guest's transparent huge pages: `always`, `madvise` or `never`.
     pub thp: Option<String>,
-    /// Memory reserved for hugetlbfs, MiB; absent without it.
+    /// Memory reserved for hugetlbfs; absent without it. Unit: MiB.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub hugetlb_mib: Option<u64>,
-    /// Memory, MiB.
+    /// Memory. Unit: MiB.
     pub memory_mib: Option<u64>,
-    /// Root file system: `host` or `initramfs`.
+    /// The guest's root file system: `host` or `initramfs`.
     pub root: Option<String>,
     /// Version of the guest's kernel.
     pub kernel: Option<String>,
     /// Version of QEMU.
     pub qemu: Option<String>,
-    /// The part of the command that was recorded, in words; none for the whole command.
+    /// Which part of the command was recorded, in words; null for all of it.
     #[serde(default)]
     pub region: Option<String>,
 }
@@ -95,7 +99,7 @@ fn is_default(tables: &TableFormat) -> bool {
 }
 
 /// Why events end before the command.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum Partial {
     /// The user stopped the run.

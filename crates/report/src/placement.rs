@@ -6,25 +6,36 @@ use crate::text::{decimals, fixed};
 use crate::text_table::{keyed_table, labelled};
 use crate::{Comparison, RenderError};
 use bifold_model::{Placed, Split};
+use schemars::JsonSchema;
 use serde::Serialize;
 
 const TITLE: &str = "Local and remote references";
 
 /// A configuration in one placement, with all counts.
-#[derive(Debug, Clone, Serialize)]
+#[derive(Debug, Clone, Serialize, JsonSchema)]
 pub(crate) struct PlacementRow {
+    /// Name of the configuration: native, nested-4k, ...
     config: String,
+    /// Where memory and tables lie.
     placement: &'static str,
+    /// References of walks to the guest's page tables on the vCPU's node.
     guest_tables_local: u64,
+    /// References of walks to the guest's page tables on another node.
     guest_tables_remote: u64,
+    /// References of walks to the hypervisor's page tables on the vCPU's node.
     host_tables_local: u64,
+    /// References of walks to the hypervisor's page tables on another node.
     host_tables_remote: u64,
+    /// Data accesses to the vCPU's node.
     data_local: u64,
+    /// Data accesses to another node.
     data_remote: u64,
-    /// None without data caches, or where the profile does not know the latency.
+    /// Cycles of walks that remote memory costs beyond local memory; null without data caches or without
+    /// `memory.remote_cycles`. Unit: cycles.
     remote_walk_cycles: Option<u64>,
+    /// The same of data accesses. Unit: cycles.
     remote_data_cycles: Option<u64>,
-    /// With the remote cycles.
+    /// Overhead of the configuration in this placement. Unit: %.
     overhead_percent: Option<f64>,
 }
 

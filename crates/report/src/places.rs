@@ -3,10 +3,10 @@
 
 use crate::terminal::plain;
 use crate::text::{grouped, wrapped};
-use bifold_attribute::{Metric, PlaceRow, View, Where};
+use bifold_attribute::{Metric, Missing, PlaceRow, View, Where};
 use bifold_model::{Config, Costs};
+use schemars::JsonSchema;
 use serde::Serialize;
-use serde_json::{Value, json};
 
 /// Rows of the table.
 const SHOWN: usize = 10;
@@ -187,7 +187,7 @@ impl Places {
     }
 
     /// The costs as data: of both views the most expensive rows and the sum of all others, and the totals.
-    pub(crate) fn json(&self) -> Value {
+    pub(crate) fn listed(&self) -> Listing<'_> {
         self.listing(View::ALL.map(|view| {
             let mut rows = self.places.ranked(view, self.config, Metric::ExtraCycles);
             rows.truncate(LISTED);
@@ -196,7 +196,7 @@ impl Places {
     }
 
     /// The costs as data: these rows by code and by cause, the sum of all others, and the totals.
-    pub(crate) fn listing(&self, listed: [Vec<&PlaceRow>; 2]) -> Value {
+    pub(crate) fn listing<'a>(&'a self, listed: [Vec<&'a PlaceRow>; 2]) -> Listing<'a> {
         let w = &self.places;
         // Rows that cost nothing in this configuration may cost something in another.
         let others = |view: View, listed: &[&PlaceRow]| {
@@ -215,21 +215,56 @@ impl Places {
                 rest
             };
             let costs: Vec<Costs> = (0..w.configs.len()).map(rest).collect();
-            json!({ "rows": w.rows(view).len() - listed.len(), "costs": costs })
+            Others { rows: w.rows(view).len() - listed.len(), costs }
         };
-        let [code, cause] = &listed;
-        json!({
-            "view": self.view.name(),
-            "ranked_by": self.config_name(),
-            "configs": w.configs.iter().map(|c| c.name()).collect::<Vec<_>>(),
-            "rows": code,
-            "others": others(View::Code, code),
-            "cause_rows": cause,
-            "cause_others": others(View::Cause, cause),
-            "totals": w.totals(View::Code),
-            "missing": w.missing,
-        })
+        let [rows, cause_rows] = listed;
+        Listing {
+            view: self.view.name(),
+            ranked_by: self.config_name(),
+            configs: w.configs.iter().map(|c| c.name()).collect(),
+            others: others(View::Code, &rows),
+            cause_others: others(View::Cause, &cause_rows),
+            rows,
+            cause_rows,
+            totals: w.totals(View::Code),
+            missing: &w.missing,
+        }
     }
+}
+
+/// Places of a run as data.
+#[derive(Serialize, JsonSchema)]
+pub(crate) struct Listing<'a> {
+    /// The view that the table shows: `code` by the code that ran, `cause` by the user code that caused the
+    /// cost. This document has both.
+    view: &'static str,
+    /// The configuration by whose extra cycles rows are ranked.
+    ranked_by: String,
+    /// Names of the configurations, in the order of all lists of costs.
+    configs: Vec<String>,
+    /// The costliest 1,000 places by the code that ran.
+    rows: Vec<&'a PlaceRow>,
+    /// All other places by the code that ran.
+    others: Others,
+    /// The costliest 1,000 places by the user code that caused the cost. The kernel's work for that code counts
+    /// there; `(interrupt)` and `(idle)` are functions that no user code caused.
+    cause_rows: Vec<&'a PlaceRow>,
+    /// All other places by cause.
+    cause_others: Others,
+    /// Costs of all places, one per configuration, in the order of `configs`.
+    totals: Vec<Costs>,
+    /// Binaries whose functions have no names here.
+    missing: &'a [Missing],
+}
+
+/// All other places of the view together.
+#[derive(Serialize, JsonSchema)]
+#[schemars(rename = "place_others")]
+struct Others {
+    /// How many places they are.
+    rows: usize,
+    /// One per configuration, in the order of `configs`.
+    costs: Vec<Costs>,
 }
 
 /// The view in words.

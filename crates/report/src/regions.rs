@@ -6,7 +6,8 @@ use crate::page::PageTable;
 use crate::text::{decimals, fixed, grouped, seconds};
 use crate::text_table::{labelled, table as text_table};
 use bifold_model::{RegionOutcome, RegionTotal, Regions, Sample};
-use serde_json::{Map, Value};
+use schemars::JsonSchema;
+use serde::Serialize;
 
 const TITLE: &str = "Regions";
 
@@ -100,24 +101,56 @@ pub(crate) fn page_table(c: &Comparison) -> Option<PageTable> {
     Some(PageTable { title: TITLE.into(), head, rows, notes })
 }
 
-/// Adds the name of its configuration and the overhead to each total of `outcome.regions`.
-pub(crate) fn name(c: &Comparison, value: &mut Value) {
-    let Some(regions) = &c.outcome.regions else { return };
-    let rows = value["rows"].as_array_mut().into_iter().flatten();
-    for (row, r) in rows.zip(&regions.rows) {
-        name_configs(c, &mut row["configs"], &r.configs);
-    }
+/// A total between its configuration's name and the overhead.
+#[derive(Serialize, JsonSchema)]
+pub(crate) struct NamedTotal<'a> {
+    /// Name of the configuration.
+    name: String,
+    #[serde(flatten)]
+    of: &'a RegionTotal,
+    /// Cycles beyond the ideal run's. Unit: % of the ideal run of the same part.
+    overhead_percent: f64,
 }
 
-/// Adds the same to the totals of one region, or of the guest's own start.
-pub(crate) fn name_configs(c: &Comparison, value: &mut Value, configs: &[RegionTotal]) {
-    for (v, of) in value.as_array_mut().into_iter().flatten().zip(configs) {
-        let mut named = Map::new();
-        named.insert("name".into(), of.config.name().into());
-        if let Some(fields) = v.as_object_mut() {
-            named.append(fields);
-        }
-        named.insert("overhead_percent".into(), overhead(&of.total, c.outcome.base_cpi).into());
-        *v = Value::Object(named);
+/// The totals of one region, or of the guest's own start.
+pub(crate) fn named<'a>(c: &Comparison, configs: &'a [RegionTotal]) -> Vec<NamedTotal<'a>> {
+    let of = |of: &'a RegionTotal| {
+        let overhead_percent = overhead(&of.total, c.outcome.base_cpi);
+        NamedTotal { name: of.config.name(), of, overhead_percent }
+    };
+    configs.iter().map(of).collect()
+}
+
+/// Regions with the names of configurations.
+#[derive(Serialize, JsonSchema)]
+pub(crate) struct NamedRegions<'a> {
+    /// How many there were. With more than 1,000, the others are part of the totals alone, and
+    /// `interval_starts` and `intervals` have one interval, which is the whole.
+    count: u64,
+    /// Instructions between regions, which are in no count.
+    between_instructions: u64,
+    /// The first 1,000 in the order of time.
+    rows: Vec<NamedRegion<'a>>,
+}
+
+#[derive(Serialize, JsonSchema)]
+struct NamedRegion<'a> {
+    /// The region's number, counted from 1.
+    number: u64,
+    /// Instructions of the command since the end of the region before, or for the first since its start.
+    before_instructions: u64,
+    /// The region in each configuration, in the order of `outcome.configs`.
+    configs: Vec<NamedTotal<'a>>,
+}
+
+impl NamedRegions<'_> {
+    pub(crate) fn of<'a>(c: &Comparison, regions: &'a Regions) -> NamedRegions<'a> {
+        let of = |r: &'a RegionOutcome| NamedRegion {
+            number: r.number,
+            before_instructions: r.before_instructions,
+            configs: named(c, &r.configs),
+        };
+        let Regions { count, between_instructions, .. } = *regions;
+        NamedRegions { count, between_instructions, rows: regions.rows.iter().map(of).collect() }
     }
 }

@@ -5,42 +5,91 @@
 //! has only the rows of those.
 
 use crate::json::Head;
-use crate::{Comparison, Figures, RenderError};
+use crate::placement::PlacementRow;
+use crate::policies::PolicyRow;
+use crate::{Comparison, Figures, RenderError, Spread};
 use bifold_model::{ConfigOutcome, Sample, VmState};
+use schemars::JsonSchema;
 use serde::Serialize;
 
-/// One line of JSON.
-#[derive(Serialize)]
+/// A line of `bifold compare --format jsonl`. The rows of type interval, without their type, are also those of
+/// `--format csv`; with `--placement`, the rows of type placement are. Fields may be added within this version,
+/// columns at the end; none changes its meaning or goes away.
+#[derive(Serialize, JsonSchema)]
 #[serde(tag = "type", rename_all = "lowercase")]
-enum JsonLine<'a> {
-    Run {
-        #[serde(flatten)]
-        head: Box<Head<'a>>,
-        profile: &'a str,
-        frequency_hz: u64,
-        base_cpi: f64,
-        seed: u64,
-        config_hash: &'a str,
-        input_hash: &'a str,
-        vm: VmState,
-        interval_cycles: u64,
-    },
-    Total {
-        config: String,
-        #[serde(flatten)]
-        sample: &'a Sample,
-        #[serde(flatten)]
-        figures: Figures,
-    },
-    Policy(crate::policies::PolicyRow<'a>),
-    Placement(crate::placement::PlacementRow),
-    Interval {
-        interval: usize,
-        start_cycles: u64,
-        config: String,
-        #[serde(flatten)]
-        sample: &'a Sample,
-    },
+pub(crate) enum JsonLine<'a> {
+    /// The run: first, once.
+    Run(Box<RunRow<'a>>),
+    /// A configuration over the whole run.
+    Total(TotalRow<'a>),
+    /// A policy from one starting mode; none where the run is too short for policies.
+    Policy(PolicyRow<'a>),
+    /// A configuration in one placement; none without `--placement`.
+    Placement(PlacementRow),
+    /// An interval in one configuration, in the order of time.
+    Interval(IntervalRow<'a>),
+    /// A figure of one configuration over several runs: last.
+    Spread(SpreadRow),
+}
+
+/// The run of the lines that follow.
+#[derive(Serialize, JsonSchema)]
+pub(crate) struct RunRow<'a> {
+    #[serde(flatten)]
+    head: Head<'a>,
+    /// Name of the hardware profile.
+    profile: &'a str,
+    /// Core frequency. Unit: Hz.
+    frequency_hz: u64,
+    /// Cycles per instruction assumed for the ideal run, waits for data left out.
+    base_cpi: f64,
+    /// Seed of the host frames' placement.
+    seed: u64,
+    /// XXH3-64 of the profile as resolved, overrides included.
+    config_hash: &'a str,
+    /// XXH3-64 of the events consumed.
+    input_hash: &'a str,
+    /// State of the VM when the program begins.
+    vm: VmState,
+    /// Nominal length of an interval in ideal cycles.
+    interval_cycles: u64,
+}
+
+/// A configuration over the whole run.
+#[derive(Serialize, JsonSchema)]
+pub(crate) struct TotalRow<'a> {
+    /// Name of the configuration: native, nested-4k, ...
+    config: String,
+    #[serde(flatten)]
+    sample: &'a Sample,
+    #[serde(flatten)]
+    figures: Figures,
+}
+
+/// A configuration in an interval.
+#[derive(Serialize, JsonSchema)]
+pub(crate) struct IntervalRow<'a> {
+    /// Number of the interval, from 0.
+    interval: usize,
+    /// Start of the interval since the start of the run. Unit: cycles of the ideal run.
+    start_cycles: u64,
+    /// Name of the configuration: native, nested-4k, ...
+    config: String,
+    #[serde(flatten)]
+    sample: &'a Sample,
+}
+
+/// A figure of one configuration over several runs.
+#[derive(Serialize, JsonSchema)]
+pub(crate) struct SpreadRow {
+    /// Name of the configuration: native, nested-4k, ...
+    pub config: String,
+    /// Name of the figure.
+    pub figure: &'static str,
+    /// Unit of the figure.
+    pub unit: &'static str,
+    #[serde(flatten)]
+    pub spread: Spread,
 }
 
 /// A line with the number of its run, if there are several runs.
@@ -68,8 +117,8 @@ pub(crate) fn render_jsonl(c: &Comparison, run: Option<usize>) -> Result<String,
         out.push('\n');
         Ok(())
     };
-    line(JsonLine::Run {
-        head: Box::new(Head::of(c)),
+    line(JsonLine::Run(Box::new(RunRow {
+        head: Head::of(c),
         profile: &o.profile,
         frequency_hz: o.frequency_hz,
         base_cpi: o.base_cpi,
@@ -78,10 +127,10 @@ pub(crate) fn render_jsonl(c: &Comparison, run: Option<usize>) -> Result<String,
         input_hash: &o.input_hash,
         vm: o.vm,
         interval_cycles: o.interval_cycles,
-    })?;
+    })))?;
     for r in &o.configs {
         let figures = Figures::of(o, r);
-        line(JsonLine::Total { config: r.config.name(), sample: &r.total, figures })?;
+        line(JsonLine::Total(TotalRow { config: r.config.name(), sample: &r.total, figures }))?;
     }
     if let Some(Ok(e)) = c.policies.as_ref().map(|p| &p.evaluation) {
         for row in crate::policies::policy_rows(e) {
@@ -92,7 +141,7 @@ pub(crate) fn render_jsonl(c: &Comparison, run: Option<usize>) -> Result<String,
         line(JsonLine::Placement(row))?;
     }
     for (interval, start_cycles, r, sample) in intervals(c) {
-        line(JsonLine::Interval { interval, start_cycles, config: r.config.name(), sample })?;
+        line(JsonLine::Interval(IntervalRow { interval, start_cycles, config: r.config.name(), sample }))?;
     }
     Ok(out)
 }

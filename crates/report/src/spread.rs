@@ -8,6 +8,7 @@
 //! role in robust estimation", JASA 69, 1974), because an outlier moves a mean and a standard
 //! deviation, and hides behind them.
 
+use schemars::JsonSchema;
 use serde::Serialize;
 use statrs::distribution::{ContinuousCDF as _, StudentsT};
 
@@ -25,15 +26,16 @@ pub const OUTLIER_RULE: &str = "more than 5 scaled median absolute deviations (1
      or more";
 
 /// Mean and spread of one figure over runs, in the figure's unit.
-#[derive(Debug, Clone, Copy, PartialEq, Serialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Serialize, JsonSchema)]
+#[schemars(rename = "spread")]
 pub struct Spread {
     /// Number of runs.
     pub n: usize,
     /// Arithmetic mean.
     pub mean: f64,
-    /// Standard deviation of a run (divisor n - 1); none for a single run.
+    /// Standard deviation of a run (divisor n - 1); null for a single run.
     pub sd: Option<f64>,
-    /// Half the width of the 95 % t interval of the mean; none for a single run.
+    /// Half the width of the 95 % t interval of the mean; null for a single run.
     pub ci95: Option<f64>,
     /// Median.
     pub median: f64,

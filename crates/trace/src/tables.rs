@@ -1,11 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! The format of the guest's page tables, as recordings and options name it.
 
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 /// The format of the guest's page tables (Intel SDM vol. 3A, chapter 4). The same from a recording's start to
 /// its end.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Hash, Serialize, Deserialize, JsonSchema)]
 pub enum TableFormat {
     /// 64-bit mode with 4 levels.
     #[default]

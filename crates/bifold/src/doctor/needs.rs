@@ -36,7 +36,7 @@ const ROOT_HOST: &[(&str, &str)] = &[(NINEP, "commands run with --root initramfs
 /// Without debugfs, `stat` and `top` find VMs as [`bifold_live::Watch`] says.
 const FEW_FIGURES: (&str, &str) = (KVM, "VMs come from /proc, and most of their figures are unknown");
 
-/// All verbs except `doctor`, `man` and `completions`.
+/// All verbs except `doctor`, `schema`, `man` and `completions`.
 pub const VERBS: &[Verb] = &[
     Verb {
         without: Some("it reads recordings and generators, and runs no command"),

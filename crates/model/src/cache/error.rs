@@ -15,15 +15,17 @@
 use super::Caches;
 use super::classes::{Classes, STRATA, stratum};
 use crate::estimate::t_quantile;
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 /// The error of a configuration's figures from the sample of lines and the draw of frames.
-#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct CacheError {
-    /// Half the width of the 95 % interval around the configuration's cycles, in cycles.
+    /// Half the width of the 95 % interval around the configuration's cycles, from the sample of lines and
+    /// the draw of host frames. Unit: cycles.
     pub half_width_cycles: f64,
-    /// Half the width of the 95 % interval around the configuration's overhead, in cycles beyond the ideal
-    /// run's. In percent of the ideal run's cycles, that is the error of the overhead in points.
+    /// Half the width of the 95 % interval around the configuration's overhead. Unit: cycles beyond the ideal
+    /// run's.
     #[serde(default)]
     pub half_width_extra_cycles: f64,
 }

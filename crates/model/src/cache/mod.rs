@@ -35,6 +35,7 @@ use hierarchy::{DataCaches, MOST_LEVELS};
 use level::Line;
 use neighbours::{Near, Neighbours};
 use recent::{MOST, Recent, Used};
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use settled::Settled;
 use stalls::{Stalls, Waits};
@@ -44,13 +45,13 @@ pub(crate) use watch::Watch;
 use window::{Chains, Limits, Now, Pace};
 
 /// How data caches were simulated, and what the core hides of waiting for them.
-#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct CacheFacts {
-    /// Classes of lines that were simulated, of 64.
+    /// Lines of each 4 KB page that were simulated, of 64.
     pub simulated_classes: u64,
-    /// Independent data misses that overlap: `memory.data_overlap` of the profile.
+    /// `memory.data_overlap` of the profile.
     pub data_overlap: f64,
-    /// Walks that overlap: `memory.walk_overlap` of the profile.
+    /// `memory.walk_overlap` of the profile.
     pub walk_overlap: f64,
 }
 

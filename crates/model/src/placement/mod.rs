@@ -21,6 +21,7 @@ use bifold_mmu::{Gpa, Gva};
 use bifold_trace::GuestNode;
 use data::Memo;
 use node::Nodes;
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 pub use tally::{Placed, PlacedCycles, Split};
 use tally::{Step, Tally};
@@ -31,7 +32,7 @@ pub const MOST: usize = 8;
 pub const MOST_NODES: u8 = 64;
 
 /// Where a host puts a guest's memory and the hypervisor's tables.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "kebab-case")]
 pub enum Placement {
     /// Each guest node's memory is bound to a host node of its own, as `host-nodes=N,policy=bind` of a QEMU
@@ -105,15 +106,15 @@ pub struct PlacementOptions {
 }
 
 /// The host of the placements, and what a remote reference costs there.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct PlacedFacts {
-    /// Nodes of the host.
+    /// NUMA nodes of the host.
     pub host_nodes: u8,
-    /// Nodes of the guest, 1 if it knows none.
+    /// NUMA nodes of the guest; 1 if it knows none.
     pub guest_nodes: u8,
-    /// `memory.cycles` of the profile; none without data caches.
+    /// `memory.cycles` of the profile; null without data caches.
     pub local_cycles: Option<u64>,
-    /// `memory.remote_cycles` of the profile; none without data caches or without that key.
+    /// `memory.remote_cycles` of the profile; null without data caches or without that key.
     pub remote_cycles: Option<u64>,
 }
 

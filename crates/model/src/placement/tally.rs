@@ -9,10 +9,11 @@
 use super::{MOST, Placement};
 use crate::memory::{HITS, Refs};
 use crate::profile::Memory;
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 /// References by the node that they go to.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct Split {
     /// On the node of the vCPU.
     pub local: u64,
@@ -34,26 +35,27 @@ impl Split {
 }
 
 /// What remote memory costs beyond local memory, as far as the core does not hide it.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct PlacedCycles {
-    /// Cycles of walks.
+    /// Cycles of walks. Unit: cycles.
     pub walk: u64,
-    /// Cycles that data accesses wait.
+    /// Cycles that data accesses wait. Unit: cycles.
     pub data: u64,
 }
 
 /// The references of one configuration in one placement.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct Placed {
-    /// The placement.
+    /// Where memory and tables lie.
     pub placement: Placement,
-    /// References of walks to the guest's tables.
+    /// References of walks to the guest's page tables.
     pub guest_tables: Split,
-    /// References of walks to the hypervisor's tables, nested or shadow.
+    /// References of walks to the hypervisor's page tables, nested or shadow.
     pub host_tables: Split,
     /// Data accesses.
     pub data: Split,
-    /// The cost of remote memory. None without data caches, or if the profile does not know the latency.
+    /// What remote memory costs beyond local memory, less what the core hides; null without data caches or
+    /// without `memory.remote_cycles`.
     pub cycles: Option<PlacedCycles>,
 }
 

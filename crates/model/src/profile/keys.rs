@@ -3,6 +3,7 @@
 //! TOML is read into, their documentation and [`KEYS`] are made from the declarations.
 
 use bifold_mmu::PageSize;
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 /// A key of a profile, as a TOML file and an override name it.
@@ -16,16 +17,26 @@ pub struct Key {
     pub doc: &'static str,
 }
 
+/// A meaning with its unit, if it has one.
+macro_rules! with_unit {
+    ($doc:literal, "1") => {
+        $doc
+    };
+    ($doc:literal, $unit:literal) => {
+        concat!($doc, " Unit: ", $unit, ".")
+    };
+}
+
 /// Declares a table of a profile: a struct, and its part of [`KEYS`].
 macro_rules! table {
     ($( #[$meta:meta] )* $name:ident, $keys:ident: $prefix:literal {
-        $( $( #[$attr:meta] )* $field:ident: $type:ty, $unit:literal = $doc:literal; )*
+        $( $( #[$attr:meta] )* $field:ident: $type:ty, $unit:tt = $doc:literal; )*
     }) => {
-        #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+        #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
         #[serde(deny_unknown_fields)]
         $( #[$meta] )*
         pub struct $name {
-            $( #[doc = $doc] $( #[$attr] )* pub $field: $type, )*
+            $( #[doc = with_unit!($doc, $unit)] $( #[$attr] )* pub $field: $type, )*
         }
 
         const $keys: &[Key] = &[
@@ -38,7 +49,7 @@ macro_rules! table {
 macro_rules! exits {
     ($( $( #[$attr:meta] )* $name:ident : $( $counter:ident )|* = $doc:literal ),* $(,)?) => {
         /// Cycles per exit by reason, exit and entry included, and per unit of the hypervisor's work.
-        #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+        #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
         #[serde(deny_unknown_fields)]
         pub struct ExitCosts {
             $( #[doc = $doc] $( #[$attr] )* pub $name: Cost, )*
@@ -70,6 +81,7 @@ macro_rules! exits {
 table! {
     /// A number of cycles with its origin.
     #[derive(Default)]
+    #[schemars(rename = "cost")]
     Cost, COST: "exit.REASON." {
         cycles: u64, "cycles" = "Cycles.";
         source: Option<String>, "1" = "Where the value comes from.";
@@ -129,7 +141,7 @@ table! {
 }
 
 /// A vendor's hardware virtualization.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "lowercase")]
 pub enum Virtualization {
     /// AMD's.
@@ -139,7 +151,7 @@ pub enum Virtualization {
 }
 
 /// The side of a TLB array.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "lowercase")]
 pub enum Side {
     /// Loads and stores.
@@ -149,7 +161,7 @@ pub enum Side {
 }
 
 /// Which of the listed walk caches are used.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub enum Variant {
     /// No walk caches at all.
     #[serde(rename = "none")]
@@ -166,7 +178,7 @@ pub enum Variant {
 }
 
 /// Tagging of walk caches.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "lowercase")]
 pub enum TagKind {
     /// By virtual prefix (Intel).
@@ -187,7 +199,7 @@ table! {
 }
 
 /// Dimension of a walk-cache array.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "lowercase")]
 pub enum DimensionKind {
     /// Guest tables, or the only ones.
@@ -232,7 +244,7 @@ table! {
 }
 
 /// Which lines a cache level holds, as against the levels below it.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "lowercase")]
 pub enum Content {
     /// A miss fills the level; the levels evict on their own.
@@ -297,7 +309,7 @@ table! {
 }
 
 /// How an address space begins under agile paging.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "lowercase")]
 pub enum AgileStart {
     /// In nested mode.

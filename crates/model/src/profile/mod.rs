@@ -23,6 +23,7 @@ use keys::{Cpu, DimensionKind, Side, System, TlbArray, WalkCaches};
 pub use origins::{TableOrigin, Unmeasured};
 use overrides::set;
 pub use processor::{Chosen, ChosenBy, CpuId, KvmBy, Quality};
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use std::path::Path;
 
@@ -118,9 +119,10 @@ fn is_default<T: PartialEq + Default>(value: &T) -> bool {
     *value == T::default()
 }
 
-/// A hardware profile.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+/// A hardware profile: every geometry and cost.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
+#[schemars(rename = "profile")]
 pub struct Profile {
     /// Overrides applied, `key=value`: one per key, the last given. A profile written out has their
     /// values, and not this list.
@@ -133,33 +135,34 @@ pub struct Profile {
     pub name: String,
     /// What machine it is.
     pub description: String,
-    /// The host's KVM.
+    /// The host's KVM; left out if it is that of Linux 6.1.
     #[serde(default, skip_serializing_if = "is_default")]
     pub kvm: KvmVersion,
-    /// The processors that the profile stands for where a user names none; empty if it stands for none.
+    /// The processors that the profile stands for where a user names none; left out if there are none.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub processor: Vec<Processor>,
     /// Clock and base speed.
     pub cpu: Cpu,
-    /// TLB arrays.
+    /// The TLB arrays.
     pub tlb: Vec<TlbArray>,
     /// Walk caches.
     pub walk_cache: WalkCaches,
-    /// Cycles per walk reference.
+    /// Cost of a reference of a walk.
     pub walk: WalkCosts,
-    /// The data caches, from the first level on; none if the profile does not know them.
+    /// The data caches, from the first level on; left out if the profile has none.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub cache: Vec<CacheLevel>,
-    /// Memory behind the caches.
+    /// Memory behind the caches, and what the core hides; left out if the profile has no caches.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub memory: Option<Memory>,
-    /// What the machine's own kernel costs; the model does not use the values.
+    /// What the machine's own kernel costs, as measured; left out if the profile does not say. The model does
+    /// not use the values.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub system: Option<System>,
     /// Agile paging.
     #[serde(default, skip_serializing_if = "is_default")]
     pub agile: Agile,
-    /// Cycles per exit.
+    /// Cost of an exit by reason, and of a unit of the hypervisor's work.
     pub exit: ExitCosts,
 }
 

@@ -3,6 +3,7 @@
 
 use super::keys::Processor;
 use super::{BUILTIN, Profile};
+use schemars::JsonSchema;
 use serde::Serialize;
 
 /// A processor, as CPUID numbers it and `/proc/cpuinfo` shows it.
@@ -79,7 +80,7 @@ impl Profile {
 }
 
 /// How a run came to its profile.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, JsonSchema)]
 #[serde(rename_all = "kebab-case")]
 pub enum ChosenBy {
     /// The user named it.
@@ -100,7 +101,7 @@ pub enum ChosenBy {
 }
 
 /// Whose rules of KVM a run has.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, JsonSchema)]
 #[serde(rename_all = "kebab-case")]
 pub enum KvmBy {
     /// The profile or the user says so.
@@ -113,16 +114,19 @@ pub enum KvmBy {
 }
 
 /// How a run came to its profile and its rules of KVM. No part of a profile's file or hash.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, JsonSchema)]
 pub struct Chosen {
-    /// How the profile was chosen.
+    /// The user named the profile; or the baseline or the file of `tune --state` has it; or it was measured
+    /// on this machine and kept; or it is built in for this processor's family and model; or it is that of
+    /// the vendor's newest server; or the processor is unknown.
     pub by: ChosenBy,
-    /// Whose rules of KVM these are.
+    /// Whose rules of KVM these are: those that the profile or --set names, those of this host's kernel
+    /// series, or those of the newest series that was compared with real KVM.
     pub kvm_by: KvmBy,
 }
 
 /// How well a profile knows the machine that it was chosen for.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, JsonSchema)]
 #[serde(rename_all = "kebab-case")]
 pub enum Quality {
     /// Values were measured on the machine that the profile is of.

@@ -15,6 +15,7 @@ use crate::{Comparison, Guest, Input, Partial};
 use bifold_attribute::{PlaceRow, View};
 use bifold_model::{CacheFacts, Config, Costs, Frames, Profile};
 use counts::COUNTS;
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use std::borrow::Cow;
 use std::collections::HashMap;
@@ -56,7 +57,7 @@ struct Place {
 }
 
 /// A place in a program.
-#[derive(Debug, Clone, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Hash, Serialize, Deserialize, JsonSchema)]
 pub struct PlaceNames {
     /// Name of the process.
     pub process: String,
@@ -69,25 +70,26 @@ pub struct PlaceNames {
 }
 
 /// A count that is not what it was.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[schemars(rename = "moved")]
 pub struct Moved {
     /// Name of the configuration.
     pub config: String,
-    /// The place; none for the whole run.
+    /// The place; null for the whole run.
     pub place: Option<PlaceNames>,
     /// Name of the count: `tlb_misses`, `walks`, `walk_references`, `walk_cycles`, `exits`, `page_faults` or
     /// `extra_cycles`.
     pub count: Cow<'static, str>,
-    /// In the baseline; 0 for a place that the baseline does not list.
+    /// In the baseline; 0 for a place that it does not list.
     pub before: i64,
     /// In this run.
     pub now: i64,
-    /// The change in percent of the baseline's; none where that is 0.
+    /// The change, in percent of the baseline's.
     pub percent: Option<f64>,
 }
 
 /// A run beside its baseline.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct Judged {
     /// The baseline's file, as given.
     pub baseline: String,
@@ -97,9 +99,9 @@ pub struct Judged {
     pub grew: Vec<Moved>,
     /// Counts that fell by more.
     pub fell: Vec<Moved>,
-    /// Counts of places that are new: functions get other names, so a new place alone is nothing that grew.
+    /// Counts of places that the baseline does not list.
     pub new_places: Vec<Moved>,
-    /// What the reader has to know about both.
+    /// What else differs.
     pub notes: Vec<String>,
 }
 

@@ -113,7 +113,7 @@ impl Comparison {
                 places.places.rows(view).iter().filter(|r| is_judged(r, &totals)).collect::<Vec<_>>()
             };
             let listed = places.listing(View::ALL.map(whole));
-            document["where"] = listed;
+            document["where"] = serde_json::to_value(listed)?;
             document["where"]["least_share_percent"] = LEAST_SHARE.into();
         }
         Ok(document.to_string() + "\n")

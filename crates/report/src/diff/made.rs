@@ -3,6 +3,7 @@
 
 use crate::{Comparison, Guest};
 use bifold_model::VmState;
+use schemars::JsonSchema;
 use serde::Serialize;
 use std::path::Path;
 
@@ -10,7 +11,8 @@ use std::path::Path;
 pub(crate) const REVISION: &str = "revision";
 
 /// How a result was made.
-#[derive(Debug, Clone, Default, PartialEq, Serialize)]
+#[derive(Debug, Clone, Default, PartialEq, Serialize, JsonSchema)]
+#[schemars(rename = "made")]
 pub struct Made {
     /// The command or the generator.
     pub program: String,
@@ -20,11 +22,11 @@ pub struct Made {
     pub profile: String,
     /// Changes of the profile, `KEY=VALUE` each.
     pub overrides: Vec<String>,
-    /// The host's KVM that is modelled; none if the result has none.
+    /// The host's KVM that is modelled; null if the result has none.
     pub kvm: Option<String>,
-    /// Hash of the profile as resolved, overrides included.
+    /// XXH3-64 of the profile as resolved, overrides included.
     pub config_hash: String,
-    /// Core frequency, Hz.
+    /// Core frequency. Unit: Hz.
     pub frequency_hz: u64,
     /// Cycles per instruction assumed for the ideal run.
     pub base_cpi: f64,
@@ -32,18 +34,18 @@ pub struct Made {
     pub seed: u64,
     /// Nominal length of an interval in ideal cycles.
     pub interval_cycles: u64,
-    /// Hash of the events, of the first run.
+    /// XXH3-64 of the events of the first run.
     pub input_hash: String,
     /// State of the VM when the program began.
     pub vm: VmState,
     /// Whether the guest's own start is left out of the counts.
     pub without_start: bool,
-    /// The guest; none for a generator.
+    /// The guest; null for a generator.
     pub guest: Option<Guest>,
 }
 
 /// A property that differs between the sides, in words.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, JsonSchema)]
 pub struct Difference {
     /// The property.
     pub what: &'static str,

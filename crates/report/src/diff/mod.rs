@@ -12,17 +12,19 @@ mod page;
 mod read;
 mod text;
 
+pub(crate) use json::{Document, SCHEMA};
 pub use made::{Difference, Made};
 pub(crate) use made::{REVISION, differences, program};
 pub use read::{Counters, MOST_BYTES, ReadError};
 pub(crate) use read::{MOST, form_error};
 
-use crate::{Comparison, Figure, Figures, Format, Partial, RenderError, Spread};
-use bifold_model::{Config, Profile, Sample};
+use crate::{Comparison, Figures, Format, Partial, RenderError, Spread};
+use bifold_model::{Config, Counter, Profile, Sample};
+use schemars::JsonSchema;
 use serde::Serialize;
 
 /// The source of a side's figures.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, JsonSchema)]
 #[serde(rename_all = "lowercase")]
 pub enum Kind {
     /// A recording that was modelled just now.
@@ -61,7 +63,8 @@ pub struct Side {
 }
 
 /// A figure or counter on both sides.
-#[derive(Debug, Clone, Copy, PartialEq, Serialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Serialize, JsonSchema)]
+#[schemars(rename = "change")]
 pub struct Change {
     /// Over A's runs.
     pub a: Spread,
@@ -69,11 +72,11 @@ pub struct Change {
     pub b: Spread,
     /// B's mean less A's, in the figure's unit: percentage points where the unit is percent.
     pub difference: f64,
-    /// The difference in percent of A's mean; none where that is 0.
+    /// The difference in percent of A's mean; null where that is 0.
     pub percent: Option<f64>,
-    /// Half the width of Welch's 95 % interval of the difference; none unless both have several runs.
+    /// Half the width of Welch's 95 % interval of the difference; null unless both have several runs.
     pub ci95: Option<f64>,
-    /// Whether 0 lies outside that interval; none without an interval.
+    /// Whether 0 lies outside that interval; null without an interval.
     pub beyond_spread: Option<bool>,
 }
 
@@ -273,7 +276,7 @@ impl Diff {
     }
 
     /// Every figure with its changes by configuration.
-    pub(crate) fn figure(&self, name: &str) -> Option<(&'static Figure, Vec<(Config, Change)>)> {
+    pub(crate) fn figure(&self, name: &str) -> Option<(&'static Counter, Vec<(Config, Change)>)> {
         let i = Figures::ALL.iter().position(|f| f.name == name)?;
         Some((&Figures::ALL[i], self.configs.iter().map(|c| (c.config, c.figures[i])).collect()))
     }

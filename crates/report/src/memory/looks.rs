@@ -6,6 +6,7 @@ use super::FRAME;
 use crate::text_table::{labelled, table as text_table};
 use bifold_model::Looked;
 use bifold_trace::MemoryLook;
+use schemars::JsonSchema;
 use serde::Serialize;
 
 /// What the guest's kernel used its memory for, at each look.
@@ -44,23 +45,40 @@ const CLASSES: [Class; 10] = [
 ];
 
 /// One look in JSON: bytes, but for the sample's numbers.
-#[derive(Serialize)]
+#[derive(Serialize, JsonSchema)]
 pub(crate) struct LookFields {
+    /// Time of the ideal run. Unit: s.
     seconds: f64,
+    /// Instructions of all vCPUs before the look.
     instructions: u64,
+    /// All memory that the guest's kernel has page descriptors of. Unit: bytes.
     all_bytes: u64,
+    /// Free in the guest's allocator. Unit: bytes.
     free_bytes: u64,
+    /// Of that, in blocks of 2 MiB and more, which free page reporting reports. Unit: bytes.
     free_block_bytes: u64,
+    /// Free, and not zero: memory that the guest has used and given up. Unit: bytes.
     free_held_bytes: u64,
+    /// Of that, in blocks of 2 MiB and more. Unit: bytes.
     free_block_held_bytes: u64,
+    /// Pages of files that are as on the disk. Unit: bytes.
     cache_clean_bytes: u64,
+    /// Pages of files that have to be written first. Unit: bytes.
     cache_dirty_bytes: u64,
+    /// Anonymous and shared memory of programs. Unit: bytes.
     anonymous_bytes: u64,
+    /// All other memory that the kernel has allocated or reserved. Unit: bytes.
     kernel_bytes: u64,
+    /// Page tables of programs. Unit: bytes.
     table_bytes: u64,
+    /// Memory in use in pages that hold zeros only. Unit: bytes.
     zero_bytes: u64,
+    /// Memory in use in pages whose content, not zero, another page in use has too, without the first of each
+    /// content. Unit: bytes.
     same_bytes: u64,
+    /// Pages of programs that were compressed as a sample. Unit: bytes.
     sampled_bytes: u64,
+    /// What these take, compressed one by one with zstd at level 3. Unit: bytes.
     compressed_bytes: u64,
 }
 

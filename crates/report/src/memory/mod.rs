@@ -9,7 +9,7 @@ mod text;
 use bifold_model::{Looked, Outcome};
 use bifold_reclaim::{FRONT, IntervalUse, MemoryUse, MissCurve, ReferenceKind, sizes};
 pub(crate) use chart::MemoryChart;
-pub(crate) use json::Memory;
+pub(crate) use json::{Document, Memory, SCHEMA};
 pub use looks::MemoryLooks;
 
 /// Bytes of a frame.

@@ -4,52 +4,83 @@
 
 use super::PolicyComparison;
 use crate::RenderError;
+use bifold_mmu::PageSize;
 use bifold_policy::Mode;
 use bifold_policy::evaluate::{Evaluation, Shares};
 use bifold_policy::replay_check::{ReplayCheck, TOLERANCE_PERCENT};
+use schemars::JsonSchema;
 use serde::Serialize;
-use serde_json::{Value, json};
+use serde_json::Value;
 
 /// Name and version of the document.
-const SCHEMA: &str = "bifold.policy-compare/2";
+pub(crate) const SCHEMA: &str = "bifold.policy-compare/2";
 
-#[derive(Serialize)]
-struct Document<'a> {
+/// What `bifold policy compare --format json` writes: policies over programs.
+#[derive(Serialize, JsonSchema)]
+pub(crate) struct Document<'a> {
+    /// Name and version of this schema.
     schema: &'static str,
+    /// Version of Bifold.
     bifold: &'a str,
     #[serde(flatten)]
     evaluation: &'a Evaluation,
+    /// VMs that really switched while the programs were captured, beside their replay; absent unless asked for.
     #[serde(skip_serializing_if = "Option::is_none")]
-    checks: Option<Vec<Value>>,
+    checks: Option<Vec<CheckRow<'a>>>,
 }
 
-/// Checks with the program's name before each, if it has one.
-pub(crate) fn checks_json(program: Option<&str>, checks: &[ReplayCheck]) -> Vec<Value> {
-    let one = |c: &ReplayCheck| {
-        let mut v = json!({
-            "policy": c.name,
-            "host_page": c.vm.host_page,
-            "keep_nested": c.vm.keep_nested,
-            "start": c.start,
-            "cycles": c.cycles,
-            "switches": c.switches,
-            "same_modes_percent": c.same_modes_percent,
-            "own_decisions_percent": c.own_decisions.map(|d| d.0),
-            "own_switches": c.own_decisions.map(|d| d.1),
-            "tolerance_percent": TOLERANCE_PERCENT,
-            "passed": c.passed(),
-        });
-        if let Some(program) = program {
-            v["program"] = program.into();
-        }
-        v
+/// A VM that really switched, beside its replay.
+#[derive(Serialize, JsonSchema)]
+pub(crate) struct CheckRow<'a> {
+    /// The policy that switched.
+    policy: &'a str,
+    /// Size of the host's pages.
+    host_page: PageSize,
+    /// Whether nested tables are kept in shadow mode.
+    keep_nested: bool,
+    /// The starting mode.
+    start: Mode,
+    /// Cycles of the VM that switched. Unit: cycles.
+    cycles: f64,
+    /// Switches of the VM that switched.
+    switches: u64,
+    /// The replay's cycles less the run's for the same modes. Unit: % of the run's cycles.
+    same_modes_percent: f64,
+    /// The same where the replay decides for itself; null if that was not asked for. Unit: % of the run's cycles.
+    own_decisions_percent: Option<f64>,
+    /// Switches of the replay by its own decisions; null if these were not asked for.
+    own_switches: Option<u64>,
+    /// How far off a replay may be. Unit: % of the run's cycles.
+    tolerance_percent: f64,
+    /// Whether the replay is within that.
+    passed: bool,
+    /// The program; absent in the document of one run.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    program: Option<&'a str>,
+}
+
+/// Checks with the program's name, if it has one.
+pub(crate) fn check_rows<'a>(program: Option<&'a str>, checks: &'a [ReplayCheck]) -> Vec<CheckRow<'a>> {
+    let one = |c: &'a ReplayCheck| CheckRow {
+        policy: &c.name,
+        host_page: c.vm.host_page,
+        keep_nested: c.vm.keep_nested,
+        start: c.start,
+        cycles: c.cycles,
+        switches: c.switches,
+        same_modes_percent: c.same_modes_percent,
+        own_decisions_percent: c.own_decisions.map(|d| d.0),
+        own_switches: c.own_decisions.map(|d| d.1),
+        tolerance_percent: TOLERANCE_PERCENT,
+        passed: c.passed(),
+        program,
     };
     checks.iter().map(one).collect()
 }
 
-fn checks(c: &PolicyComparison) -> Option<Vec<Value>> {
+fn checks(c: &PolicyComparison) -> Option<Vec<CheckRow<'_>>> {
     let all = c.checks.as_ref()?;
-    Some(all.iter().flat_map(|(program, checks)| checks_json(Some(program), checks)).collect())
+    Some(all.iter().flat_map(|(program, checks)| check_rows(Some(program), checks)).collect())
 }
 
 pub(super) fn render_json(c: &PolicyComparison) -> Result<String, RenderError> {
@@ -59,17 +90,27 @@ pub(super) fn render_json(c: &PolicyComparison) -> Result<String, RenderError> {
 }
 
 /// A policy over a program from one starting mode.
-#[derive(Serialize)]
+#[derive(Serialize, JsonSchema)]
 pub(crate) struct PolicyRow<'a> {
+    /// The program: this run.
     program: &'a str,
+    /// The policy.
     policy: &'a str,
+    /// The starting mode.
     start: Mode,
+    /// Whether the policy did worst from this start.
     worse: bool,
+    /// All cycles. Unit: cycles.
     cycles: f64,
+    /// Cycles beyond the ideal run's. Unit: % of the ideal run.
     overhead_percent: f64,
+    /// Cycles above those of the better mode that never switches. Unit: % of those.
     static_gap_percent: f64,
+    /// Cycles above the oracle's from this start. Unit: % of the oracle's.
     oracle_gap_percent: f64,
+    /// Number of switches.
     switches: u64,
+    /// Number of decisions.
     decisions: u64,
     #[serde(flatten)]
     shares: &'a Shares,

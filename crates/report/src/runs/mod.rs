@@ -7,12 +7,13 @@
 mod json;
 mod text;
 
-pub(crate) use json::SCHEMA;
+pub(crate) use json::{Document, SCHEMA};
 
 use crate::spread::{Spread, outliers};
 use crate::{Comparison, Figures, Format, Meta, Partial, RenderError, Show, html, rows, table};
 use bifold_model::{Config, Paging, Sample};
 use bifold_trace::CommandExit;
+use schemars::JsonSchema;
 use serde::Serialize;
 use std::collections::BTreeSet;
 
@@ -27,11 +28,11 @@ pub struct Runs {
 }
 
 /// A figure of a run that is far from the figures of the other runs.
-#[derive(Debug, Clone, PartialEq, Serialize)]
+#[derive(Debug, Clone, PartialEq, Serialize, JsonSchema)]
 pub struct Outlier {
     /// The run, from 1.
     pub run: usize,
-    /// The configuration whose time it is; none for the number of instructions.
+    /// The configuration whose time it is; null for the number of instructions.
     pub config: Option<String>,
     /// `seconds` or `instructions`.
     pub figure: &'static str,
@@ -39,8 +40,9 @@ pub struct Outlier {
     pub value: f64,
     /// The runs' median.
     pub median: f64,
-    /// Distance from the median in scaled median absolute deviations; JSON has null where more than
-    /// half of the runs have the median itself.
+    /// Distance from the median in scaled median absolute deviations; in JSON null where more than half of the runs
+    /// have the median itself.
+    #[schemars(with = "Option<f64>")]
     pub deviations: f64,
 }
 

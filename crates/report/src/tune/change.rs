@@ -3,10 +3,11 @@
 
 use super::Setting;
 use bifold_model::{Config, Placement};
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 /// One change of what is set now.
-#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "kebab-case")]
 pub enum Change {
     /// 4 KB host pages.

@@ -12,6 +12,7 @@ mod tests;
 mod text;
 
 pub use change::Change;
+pub(crate) use text::{Document, Ranking, SCHEMA};
 
 use crate::Comparison;
 use crate::figures::{Core, error_cycles, times};
@@ -19,6 +20,7 @@ use crate::verdict::equal;
 use bifold_mmu::PageSize;
 use bifold_model::{ConfigOutcome, Paging, Placed, Placement, Sample, VmState};
 use change::{Choice, config_changes, parts, placement_change};
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeSet;
 
@@ -27,7 +29,7 @@ use std::collections::BTreeSet;
 pub const WORTH_PERCENT: f64 = 1.0;
 
 /// Settings of a guest and of the program.
-#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct Setting {
     /// Transparent huge pages: `always`, `madvise` or `never`.
     pub thp: String,
@@ -41,7 +43,7 @@ pub struct Setting {
 }
 
 /// One configuration in one run.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct Cost {
     /// Name of the configuration: paging mode and host page size.
     pub config: String,
@@ -68,7 +70,7 @@ pub struct Cost {
 }
 
 /// One run.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct Tried {
     /// The guest's setting.
     pub setting: Setting,
@@ -81,29 +83,30 @@ pub struct Tried {
 }
 
 /// Changes that gain together, or lose.
-#[derive(Debug, Clone, PartialEq, Serialize)]
+#[derive(Debug, Clone, PartialEq, Serialize, JsonSchema)]
+#[schemars(rename = "advice")]
 pub struct Advice {
-    /// The changes.
+    /// The changes: `host-2m`, `shadow`, `inner-2m`, ...
     pub changes: Vec<Change>,
     /// The guest's setting with them; absent where the run had no guest.
     #[serde(skip_serializing_if = "Setting::is_unknown")]
     pub setting: Setting,
     /// The configuration with them.
     pub config: String,
-    /// The placement with them.
+    /// The placement with them; absent where placements were not compared.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub placement: Option<Placement>,
-    /// By how much the predicted time falls, in percent of the time now; less than 0 where it grows.
+    /// By how much the predicted time falls; less than 0 where it grows. Unit: % of the time now.
     pub gain_percent: f64,
-    /// The least gain over what the core may hide.
+    /// The least gain over what the core may hide. Unit: % of the time now.
     pub low_percent: f64,
-    /// The most.
+    /// The largest gain over what the core may hide. Unit: % of the time now.
     pub high_percent: f64,
-    /// The part of the gain in page walks, in percent of the time now.
+    /// The part of the gain in page walks. Unit: % of the time now.
     pub walk_percent: f64,
-    /// The part in exits.
+    /// The part of the gain in exits. Unit: % of the time now.
     pub exit_percent: f64,
-    /// Host memory beyond that of now.
+    /// Host memory beyond that of now; 0 where memory is not counted. Unit: bytes.
     pub backed_bytes_more: i64,
 }
 

@@ -1,20 +1,79 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! A ranking for a terminal, as JSON and as a page.
 
-use super::{Advice, Change, Setting, Tuning, WORTH_PERCENT};
+use super::{Advice, Change, Setting, Tried, Tuning, WORTH_PERCENT};
 use crate::page::{PageBar, PageBars};
 use crate::text::{TimeUnit, fixed, number, signed};
 use crate::text_table::{labelled, page_table};
 use crate::{Page, PageTable, RenderError};
-use serde_json::{Value, json};
+use bifold_model::Placement;
+use schemars::JsonSchema;
+use serde::Serialize;
+use serde_json::Value;
 use std::collections::BTreeSet;
 
 /// Name of the document's schema.
-const SCHEMA: &str = "bifold.tune/2";
+pub(crate) const SCHEMA: &str = "bifold.tune/2";
 /// Most characters of a row's changes in one line.
 const MOST_NAME: usize = 40;
 /// Most rows of the ranking.
 const MOST_ROWS: usize = 12;
+
+/// A ranking of changes.
+#[derive(Serialize, JsonSchema)]
+pub(crate) struct Ranking {
+    /// The configuration of now.
+    now: String,
+    /// Predicted time of now. Unit: s.
+    now_seconds: f64,
+    /// What gains less is not worth a change. Unit: % of the time now.
+    worth_percent: f64,
+    /// The main result in a sentence.
+    verdict: String,
+    /// Changes that gain, the largest gain first.
+    ranked: Vec<Advice>,
+    /// Changes that would be ranked by their gain, and may lose: the band of the gain spans 0, or the assumed
+    /// costs of exits cannot decide between two paging modes of one run.
+    undecided: Vec<Advice>,
+    /// Single changes that are not worth it.
+    no_gain: Vec<Advice>,
+    /// The largest gain of all; null if nothing was tried. Unit: % of the time now.
+    best_percent: Option<f64>,
+}
+
+impl Ranking {
+    pub(crate) fn of(tuning: Tuning) -> Ranking {
+        let verdict = tuning.verdict();
+        let Tuning { now, now_seconds, ranked, undecided, no_gain, best_percent, .. } = tuning;
+        Ranking {
+            now,
+            now_seconds,
+            worth_percent: WORTH_PERCENT,
+            verdict,
+            ranked,
+            undecided,
+            no_gain,
+            best_percent,
+        }
+    }
+}
+
+/// What `bifold tune --format json` writes: changes of settings, ranked by the time that they gain.
+#[derive(Serialize, JsonSchema)]
+pub(crate) struct Document<'a> {
+    /// Name and version of this schema.
+    schema: &'static str,
+    /// What the runs are of.
+    of: &'a Value,
+    /// The placement of now; null where placements were not compared.
+    now_placement: Option<Placement>,
+    /// What was not tried, and why.
+    skipped: &'a [String],
+    /// Runs; the first has the guest's setting of now.
+    tried: &'a [Tried],
+    #[serde(flatten)]
+    ranking: Ranking,
+}
 
 impl Advice {
     /// The changes in words.
@@ -208,22 +267,20 @@ impl Tuning {
         out
     }
 
-    /// The ranking as the documents of `tune` and of `compare` have it.
-    pub(crate) fn fields(&self) -> Value {
-        json!({ "now": self.now, "now_seconds": self.now_seconds, "worth_percent": WORTH_PERCENT, "verdict": self.verdict(),
-                "ranked": self.ranked, "undecided": self.undecided, "no_gain": self.no_gain, "best_percent": self.best_percent })
-    }
-
     /// The ranking as a document; `identity` says what the runs are of.
     ///
     /// # Errors
     /// If JSON cannot be made.
     pub fn json(&self, identity: &Value) -> Result<String, RenderError> {
-        let mut document = json!({ "schema": SCHEMA, "of": identity, "now_placement": self.now_placement,
-                                   "skipped": self.skipped, "tried": self.tried });
-        if let (Some(all), Value::Object(fields)) = (document.as_object_mut(), self.fields()) {
-            all.extend(fields);
-        }
+        let Tuning { now_placement, skipped, tried, .. } = self;
+        let document = Document {
+            schema: SCHEMA,
+            of: identity,
+            now_placement: *now_placement,
+            skipped,
+            tried,
+            ranking: Ranking::of(self.clone()),
+        };
         Ok(serde_json::to_string_pretty(&document)? + "\n")
     }
 

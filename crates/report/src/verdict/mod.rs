@@ -17,13 +17,16 @@ use crate::{Comparison, Figures};
 use bifold_mmu::PageSize;
 use bifold_model::{Config, ConfigOutcome, Paging, Sample};
 use race::{Line, Race, winner};
+use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
 use serde::{Serialize, Serializer};
+use serde_json::json;
 
 /// The most that a profile allows for one exit, cycles.
 const MOST_CYCLES: f64 = 1e9;
 
 /// The conclusions of a comparison.
-#[derive(Debug, Clone, PartialEq, Serialize)]
+#[derive(Debug, Clone, PartialEq, Serialize, JsonSchema)]
+#[schemars(rename = "conclusion")]
 pub struct Conclusion {
     /// The modes that can be advised against each other, for each host page size with several of them
     /// modelled.
@@ -31,19 +34,22 @@ pub struct Conclusion {
 }
 
 /// Paging modes against each other on one host page size.
-#[derive(Debug, Clone, PartialEq, Serialize)]
+#[derive(Debug, Clone, PartialEq, Serialize, JsonSchema)]
 pub struct PageConclusion {
     /// Size of the host's pages.
     pub host_page: PageSize,
     /// The modes with their costs; in JSON the fields `nested_seconds`, `nested_percent` and so on.
     #[serde(flatten, serialize_with = "by_name")]
+    #[schemars(schema_with = "by_name_schema")]
     pub costs: Vec<ModeCost>,
-    /// The cheapest mode at the costs as stated.
+    /// The cheapest mode at the costs as stated, or `equal`: the lowest cost and another differ by less than 5 % of
+    /// the larger or 0.1 % of the ideal run.
     pub winner: Winner,
-    /// The winners over the band, in the order of [`Winner`]: as stated, if the core hides nothing and all
+    /// The winners over the band, in the order of modes: as stated, if the core hides nothing and all
     /// that it can, and within the error of a sample. Only one if the verdict does not depend on these.
     pub possible: Vec<Winner>,
-    /// Whether the winner's band of predicted times and another mode's overlap.
+    /// Whether the winner's band of predicted times and another mode's overlap. The winner is compared under
+    /// each assumption, so the winner may win all the same.
     pub bands_overlap: bool,
     /// The least factor with which the verdict (`winner`) stays, on all exit costs together and on each
     /// alone; null if every factor below 1 leaves the verdict.
@@ -74,14 +80,27 @@ fn by_name<S: Serializer>(costs: &[ModeCost], s: S) -> Result<S::Ok, S::Error> {
     s.collect_map(costs.iter().flat_map(of))
 }
 
+fn by_name_schema(_: &mut SchemaGenerator) -> Schema {
+    let seconds = |of| json!({ "type": "number", "description": format!("Predicted time of the run in {of}. Unit: s.") });
+    let percent = |of| json!({ "type": "number", "description": format!("Overhead of {of}. Unit: % of the ideal run.") });
+    json_schema!({
+        "type": "object",
+        "properties": {
+            "nested_seconds": seconds("nested paging"), "nested_percent": percent("nested paging"),
+            "shadow_seconds": seconds("shadow paging"), "shadow_percent": percent("shadow paging"),
+        },
+        "patternProperties": { "_seconds$": seconds("this mode"), "_percent$": percent("this mode") },
+    })
+}
+
 /// A change of one exit cost, or of all by one factor, that changes the verdict.
-#[derive(Debug, Clone, PartialEq, Serialize)]
+#[derive(Debug, Clone, PartialEq, Serialize, JsonSchema)]
 pub struct Flip {
     /// Key of the cost in the profile, as for `--set`; null for all together.
     pub key: Option<String>,
-    /// Value in the profile, cycles; null for all together.
+    /// Value in the profile; null for all together. Unit: cycles.
     pub assumed_cycles: Option<u64>,
-    /// The nearest whole value with the other verdict, cycles; null for all together.
+    /// The nearest whole value with the other verdict; null for all together. Unit: cycles.
     pub at_cycles: Option<u64>,
     /// The factor on the profile's value, or on all, up to which the verdict stays.
     pub factor: f64,

@@ -6,8 +6,10 @@
 //! depend on costs. So the verdict changes only at roots of linear equations, one for each border between two
 //! modes' verdicts.
 
-use bifold_model::Paging;
+use bifold_model::{Config, Paging};
+use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
 use serde::{Serialize, Serializer};
+use std::borrow::Cow;
 
 /// Costs that differ by less than this share of the larger are called equal: neither the assumed costs nor
 /// the placement of pages is exact enough to decide.
@@ -46,6 +48,19 @@ impl Winner {
 impl Serialize for Winner {
     fn serialize<S: Serializer>(&self, s: S) -> Result<S::Ok, S::Error> {
         s.serialize_str(self.name())
+    }
+}
+
+impl JsonSchema for Winner {
+    fn schema_name() -> Cow<'static, str> {
+        "Winner".into()
+    }
+
+    fn json_schema(_: &mut SchemaGenerator) -> Schema {
+        let offered = Config::KNOWN.iter().filter(|c| c.mode.is_offered());
+        let mut names: Vec<&str> = offered.map(|c| c.mode.name()).chain([Winner::Equal.name()]).collect();
+        names.dedup();
+        json_schema!({ "type": "string", "enum": names })
     }
 }
 

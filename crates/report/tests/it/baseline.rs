@@ -46,7 +46,7 @@ fn what_grew_by_more_than_the_limit_is_worse_and_the_other_way_round_it_fell() {
     let shown = Comparison { baseline: Some(worse), ..now };
     let table = shown.render(Format::Table).unwrap();
     insta::assert_snapshot!(&table[table.find("baseline ").unwrap()..]);
-    assert_schema("compare-2.json", &shown.render(Format::Json).unwrap());
+    assert_schema("bifold.compare/2", &shown.render(Format::Json).unwrap());
     assert!(shown.render_html().unwrap().contains("Since the baseline"));
 }
 

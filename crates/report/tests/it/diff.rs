@@ -94,11 +94,11 @@ fn json_is_as_the_schema_says_and_its_differences_are_those_of_the_sides() {
     partial.meta.partial = Some(Partial::TimedOut);
     let (a, b) = (result(&comparison()), result(&changed()));
     for d in [diff(&a, &b), diff(&a, &result(&partial)), diff(&runs(&comparison(), &[0, 3]), &b)] {
-        assert_schema("diff-2.json", &d.render(Format::Json).unwrap());
+        assert_schema("bifold.diff/2", &d.render(Format::Json).unwrap());
     }
     let several =
         diff(&runs(&comparison(), &[0, 3, 5]), &runs(&changed(), &[9, 2])).render(Format::Json).unwrap();
-    assert_schema("diff-2.json", &several);
+    assert_schema("bifold.diff/2", &several);
     let of = |json: &str| -> Value { serde_json::from_str(json).unwrap() };
     let (v, a, b) = (of(&diff(&a, &b).render(Format::Json).unwrap()), of(&a), of(&b));
     for (i, config) in v["configs"].as_array().unwrap().iter().enumerate() {

@@ -6,63 +6,65 @@
 use crate::fixture::{
     comparison, needs, place, places, policies, several_regions, several_vcpus, with_start,
 };
-use bifold_model::{CacheError, CacheFacts, Estimate, Mean, Sampling};
-use bifold_report::{Baseline, Comparison, Format, Guest, Input, Partial, RunPolicies};
+use bifold_mmu::PageSize;
+use bifold_model::{CacheError, CacheFacts, Config, Estimate, Mean, Paging, Sampling};
+use bifold_report::{Baseline, Comparison, Format, Guest, Input, Partial, RunPolicies, Runs};
 use bifold_trace::CommandExit;
 use serde_json::Value;
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write as _;
+use std::sync::LazyLock;
 
-const DOCUMENT: &str = include_str!("../../schema/compare-2.json");
-const ROWS: &str = include_str!("../../schema/compare-rows-2.json");
 const DOCS: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/reference/formats.md");
 
-struct Schemas {
-    document: Value,
-    rows: Value,
+static SCHEMAS: LazyLock<Vec<Value>> = LazyLock::new(bifold_report::schema::schemas);
+
+/// The schema of documents that call themselves this.
+pub fn schema_of(name: &str) -> &'static Value {
+    SCHEMAS.iter().find(|schema| schema["title"] == name).unwrap_or_else(|| panic!("no schema of {name}"))
 }
 
-impl Schemas {
-    fn new() -> Schemas {
-        let parse = |text: &str| serde_json::from_str(text).unwrap();
-        Schemas { document: parse(DOCUMENT), rows: parse(ROWS) }
-    }
+/// What a reference in a schema leads to.
+fn at<'a>(root: &'a Value, reference: &str) -> &'a Value {
+    let pointer = reference.strip_prefix('#').unwrap();
+    root.pointer(pointer).unwrap_or_else(|| panic!("{reference} leads nowhere"))
+}
 
-    /// What a reference in a schema leads to, and the schema that it is in.
-    fn at<'a>(&'a self, root: &'a Value, reference: &str) -> (&'a Value, &'a Value) {
-        let (file, pointer) = reference.split_once('#').unwrap();
-        let root = if file == "compare-2.json" { &self.document } else { root };
-        (root, root.pointer(pointer).unwrap_or_else(|| panic!("{reference} leads nowhere")))
-    }
+/// The alternatives of a schema, and the schemas that it joins.
+fn parts(schema: &Value) -> impl Iterator<Item = &Value> {
+    ["oneOf", "anyOf", "allOf"].into_iter().filter_map(|k| schema[k].as_array()).flatten()
+}
 
-    /// Every field below a schema with its description: `a.b[].c`.
-    fn fields(&self, root: &Value, schema: &Value, path: &str, out: &mut BTreeMap<String, String>) {
-        if let Some(reference) = schema["$ref"].as_str() {
-            let (root, target) = self.at(root, reference);
-            self.fields(root, target, path, out);
-        }
-        for part in ["oneOf", "allOf"].iter().filter_map(|k| schema[k].as_array()).flatten() {
-            self.fields(root, part, path, out);
-        }
-        if schema["items"].is_object() {
-            self.fields(root, &schema["items"], &format!("{path}[]"), out);
-        }
-        for (name, field) in schema["properties"].as_object().into_iter().flatten() {
-            let dot = if path.is_empty() { "" } else { "." };
-            let path = format!("{path}{dot}{name}");
-            let own = field["description"].as_str();
-            let of_target = || self.at(root, field["$ref"].as_str()?).1["description"].as_str();
-            let text = own.or_else(of_target).unwrap_or("");
-            out.entry(path.clone()).or_default().push_str(text);
-            self.fields(root, field, &path, out);
-        }
+/// Every field below a schema with its description: `a.b[].c`.
+fn fields(root: &Value, schema: &Value, path: &str, out: &mut BTreeMap<String, String>) {
+    if let Some(reference) = schema["$ref"].as_str() {
+        fields(root, at(root, reference), path, out);
     }
+    parts(schema).for_each(|part| fields(root, part, path, out));
+    if schema["items"].is_object() {
+        fields(root, &schema["items"], &format!("{path}[]"), out);
+    }
+    for (name, field) in schema["properties"].as_object().into_iter().flatten() {
+        let dot = if path.is_empty() { "" } else { "." };
+        let path = format!("{path}{dot}{name}");
+        let own = field["description"].as_str();
+        let of_target = || at(root, field["$ref"].as_str()?)["description"].as_str();
+        let text = own.or_else(of_target).unwrap_or("");
+        out.entry(path.clone()).or_default().push_str(text);
+        fields(root, field, &path, out);
+    }
+}
 
-    fn all_fields(&self, root: &Value, schema: &Value) -> BTreeMap<String, String> {
-        let mut out = BTreeMap::new();
-        self.fields(root, schema, "", &mut out);
-        out
-    }
+fn all_fields(root: &Value, schema: &Value) -> BTreeMap<String, String> {
+    let mut out = BTreeMap::new();
+    fields(root, schema, "", &mut out);
+    out
+}
+
+/// The kinds of JSON lines with their schemas.
+fn kinds(rows: &Value) -> BTreeMap<&str, &Value> {
+    let alternatives = rows["oneOf"].as_array().unwrap().iter();
+    alternatives.map(|row| (row["properties"]["type"]["const"].as_str().unwrap(), row)).collect()
 }
 
 /// Every field that a value has.
@@ -81,6 +83,14 @@ fn fields_of(value: &Value, path: &str, out: &mut BTreeSet<String>) {
     }
 }
 
+/// Fields that stand in one of both sets alone.
+fn difference(described: &BTreeSet<String>, written: &BTreeSet<String>) -> String {
+    let missing = described.difference(written).map(|field| format!("described, not written: {field}\n"));
+    missing
+        .chain(written.difference(described).map(|field| format!("written, not described: {field}\n")))
+        .collect()
+}
+
 /// A run of which a place grew, another fell and a third is new.
 fn moved_in_all_lists() -> Comparison {
     let before = Comparison { places: Some(places(50)), ..comparison() };
@@ -92,6 +102,11 @@ fn moved_in_all_lists() -> Comparison {
     let baseline = Baseline::from_json("base.json", before.render_baseline().unwrap().as_bytes()).unwrap();
     let judged = baseline.judge(&now, 2.0).unwrap();
     Comparison { baseline: Some(judged), places: None, ..now }
+}
+
+/// A configuration with two page sizes.
+fn over_2m() -> Config {
+    Config { outer_page: Some(PageSize::Size2M), ..Config::new(Paging::NestedOnNested, PageSize::Size4K) }
 }
 
 /// Comparisons that have every field between them.
@@ -133,6 +148,7 @@ fn comparisons() -> Vec<Comparison> {
     sampled.outcome.configs[0].cache_error =
         Some(CacheError { half_width_cycles: 9.5, half_width_extra_cycles: 2.5 });
     let mut regions = comparison();
+    regions.outcome.configs[1].config = over_2m();
     several_regions(&mut regions.outcome, 2);
     with_start(&mut regions.outcome);
     let mut attributed = comparison();
@@ -154,111 +170,149 @@ fn comparisons() -> Vec<Comparison> {
     spread.meta.guest.as_mut().unwrap().tables = bifold_trace::TableFormat::FiveLevel;
     spread.outcome.nested_levels = 5;
     several_vcpus(&mut spread.outcome);
-    spread.meta.hardware.exit.ipi.cycles += 1;
+    let hardware = &mut spread.meta.hardware;
+    let exit = &mut hardware.exit;
+    for cost in [&mut exit.ipi, &mut exit.hypercall, &mut exit.check_entry, &mut exit.outer] {
+        cost.cycles += 1;
+    }
+    hardware.agile.writes += 1;
+    hardware.cpu.entry_exits = Some(7);
+    let mut inner = spread.outcome.configs[1].clone();
+    inner.config = over_2m();
+    spread.outcome.configs.push(inner);
+    with_start(&mut spread.outcome);
     let judged = moved_in_all_lists();
     vec![comparison(), generated, recorded, without, sampled, regions, attributed, memory, spread, judged]
 }
 
 #[test]
 fn json_has_exactly_the_fields_of_its_schema_and_each_has_a_meaning() {
-    let schemas = Schemas::new();
-    let described = schemas.all_fields(&schemas.document, &schemas.document);
+    let schema = schema_of("bifold.compare/2");
+    let described = all_fields(schema, schema);
     let mut written = BTreeSet::new();
     for c in comparisons() {
         let v: Value = serde_json::from_str(&c.render(Format::Json).unwrap()).unwrap();
         fields_of(&v, "", &mut written);
     }
-    assert_eq!(described.keys().cloned().collect::<BTreeSet<_>>(), written);
+    // Advice is that of `tune` too, and checks are those of `policy` too.
+    let elsewhere = |field: &str| {
+        let advice =
+            [".placement", ".setting.own", ".setting.own[][]"].iter().any(|end| field.ends_with(end));
+        advice && field.starts_with("advice") || field == "policy_checks[].program"
+    };
+    let described_here: BTreeSet<_> = described.keys().filter(|field| !elsewhere(field)).cloned().collect();
+    assert_eq!(difference(&described_here, &written), "");
     let bare: Vec<_> = described.iter().filter(|(_, text)| text.is_empty()).map(|(f, _)| f).collect();
     assert!(bare.is_empty(), "without a description: {bare:?}");
 }
 
 #[test]
 fn json_lines_have_exactly_the_fields_of_their_schema() {
-    let schemas = Schemas::new();
+    let rows = schema_of("bifold.compare-rows/2");
     let mut compiler = boon::Compiler::new();
-    let base = "https://bifold.invalid/schema";
-    for (name, schema) in [("compare-2", &schemas.document), ("compare-rows-2", &schemas.rows)] {
-        compiler.add_resource(&format!("{base}/{name}.json"), schema.clone()).unwrap();
-    }
+    compiler.add_resource("rows", rows.clone()).unwrap();
     let mut compiled = boon::Schemas::new();
-    let index = compiler.compile(&format!("{base}/compare-rows-2.json"), &mut compiled).unwrap();
+    let index = compiler.compile("rows", &mut compiled).unwrap();
     let mut written: BTreeMap<String, BTreeSet<String>> = BTreeMap::new();
-    for c in comparisons() {
-        for line in c.render(Format::Jsonl).unwrap().lines() {
-            let v: Value = serde_json::from_str(line).unwrap();
-            if let Err(e) = compiled.validate(&v, index) {
-                panic!("{e:#}\n{line}");
-            }
-            fields_of(&v, "", written.entry(v["type"].as_str().unwrap().into()).or_default());
+    let several = Runs { asked: 2, runs: vec![comparison(), comparison()] };
+    let lines = comparisons().iter().map(|c| c.render(Format::Jsonl).unwrap()).collect::<String>();
+    // The lines of several runs have the number of the run too, which the lines of one lack.
+    let spreads = several.render(Format::Jsonl).unwrap();
+    let spreads = spreads.lines().filter(|line| line.contains("\"type\":\"spread\""));
+    for line in lines.lines().chain(spreads) {
+        let v: Value = serde_json::from_str(line).unwrap();
+        if let Err(e) = compiled.validate(&v, index) {
+            panic!("{e:#}\n{line}");
         }
+        fields_of(&v, "", written.entry(v["type"].as_str().unwrap().into()).or_default());
     }
-    let kinds: Vec<&str> = written.keys().map(String::as_str).collect();
-    assert_eq!(kinds, ["interval", "placement", "policy", "run", "total"]);
+    let names: Vec<&str> = written.keys().map(String::as_str).collect();
+    assert_eq!(names, ["interval", "placement", "policy", "run", "spread", "total"]);
     for (kind, written) in &written {
-        let described = schemas.all_fields(&schemas.rows, &schemas.rows["$defs"][kind]);
-        assert_eq!(&described.keys().cloned().collect::<BTreeSet<_>>(), written, "{kind}");
+        let described = all_fields(rows, kinds(rows)[kind.as_str()]);
+        assert_eq!(difference(&described.keys().cloned().collect(), written), "", "{kind}");
         assert!(described.values().all(|text| !text.is_empty()), "{kind}: {described:?}");
     }
 }
 
 /// The columns in their order, which is a promise too.
-fn columns(schemas: &Schemas) -> Vec<(String, String)> {
-    let interval = &schemas.rows["$defs"]["interval"]["properties"];
-    let sample = &schemas.document["$defs"]["sample"]["properties"];
-    let fields = [interval, sample].into_iter().flat_map(|p| p.as_object().unwrap());
-    let named = fields.map(|(n, f)| (n.clone(), f["description"].as_str().unwrap().to_string()));
+fn columns() -> Vec<(String, String)> {
+    let rows = schema_of("bifold.compare-rows/2");
+    let fields = kinds(rows)["interval"]["properties"].as_object().unwrap().iter();
+    let named = fields.map(|(name, f)| (name.clone(), f["description"].as_str().unwrap().to_string()));
     named.filter(|(name, _)| name != "type").collect()
 }
 
 #[test]
 fn csv_has_the_columns_of_an_interval_in_the_order_described() {
     let csv = comparison().render(Format::Csv).unwrap();
-    let names: Vec<String> = columns(&Schemas::new()).into_iter().map(|(name, _)| name).collect();
+    let names: Vec<String> = columns().into_iter().map(|(name, _)| name).collect();
     assert_eq!(csv.lines().next().unwrap(), names.join(","));
     let width = names.len();
     assert!(csv.lines().all(|l| l.split(',').count() == width), "rows of one width");
 }
 
-/// A table of fields, down to those that are of a named kind.
-fn table(schemas: &Schemas, root: &Value, schema: &Value, path: &str, out: &mut String) {
-    let parts = ["oneOf", "allOf"].iter().filter_map(|k| schema[k].as_array()).flatten();
-    for part in parts {
-        match part["$ref"].as_str() {
-            Some(reference) => {
-                let _ = writeln!(out, "| | all fields of a [{0}](#{0}) |", kind(reference));
-            }
-            None => table(schemas, root, part, path, out),
-        }
+/// The values that a field can have, where these are named.
+fn choices<'a>(field: &'a Value, out: &mut Vec<&'a str>) {
+    out.extend(field["enum"].as_array().into_iter().flatten().filter_map(Value::as_str));
+    for part in parts(field) {
+        out.extend(part["const"].as_str());
+        choices(part, out);
     }
+}
+
+/// A table of fields, down to those that are of a named kind. Rows with all fields of another kind refer to that
+/// kind.
+fn table(root: &Value, schema: &Value, path: &str, out: &mut String) {
+    parts(schema).for_each(|part| match part["$ref"].as_str() {
+        Some(reference) => table(root, at(root, reference), path, out),
+        None => table(root, part, path, out),
+    });
     if schema["items"].is_object() {
-        table(schemas, root, &schema["items"], &format!("{path}[]"), out);
+        table(root, &schema["items"], &format!("{path}[]"), out);
     }
-    for (name, field) in schema["properties"].as_object().into_iter().flatten() {
+    let document = schema_of("bifold.compare/2");
+    let own = schema["properties"].as_object();
+    let whole: Vec<(&str, &Value)> = ["sample", "figures"]
+        .into_iter()
+        .map(|kind| (kind, &document["$defs"][kind]["properties"]))
+        .filter(|(_, all)| {
+            let all = all.as_object().unwrap();
+            !path.is_empty()
+                || own.is_some_and(|own| own.len() > all.len() && all.keys().all(|f| own.contains_key(f)))
+        })
+        .collect();
+    for (name, field) in own.into_iter().flatten() {
+        if path.is_empty() && whole.iter().any(|(_, all)| all.get(name).is_some()) {
+            continue;
+        }
         let path = format!("{path}{}{name}", if path.is_empty() { "" } else { "." });
         let described = |f: &Value| f["description"].as_str().map(String::from);
         let reference = field["$ref"].as_str().or(field["items"]["$ref"].as_str());
-        let reference =
-            reference.or_else(|| field["oneOf"].as_array()?.iter().find_map(|o| o["$ref"].as_str()));
-        let target = reference.map(|r| schemas.at(root, r).1);
+        let reference = reference.or_else(|| parts(field).find_map(|part| part["$ref"].as_str()));
+        let target = reference.map(|r| at(root, r));
         let text = described(field).or_else(|| described(target?)).unwrap_or_default();
-        let of = match reference.filter(|r| schemas.at(root, r).1["properties"].is_object()) {
-            Some(r) if r.contains("$defs") => format!(" A [{0}](#{0}).", kind(r)),
-            _ => String::new(),
-        };
-        let choices =
-            field["enum"].as_array().map(|c| c.iter().filter_map(Value::as_str).collect::<Vec<_>>());
+        let of = reference.map(|r| format!(" A [{0}](#{0}).", kind(r))).unwrap_or_default();
+        let mut named = Vec::new();
+        choices(field, &mut named);
         // A description may name them itself.
-        let choices = choices.filter(|c| c.iter().any(|c| !text.contains(c)));
-        let choices = choices.map_or(String::new(), |c| format!(" One of {}.", c.join(", ")));
-        let several = if field["type"] == "array" { "[]" } else { "" };
-        let line = format!("| `{path}{several}` | {}{choices}{of} |\n", text.replace('|', "\\|"));
+        let named = Some(named).filter(|named| named.iter().any(|name| !text.contains(name)));
+        let named = named.map_or(String::new(), |named| format!(" One of {}.", named.join(", ")));
+        let is_list = |f: &Value| f["type"] == "array" || f["type"][0] == "array";
+        let several = if is_list(field) || parts(field).any(is_list) { "[]" } else { "" };
+        let line =
+            format!("| `{path}{several}` | {}{named}{of} |\n", text.replace(['\n'], " ").replace('|', "\\|"));
         // Alternatives have fields in common.
         if !out.contains(&line) {
             *out += &line;
         }
         if of.is_empty() {
-            table(schemas, root, field, &path, out);
+            table(root, field, &path, out);
+        }
+    }
+    if path.is_empty() {
+        for (kind, _) in whole {
+            let _ = writeln!(out, "| | all fields of a [{kind}](#{kind}) |");
         }
     }
 }
@@ -269,45 +323,26 @@ fn kind(reference: &str) -> &str {
 
 #[test]
 fn docs_have_every_field() {
-    let schemas = Schemas::new();
+    let (document, rows) = (schema_of("bifold.compare/2"), schema_of("bifold.compare-rows/2"));
     let whole = |root: &Value, schema: &Value| {
         let mut out = "| field | meaning |\n|---|---|\n".to_string();
-        table(&schemas, root, schema, "", &mut out);
+        table(root, schema, "", &mut out);
         out
     };
-    let definitions = |root: &Value, kinds: &[&str]| {
-        let part = |k: &&str| {
-            let d = &root["$defs"][k];
-            let text = d["description"].as_str().map(|t| format!("{t}\n\n")).unwrap_or_default();
-            format!("### {k}\n\n{text}{}", whole(root, d))
-        };
-        kinds.iter().map(part).collect::<Vec<_>>().join("\n")
+    let part = |root: &Value, kind: &str, schema: &Value| {
+        let text = schema["description"].as_str().map(|t| format!("{t}\n\n")).unwrap_or_default();
+        format!("### {kind}\n\n{text}{}", whole(root, schema))
     };
-    let csv: String =
-        columns(&schemas).iter().map(|(name, text)| format!("| `{name}` | {text} |\n")).collect();
+    let definitions = document["$defs"].as_object().unwrap().iter();
+    let definitions: Vec<String> =
+        definitions.map(|(kind, definition)| part(document, kind, definition)).collect();
+    let lines = ["run", "total", "policy", "placement", "interval", "spread"];
+    let lines: Vec<String> = lines.iter().map(|kind| part(rows, kind, kinds(rows)[kind])).collect();
+    let csv: String = columns().iter().map(|(name, text)| format!("| `{name}` | {text} |\n")).collect();
     let parts = [
-        ("json", whole(&schemas.document, &schemas.document)),
-        (
-            "json-kinds",
-            definitions(
-                &schemas.document,
-                &[
-                    "conclusion",
-                    "advice",
-                    "moved",
-                    "place",
-                    "place_others",
-                    "profile",
-                    "cost",
-                    "config",
-                    "sample",
-                    "figures",
-                    "evaluation",
-                    "definition",
-                ],
-            ),
-        ),
-        ("jsonl", definitions(&schemas.rows, &["run", "total", "policy", "placement", "interval"])),
+        ("json", whole(document, document)),
+        ("json-kinds", definitions.join("\n")),
+        ("jsonl", lines.join("\n")),
         ("csv", format!("| column | meaning |\n|---|---|\n{csv}")),
     ];
     let old = std::fs::read_to_string(DOCS).unwrap();

@@ -4,10 +4,11 @@
 use crate::fixture::{
     comparison, needs, place, places, policies, several_regions, several_vcpus, with_start,
 };
+use crate::formats::schema_of;
 use crate::html::with_caches;
 use bifold_attribute::View;
 use bifold_model::{Config, ConfigOutcome, Outcome, Sample};
-use bifold_report::{Comparison, Figures, Format, Input, Partial, RunPolicies, Show, profile_words};
+use bifold_report::{Comparison, Format, Input, Partial, RunPolicies, Show, profile_words};
 use bifold_trace::CommandExit;
 use serde_json::{Value, json};
 
@@ -88,7 +89,7 @@ fn the_guest_s_own_start_has_a_line_and_is_in_no_figure() {
     );
     assert!(c.render_html().unwrap().contains("<dt>guest's start</dt>"));
     let document = c.render(Format::Json).unwrap();
-    assert_schema("compare-2.json", &document);
+    assert_schema("bifold.compare/2", &document);
     let v: Value = serde_json::from_str(&document).unwrap();
     let start = v["outcome"]["start"].as_array().unwrap();
     assert_eq!((start.len(), &start[1]["name"]), (c.outcome.configs.len(), &json!("nested-4k")));
@@ -337,12 +338,8 @@ fn json_holds_the_whole_outcome_and_reads_back_as_it() {
     assert_eq!(back, c.outcome);
 }
 
-const SCHEMA: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/schema/compare-2.json");
-
 #[test]
 fn json_is_as_the_schema_says() {
-    let mut schemas = boon::Schemas::new();
-    let index = boon::Compiler::new().compile(SCHEMA, &mut schemas).unwrap();
     let mut partial = comparison();
     partial.meta.partial = Some(Partial::TimedOut);
     partial.meta.exit = Some(CommandExit::TimedOut);
@@ -362,94 +359,19 @@ fn json_is_as_the_schema_says() {
     let mut with_places = comparison();
     with_places.places = Some(places(7));
     for c in [comparison(), short(), partial, generated, recorded, with_policies, without, with_places] {
-        let v: Value = serde_json::from_str(&c.render(Format::Json).unwrap()).unwrap();
-        if let Err(e) = schemas.validate(&v, index) {
-            panic!("{e:#}");
-        }
+        assert_schema("bifold.compare/2", &c.render(Format::Json).unwrap());
     }
 }
 
-/// Holds a document against a schema of this crate.
+/// Holds a document against the schema that it names.
 pub fn assert_schema(name: &str, document: &str) {
-    let folder = concat!(env!("CARGO_MANIFEST_DIR"), "/schema");
     let mut schemas = boon::Schemas::new();
     let mut compiler = boon::Compiler::new();
-    // Schemas refer to each other by their public names.
-    for other in ["compare-2.json", "runs-2.json", "diff-2.json"] {
-        let text = std::fs::read_to_string(format!("{folder}/{other}")).unwrap();
-        let id = format!("https://bifold.invalid/schema/{other}");
-        compiler.add_resource(&id, serde_json::from_str(&text).unwrap()).unwrap();
-    }
-    let index = compiler.compile(&format!("https://bifold.invalid/schema/{name}"), &mut schemas).unwrap();
+    compiler.add_resource("schema", schema_of(name).clone()).unwrap();
+    let index = compiler.compile("schema", &mut schemas).unwrap();
     let v: Value = serde_json::from_str(document).unwrap();
     if let Err(e) = schemas.validate(&v, index) {
         panic!("{name}: {e:#}");
-    }
-}
-
-/// The schema's text on counters, figures and modes comes from where they are defined:
-/// `INSTA_UPDATE=always` writes it.
-#[test]
-fn schema_has_exactly_the_counters_figures_and_modes_that_exist() {
-    let object = |kind: &str, fields: Vec<(&str, &str, &str)>| {
-        let properties: serde_json::Map<String, Value> = fields
-            .iter()
-            .map(|(name, unit, doc)| {
-                let doc = format!("{doc} Unit: {unit}.");
-                let mut schema = json!({ "type": kind, "minimum": 0, "description": doc });
-                // Differences of two waits, which may be negative.
-                if ["data_percent", "frames_percent"].contains(name) {
-                    schema.as_object_mut().unwrap().remove("minimum");
-                }
-                (name.to_string(), schema)
-            })
-            .collect();
-        let names: Vec<&str> = fields.iter().map(|f| f.0).collect();
-        json!({ "type": "object", "required": names, "properties": properties })
-    };
-    let samples = Sample::COUNTERS.iter().map(|c| (c.name, c.unit, c.doc)).collect();
-    let figures = Figures::ALL.iter().map(|f| (f.name, f.unit, f.doc)).collect();
-    let old: Value = serde_json::from_str(&std::fs::read_to_string(SCHEMA).unwrap()).unwrap();
-    let mut new = old.clone();
-    new["$defs"]["sample"] = object("integer", samples);
-    new["$defs"]["figures"] = object("number", figures);
-    let mut modes: Vec<&str> = Config::KNOWN.iter().map(|c| c.mode.name()).collect();
-    modes.dedup();
-    new["$defs"]["config"]["properties"]["mode"]["enum"] = json!(modes);
-    kept_or_written(SCHEMA, &old, &new);
-}
-
-/// Schemas of runs and diffs have each counter and figure, as the schema of one run has.
-#[test]
-fn schemas_of_several_runs_have_exactly_the_counters_and_figures_that_exist() {
-    for (schema, value) in [("runs-2.json", "spread"), ("diff-2.json", "change")] {
-        let path = format!("{}/schema/{schema}", env!("CARGO_MANIFEST_DIR"));
-        let object = |fields: Vec<(&str, &str, &str)>| {
-            let property = |(name, unit, doc): &(&str, &str, &str)| {
-                let doc = format!("{doc} Unit: {unit}.");
-                (name.to_string(), json!({ "$ref": format!("#/$defs/{value}"), "description": doc }))
-            };
-            let properties: serde_json::Map<String, Value> = fields.iter().map(property).collect();
-            let names: Vec<&str> = fields.iter().map(|f| f.0).collect();
-            json!({ "type": "object", "required": names, "additionalProperties": false, "properties": properties })
-        };
-        let old: Value = serde_json::from_str(&std::fs::read_to_string(&path).unwrap()).unwrap();
-        let mut new = old.clone();
-        new["$defs"]["counters"] = object(Sample::COUNTERS.iter().map(|c| (c.name, c.unit, c.doc)).collect());
-        new["$defs"]["figures"] = object(Figures::ALL.iter().map(|f| (f.name, f.unit, f.doc)).collect());
-        kept_or_written(&path, &old, &new);
-    }
-}
-
-fn kept_or_written(path: &str, old: &Value, new: &Value) {
-    if std::env::var("INSTA_UPDATE").is_ok_and(|v| v == "always") {
-        let text = serde_json::to_string_pretty(new).unwrap() + "\n";
-        // At once: a test beside this one reads it.
-        let new = format!("{path}.new");
-        std::fs::write(&new, text).unwrap();
-        std::fs::rename(new, path).unwrap();
-    } else {
-        assert_eq!(old, new, "{path}: regenerate with INSTA_UPDATE=always");
     }
 }
 

@@ -73,7 +73,7 @@ fn runs_cut_short_say_how_many_are_whole() {
         text.contains("WARNING  PARTIAL: interrupted") && text.contains("RUNS     0 of 5 runs are whole"),
         "{text}"
     );
-    assert_schema("runs-2.json", &r.render(Format::Json).unwrap());
+    assert_schema("bifold.runs/2", &r.render(Format::Json).unwrap());
 }
 
 #[test]
@@ -98,7 +98,7 @@ fn the_run_that_stands_out_is_named() {
 fn json_is_as_the_schema_says_and_holds_whole_runs() {
     let r = Runs { asked: 3, runs: vec![short(); 2] };
     for r in [&runs(1), &runs(6), &r] {
-        assert_schema("runs-2.json", &r.render(Format::Json).unwrap());
+        assert_schema("bifold.runs/2", &r.render(Format::Json).unwrap());
     }
     let v: Value = serde_json::from_str(&runs(6).render(Format::Json).unwrap()).unwrap();
     let one: Value = serde_json::from_str(&runs(6).runs[2].render(Format::Json).unwrap()).unwrap();

@@ -272,22 +272,24 @@ pub struct MemoryLook {
 }
 
 /// The capture plugin's own counters and self-checks.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, serde::Serialize, serde::Deserialize)]
+#[derive(
+    Debug, Clone, Copy, PartialEq, Eq, Default, serde::Serialize, serde::Deserialize, schemars::JsonSchema,
+)]
 pub struct Stats {
-    /// Comparisons of the CR3 that the plugin follows with the register.
+    /// CR3 loads compared with the register.
     pub cr3_checks: u64,
-    /// Comparisons of CR3 that disagreed.
+    /// Those of them that disagreed.
     pub cr3_mismatches: u64,
-    /// Comparisons of the plugin's cached GVA-to-GPA translation with QEMU's.
+    /// Translations compared with the emulator's.
     pub translation_checks: u64,
-    /// Comparisons of translations that disagreed.
+    /// Those of them that disagreed.
     pub translation_mismatches: u64,
-    /// Page-table entries compared with RAM at the end.
+    /// Table entries compared with RAM at the end.
     pub table_checks: u64,
-    /// Page-table entries that differed beyond accessed and dirty bits.
+    /// Those of them that disagreed.
     pub table_mismatches: u64,
-    /// Accesses written to the stream.
+    /// Data accesses captured.
     pub accesses: u64,
-    /// Instructions executed while recording.
+    /// Instructions captured.
     pub instructions: u64,
 }
