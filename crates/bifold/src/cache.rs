@@ -7,7 +7,8 @@ use crate::words;
 use bifold_guest::boots::{self, KeptBoot, MOST_BYTES};
 use bifold_report::Format;
 use clap::{Args, Subcommand};
-use serde_json::json;
+use schemars::JsonSchema;
+use serde::Serialize;
 use std::fmt::Write as _;
 use std::time::{SystemTime, UNIX_EPOCH};
 
@@ -47,6 +48,37 @@ struct ListArgs {
     #[arg(long, value_parser = words::formats(words::TABLE_OR_JSON), default_value = "table", hide_possible_values = true,
           value_name = "table|json")]
     format: Format,
+}
+
+/// Name and version of the document.
+const SCHEMA: &str = "bifold.cache/1";
+
+/// What `bifold cache list --format json` writes: the kept boots of guests.
+#[derive(Serialize, JsonSchema)]
+struct Document<'a> {
+    /// Name and version of this schema.
+    schema: &'static str,
+    /// Version of Bifold.
+    bifold: &'static str,
+    /// What all kept boots together take at most. Unit: bytes.
+    most_bytes: u64,
+    /// The kept boots, the last used first.
+    boots: Vec<Row<'a>>,
+}
+
+#[derive(Serialize, JsonSchema)]
+struct Row<'a> {
+    /// The guest, in words.
+    guest: &'a str,
+    /// Size on the disk. Unit: bytes.
+    bytes: u64,
+    /// When a run last began from the boot. Unit: s since 1970.
+    last_used_unix_seconds: u64,
+}
+
+/// The schema of the document.
+pub fn schema() -> serde_json::Value {
+    bifold_report::schema::schema::<Document>(SCHEMA)
 }
 
 /// Carries out a verb.
@@ -90,16 +122,13 @@ fn table(all: &[KeptBoot], now: SystemTime) -> String {
 }
 
 fn json(all: &[KeptBoot]) -> anyhow::Result<String> {
-    let one = |b: &KeptBoot| {
-        let used = b.used.duration_since(UNIX_EPOCH).map_or(0, |d| d.as_secs());
-        json!({ "guest": b.guest, "bytes": b.bytes, "last_used_unix_seconds": used })
-    };
-    let document = json!({
-        "schema": "bifold.cache/1",
-        "bifold": bifold_base::version(),
-        "most_bytes": MOST_BYTES,
-        "boots": all.iter().map(one).collect::<Vec<_>>(),
+    let boots = all.iter().map(|b| Row {
+        guest: &b.guest,
+        bytes: b.bytes,
+        last_used_unix_seconds: b.used.duration_since(UNIX_EPOCH).map_or(0, |d| d.as_secs()),
     });
+    let (schema, bifold) = (SCHEMA, bifold_base::version());
+    let document = Document { schema, bifold, most_bytes: MOST_BYTES, boots: boots.collect() };
     Ok(serde_json::to_string_pretty(&document)? + "\n")
 }
 

@@ -1,19 +1,53 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! The command line: the list of verbs, and the form of usage errors. Each verb's options and their help are
-//! in the verb's module.
+//! The command line: what the table of verbs (`main.rs`) is made into, help by groups, and the form of usage errors. Each
+//! verb's options and their help are in the verb's module.
 //!
 //! The first paragraph of a comment on an option is what `-h` shows, all of it is what `--help` and the
 //! man pages show.
 
-#[cfg(feature = "noise")]
-use crate::noise;
 use crate::usage::UsageError;
-use crate::{cache, compact, compare, diff, doctor, import, profile, schema, status};
-#[cfg(feature = "host")]
-use crate::{ci, ctl, daemon, export, mode, place, policy, reclaim, share, stat, sweep, top, tune};
+use crate::{Verb, compare, status};
+use bifold_report::wrapped;
 use clap::error::{ContextKind, ContextValue, ErrorKind};
-use clap::{ArgMatches, Command, CommandFactory as _, FromArgMatches as _, Parser, Subcommand};
-use std::path::PathBuf;
+use clap::{ArgMatches, Command, CommandFactory as _, FromArgMatches as _, Parser};
+use std::process::ExitCode;
+
+/// What the table says of a verb beside its arguments and its work.
+pub struct Entry {
+    pub name: &'static str,
+    /// The feature of the crate without which a build lacks the verb, and whether this build has the feature.
+    pub feature: Option<(&'static str, bool)>,
+}
+
+/// Makes the parser's enum of verbs and [`Entry`]s of a table.
+macro_rules! verbs {
+    ($( $group:literal: $( $( #[feature($feature:literal)] )? $verb:ident($args:ty) => |$a:ident| $run:expr, $needs:expr; )* )*) => {
+        /// The verbs. The help of a verb is the doc comment of its arguments.
+        #[derive(Debug, clap::Subcommand)]
+        pub(crate) enum Verb {
+            $($( $( #[cfg(feature = $feature)] )? $verb($args), )*)*
+        }
+
+        impl Verb {
+            /// Groups of verbs, in the order of help.
+            pub const GROUPS: &[(&str, &[cli::Entry])] = &[$( ($group, &[$(
+                cli::Entry { name: stringify!($verb), feature: verbs!(@feature $($feature)?) },
+            )*]) ),*];
+
+            /// What the verbs of this build need.
+            pub const NEEDS: &[(&str, &[Needs])] = &[$($( $( #[cfg(feature = $feature)] )? (stringify!($verb), $needs), )*)*];
+
+            /// Carries the verb out.
+            fn carry_out(self) -> anyhow::Result<Status> {
+                match self {
+                    $($( $( #[cfg(feature = $feature)] )? Verb::$verb($a) => $run, )*)*
+                }
+            }
+        }
+    };
+    (@feature) => { None };
+    (@feature $feature:literal) => { Some(($feature, cfg!(feature = $feature))) };
+}
 
 /// See what each paging mode of a hypervisor costs a real program.
 ///
@@ -35,26 +69,21 @@ pub struct Cli {
     pub verb: Verb,
 }
 
-/// The features of the crate: name, whether this build has it, its verbs.
-const FEATURES: [(&str, bool, &[&str]); 3] = [
-    (
-        "host",
-        cfg!(feature = "host"),
-        &[
-            "ci", "tune", "sweep", "export", "policy", "stat", "top", "mode", "daemon", "ctl", "share",
-            "place", "reclaim",
-        ],
-    ),
-    ("noise", cfg!(feature = "noise"), &["noise"]),
-    ("train", cfg!(feature = "train"), &["policy train"]),
-];
+/// The verbs that this build may lack: the verb, its feature, and whether this build has the feature.
+fn of_features() -> impl Iterator<Item = (String, &'static str, bool)> {
+    let all = Verb::GROUPS.iter().flat_map(|(_, verbs)| verbs.iter());
+    let all = all
+        .filter_map(|verb| verb.feature.map(|(feature, built)| (verb.name.to_lowercase(), feature, built)));
+    all.chain([("policy train".into(), "train", cfg!(feature = "train"))])
+}
 
 /// The verbs that this build leaves out, for the help.
 fn left_out_in_words() -> String {
-    let all: Vec<&str> = FEATURES.iter().filter(|f| !f.1).flat_map(|f| f.2).copied().collect();
+    let all: Vec<String> = of_features().filter(|(_, _, built)| !built).map(|(verb, _, _)| verb).collect();
     // `policy` says the same as `policy` and `policy train`.
-    let above = |verb: &str| verb.split_once(' ').is_some_and(|(above, _)| all.contains(&above));
-    let left: Vec<&str> = all.iter().copied().filter(|verb| !above(verb)).collect();
+    let above =
+        |verb: &str| verb.split_once(' ').is_some_and(|(above, _)| all.iter().any(|verb| verb == above));
+    let left: Vec<&str> = all.iter().map(String::as_str).filter(|verb| !above(verb)).collect();
     match &left[..] {
         [] => String::new(),
         [one] => format!("Without {one}: `make build` adds it.\n\n"),
@@ -67,64 +96,7 @@ fn left_out_in_words() -> String {
 fn feature_of(verb: &str) -> Option<&'static str> {
     let below =
         |above: &str| verb.strip_prefix(above).is_some_and(|rest| rest.is_empty() || rest.starts_with(' '));
-    FEATURES.iter().find(|(_, built, verbs)| !built && verbs.iter().any(|v| below(v))).map(|f| f.0)
-}
-
-/// Whether this build leaves the verb out.
-pub fn is_left_out(verb: &str) -> bool {
-    feature_of(verb).is_some()
-}
-
-/// The verbs. The help of a verb is the doc comment of its arguments.
-#[derive(Debug, Subcommand)]
-pub enum Verb {
-    Compare(Box<compare::CompareArgs>),
-    Record(Box<compare::RecordArgs>),
-    Diff(Box<diff::DiffArgs>),
-    Import(import::ImportArgs),
-    Compact(compact::CompactArgs),
-    #[cfg(feature = "host")]
-    Ci(ci::CiArgs),
-    #[cfg(feature = "host")]
-    Tune(Box<tune::TuneArgs>),
-    #[cfg(feature = "host")]
-    Sweep(sweep::SweepArgs),
-    #[cfg(feature = "host")]
-    Export(export::ExportArgs),
-    #[cfg(feature = "host")]
-    Policy(policy::PolicyArgs),
-    Profile(profile::ProfileArgs),
-    #[cfg(feature = "host")]
-    Stat(stat::StatArgs),
-    #[cfg(feature = "host")]
-    Top(top::TopArgs),
-    #[cfg(feature = "host")]
-    Mode(mode::ModeArgs),
-    #[cfg(feature = "host")]
-    Daemon(daemon::DaemonArgs),
-    #[cfg(feature = "host")]
-    Ctl(ctl::CtlArgs),
-    #[cfg(feature = "host")]
-    Share(share::ShareArgs),
-    #[cfg(feature = "host")]
-    Place(place::PlaceArgs),
-    #[cfg(feature = "noise")]
-    Noise(noise::NoiseArgs),
-    #[cfg(feature = "host")]
-    Reclaim(reclaim::ReclaimArgs),
-    Cache(cache::CacheArgs),
-    Doctor(doctor::DoctorArgs),
-    Schema(schema::SchemaArgs),
-    /// Write the man pages into a directory
-    Man {
-        /// Directory for the pages, created if missing
-        dir: PathBuf,
-    },
-    /// Print a completion script for a shell
-    Completions {
-        /// The shell
-        shell: clap_complete::Shell,
-    },
+    of_features().find(|(above, _, built)| !built && below(above)).map(|(_, feature, _)| feature)
 }
 
 impl Verb {
@@ -144,6 +116,28 @@ impl Verb {
     }
 }
 
+/// The form of the whole command's help: verbs by groups.
+fn in_groups(command: &Command) -> String {
+    let header = command.get_styles().get_header();
+    let literal = command.get_styles().get_literal();
+    let mut out = "{about-with-newline}\n{usage-heading} {usage}\n\n".to_owned();
+    let width = command.get_subcommands().map(|verb| verb.get_name().len()).max().unwrap_or(0);
+    for (group, verbs) in Verb::GROUPS {
+        let of_group: Vec<&Command> =
+            verbs.iter().filter_map(|verb| command.find_subcommand(verb.name.to_lowercase())).collect();
+        if !of_group.is_empty() {
+            out += &format!("{header}{group}:{header:#}\n");
+        }
+        for verb in &of_group {
+            let about = verb.get_about().map(ToString::to_string).unwrap_or_default();
+            let line = wrapped(&format!("  {:<width$}  {about}", verb.get_name()), width + 4);
+            out += &line.replacen(verb.get_name(), &format!("{literal}{}{literal:#}", verb.get_name()), 1);
+        }
+        out += if of_group.is_empty() { "" } else { "\n" };
+    }
+    out + &format!("{header}Options:{header:#}\n{{options}}{{after-help}}")
+}
+
 /// The names that lead to a verb: `policy`, `sweep`.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct VerbPath(Vec<String>);
@@ -160,7 +154,9 @@ pub fn parse() -> Result<(VerbPath, Verb), clap::Error> {
             format!("this build has no verb `{verb}`: build it with `make build` (feature `{feature}`)");
         return Err(Cli::command().error(ErrorKind::InvalidSubcommand, problem));
     }
-    let matches = Cli::command().try_get_matches().map_err(|e| {
+    let command = Cli::command();
+    let help = in_groups(&command);
+    let matches = command.help_template(help).try_get_matches().map_err(|e| {
         let args = std::env::args_os().skip(1);
         with_usage(e, &VerbPath(args.map_while(|a| a.into_string().ok()).collect()))
     })?;
@@ -204,6 +200,32 @@ pub fn refused(verb: &VerbPath, error: &UsageError) -> clap::Error {
     parser(verb).error(error.kind, error)
 }
 
+/// Prints an error or help as clap does, and returns clap's exit status.
+pub fn exit(e: &clap::Error) -> ExitCode {
+    let _ = e.print();
+    ExitCode::from(e.exit_code() as u8)
+}
+
+/// Prints the parser's error. Users often write `bifold compare gcc -O2` first: an option that clap does not
+/// know is then most likely the command's, and a tip says so.
+pub fn refuse(e: &clap::Error) -> ExitCode {
+    let words: Vec<_> = std::env::args_os().skip(1).collect();
+    let verb = words.first().and_then(|v| v.to_str());
+    let no_dashes = words.iter().all(|w| w != "--");
+    if let (Some(verb @ ("compare" | "record")), true, clap::error::ErrorKind::UnknownArgument) =
+        (verb, no_dashes, e.kind())
+    {
+        let command = words.iter().skip(1).position(|w| !w.as_encoded_bytes().starts_with(b"-"));
+        // Behind an option of Bifold, a word may be that option's value instead of the command.
+        if command == Some(0) {
+            let code = exit(e);
+            eprintln!("\n{}", compare::command_tip(verb, &words[1..]));
+            return code;
+        }
+    }
+    exit(e)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -219,9 +241,19 @@ mod tests {
             let mut words = verb.split(' ');
             words.try_fold(Cli::command(), |above, word| above.find_subcommand(word).cloned()).is_some()
         };
-        for (feature, built, verbs) in FEATURES {
-            assert!(verbs.iter().all(|verb| has(verb) == built), "{feature}");
-            assert!(verbs.iter().all(|verb| is_left_out(&format!("{verb} x")) != built), "{feature}");
+        for (verb, _, built) in of_features() {
+            assert_eq!(has(&verb), built, "{verb}");
+            assert_eq!(feature_of(&format!("{verb} x")).is_none(), built, "{verb}");
+        }
+    }
+
+    #[test]
+    fn help_has_each_verb_in_one_group() {
+        let command = Cli::command();
+        let help = in_groups(&command);
+        for verb in command.get_subcommands() {
+            let about = verb.get_about().unwrap().to_string();
+            assert_eq!(help.matches(&about[..about.len().min(40)]).count(), 1, "{about}");
         }
     }
 
@@ -250,19 +282,18 @@ mod tests {
     }
 
     #[test]
-    fn doctor_knows_every_verb() {
-        for verb in Cli::command().get_subcommands() {
-            let name = verb.get_name();
-            assert!(
-                ["doctor", "schema", "man", "completions"].contains(&name) || doctor::knows(name),
-                "{name}"
-            );
-            if ["share", "place", "noise", "reclaim", "sweep"].contains(&name) {
-                for one in verb.get_subcommands() {
-                    let full = format!("{name} {}", one.get_name());
-                    assert!(doctor::knows(&full), "{full}");
-                }
+    fn doctor_knows_every_verb_below_a_verb() {
+        for (name, needs) in Verb::NEEDS {
+            let command = Cli::command();
+            let verb = command.find_subcommand(name.to_lowercase()).unwrap();
+            for need in needs.iter().filter(|need| !need.below.is_empty()) {
+                assert!(verb.find_subcommand(need.below).is_some(), "{name} has no {}", need.below);
             }
+            let below = verb.get_subcommands().map(Command::get_name);
+            let missing: Vec<&str> = below
+                .filter(|one| needs.iter().all(|need| need.below != *one && !need.below.is_empty()))
+                .collect();
+            assert!(missing.is_empty(), "{name}: {missing:?}");
         }
     }
 }

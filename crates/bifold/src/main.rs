@@ -1,11 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! The command `bifold`.
 //!
-//! Each verb is a folder or file with its options, their help, and its work: `compare` (with `record`),
-//! `diff`, `import`, `compact`, `ci`, `tune`, `sweep`, `export`, `policy`, `profile`, `stat`, `top`, `mode`,
-//! `daemon`, `ctl`, `share`, `place`, `noise`, `reclaim`, `cache`, `doctor`, `schema`, `manual`. Verbs use [`run`], one
-//! run of the model. Verbs and [`run`] use modules that know no verb: [`words`] (values that several verbs
-//! take), [`vms`] (the VMs of this host), `child` (`compare` as a process of its own), [`console`] (stdout,
+//! A verb is a line of the table below, and a folder or file with the verb's options, their help, and its work. Verbs
+//! use [`run`], one run of the model. Verbs and [`run`] use modules that know no verb: [`words`] (values that several
+//! verbs take), [`vms`] (the VMs of this host), `child` (`compare` as a process of its own), [`console`] (stdout,
 //! stderr and files), [`usage`] (usage errors), [`status`] (the exit status).
 //!
 //! Data goes to stdout. Notes, progress and the output of a command in a guest go to stderr. An error is
@@ -19,6 +17,7 @@ mod cache;
 mod child;
 #[cfg(feature = "host")]
 mod ci;
+#[macro_use]
 mod cli;
 mod compact;
 mod compare;
@@ -68,11 +67,69 @@ mod usage;
 mod vms;
 mod words;
 
-use clap::CommandFactory as _;
-use cli::{Cli, Verb};
+use doctor::needs::{NOTHING, Needs, UNLISTED};
 use status::Status;
 use std::process::ExitCode;
 use usage::UsageError;
+
+// Groups in the order of help and manual, each with its verbs: arguments, what carries the verb out, and what the verb
+// needs of the machine.
+verbs! {
+    "What a program costs":
+    Compare(Box<compare::CompareArgs>) => |args| compare::compare(*args), compare::NEEDS;
+    Record(Box<compare::RecordArgs>) => |args| compare::record(*args), compare::RECORD_NEEDS;
+    Import(import::ImportArgs) => |args| import::run(args), NOTHING;
+    Profile(profile::ProfileArgs) => |args| profile::run(args), NOTHING;
+
+    "What a change costs":
+    Diff(Box<diff::DiffArgs>) => |args| diff::run(*args), NOTHING;
+    #[feature("host")]
+    Tune(Box<tune::TuneArgs>) => |args| tune::run(*args), tune::NEEDS;
+    #[feature("host")]
+    Ci(ci::CiArgs) => |args| ci::run(args), ci::NEEDS;
+
+    "Many runs":
+    #[feature("host")]
+    Sweep(sweep::SweepArgs) => |args| sweep::run(args), sweep::NEEDS;
+    #[feature("host")]
+    Export(export::ExportArgs) => |args| export::run(args), NOTHING;
+
+    "The VMs of a host":
+    #[feature("host")]
+    Stat(stat::StatArgs) => |args| stat::run(&args), stat::NEEDS;
+    #[feature("host")]
+    Top(top::TopArgs) => |args| top::run(&args), top::NEEDS;
+
+    "Memory":
+    #[feature("host")]
+    Reclaim(reclaim::ReclaimArgs) => |args| reclaim::run(args), reclaim::NEEDS;
+    #[feature("host")]
+    Share(share::ShareArgs) => |args| share::run(args), share::NEEDS;
+
+    "Placement":
+    #[feature("host")]
+    Place(place::PlaceArgs) => |args| place::run(args), place::NEEDS;
+    #[feature("noise")]
+    Noise(noise::NoiseArgs) => |args| noise::run(args), noise::NEEDS;
+
+    "Paging modes: policies and switching":
+    #[feature("host")]
+    Policy(policy::PolicyArgs) => |args| policy::run(args), NOTHING;
+    #[feature("host")]
+    Mode(mode::ModeArgs) => |args| mode::run(&args), mode::NEEDS;
+    #[feature("host")]
+    Daemon(daemon::DaemonArgs) => |args| daemon::run(&args), daemon::NEEDS;
+    #[feature("host")]
+    Ctl(ctl::CtlArgs) => |args| ctl::run(&args), NOTHING;
+
+    "Files and this installation":
+    Compact(compact::CompactArgs) => |args| compact::run(args), NOTHING;
+    Cache(cache::CacheArgs) => |args| cache::run(args), NOTHING;
+    Schema(schema::SchemaArgs) => |args| schema::run(&args), UNLISTED;
+    Doctor(doctor::DoctorArgs) => |args| doctor::run(&args), UNLISTED;
+    Man(manual::ManArgs) => |args| manual::man(&args), UNLISTED;
+    Completions(manual::CompletionsArgs) => |args| manual::completions(&args), UNLISTED;
+}
 
 fn main() -> ExitCode {
     bifold_base::version::built_from(env!("BIFOLD_REVISION"));
@@ -89,93 +146,21 @@ fn main() -> ExitCode {
     }
     let (words, verb) = match parsed {
         Ok(parsed) => parsed,
-        Err(e) => return refuse(&e),
+        Err(e) => return cli::refuse(&e),
     };
     let of_error = if verb.runs_a_command() { status::of_error_beside_a_command } else { status::of_error };
-    match carry_out(verb) {
+    match verb.carry_out() {
         Ok(status) => status.into(),
         Err(e) => match e.downcast_ref::<UsageError>() {
             Some(usage) if usage.fails() => {
                 eprintln!("bifold: {usage}\n\n{}", cli::usage(&words));
                 ExitCode::from(of_error(&e))
             }
-            Some(usage) => exit(&cli::refused(&words, usage)),
+            Some(usage) => cli::exit(&cli::refused(&words, usage)),
             None => {
                 eprintln!("bifold: {}", format!("{e:#}").trim_end());
                 ExitCode::from(of_error(&e))
             }
         },
     }
-}
-
-fn carry_out(verb: Verb) -> anyhow::Result<Status> {
-    match verb {
-        Verb::Compare(args) => compare::compare(*args),
-        Verb::Record(args) => compare::record(*args),
-        Verb::Diff(args) => diff::run(*args),
-        Verb::Import(args) => import::run(args),
-        Verb::Compact(args) => compact::run(args),
-        #[cfg(feature = "host")]
-        Verb::Ci(args) => ci::run(args),
-        #[cfg(feature = "host")]
-        Verb::Tune(args) => tune::run(*args),
-        #[cfg(feature = "host")]
-        Verb::Sweep(args) => sweep::run(args),
-        #[cfg(feature = "host")]
-        Verb::Export(args) => export::run(args),
-        #[cfg(feature = "host")]
-        Verb::Policy(args) => policy::run(args),
-        Verb::Profile(args) => profile::run(args),
-        #[cfg(feature = "host")]
-        Verb::Share(args) => share::run(args),
-        #[cfg(feature = "host")]
-        Verb::Place(args) => place::run(args),
-        #[cfg(feature = "noise")]
-        Verb::Noise(args) => noise::run(args),
-        #[cfg(feature = "host")]
-        Verb::Reclaim(args) => reclaim::run(args),
-        Verb::Cache(args) => cache::run(args),
-        #[cfg(feature = "host")]
-        Verb::Stat(args) => stat::run(&args),
-        #[cfg(feature = "host")]
-        Verb::Top(args) => top::run(&args),
-        #[cfg(feature = "host")]
-        Verb::Mode(args) => mode::run(&args),
-        #[cfg(feature = "host")]
-        Verb::Daemon(args) => daemon::run(&args),
-        #[cfg(feature = "host")]
-        Verb::Ctl(args) => ctl::run(&args),
-        Verb::Doctor(args) => doctor::run(&args),
-        Verb::Schema(args) => schema::run(&args),
-        Verb::Man { dir } => manual::man(Cli::command(), &dir).map(|()| Status::Done),
-        Verb::Completions { shell } => {
-            console::print(&manual::completions(Cli::command(), shell)).map(|()| Status::Done)
-        }
-    }
-}
-
-/// Prints an error or help as clap does, and returns clap's exit status.
-fn exit(e: &clap::Error) -> ExitCode {
-    let _ = e.print();
-    ExitCode::from(e.exit_code() as u8)
-}
-
-/// Prints the parser's error. Users often write `bifold compare gcc -O2` first: an option that clap does not
-/// know is then most likely the command's, and a tip says so.
-fn refuse(e: &clap::Error) -> ExitCode {
-    let words: Vec<_> = std::env::args_os().skip(1).collect();
-    let verb = words.first().and_then(|v| v.to_str());
-    let no_dashes = words.iter().all(|w| w != "--");
-    if let (Some(verb @ ("compare" | "record")), true, clap::error::ErrorKind::UnknownArgument) =
-        (verb, no_dashes, e.kind())
-    {
-        let command = words.iter().skip(1).position(|w| !w.as_encoded_bytes().starts_with(b"-"));
-        // Behind an option of Bifold, a word may be that option's value instead of the command.
-        if command == Some(0) {
-            let code = exit(e);
-            eprintln!("\n{}", compare::command_tip(verb, &words[1..]));
-            return code;
-        }
-    }
-    exit(e)
 }

@@ -1,9 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! `bifold schema`: the JSON Schemas of outputs, made from the types that are written.
 
-use crate::console;
 use crate::status::Status;
 use crate::usage::UsageError;
+use crate::{cache, console, doctor, profile};
+use bifold_policy::timeline;
+use bifold_reclaim::timeline as memory_timeline;
+use bifold_report::schema::{schema, schemas};
 use clap::Args;
 use serde_json::Value;
 
@@ -26,7 +29,7 @@ pub struct SchemaArgs {
 pub fn run(args: &SchemaArgs) -> anyhow::Result<Status> {
     let all = all();
     let Some(name) = &args.name else {
-        let line = |schema: &Value| format!("{:<28}{}\n", title(schema), first_sentence(schema));
+        let line = |schema: &Value| format!("{:<32}{}\n", title(schema), first_sentence(schema));
         return console::print(&all.iter().map(line).collect::<String>()).map(|()| Status::Done);
     };
     let short = |schema: &Value| title(schema).trim_start_matches("bifold.").split('/').next() == Some(name);
@@ -38,7 +41,47 @@ pub fn run(args: &SchemaArgs) -> anyhow::Result<Status> {
 
 /// The schemas of all outputs.
 fn all() -> Vec<Value> {
-    bifold_report::schema::schemas()
+    let mut all = schemas();
+    all.extend([
+        schema::<timeline::Document>(timeline::SCHEMA),
+        schema::<memory_timeline::Document>(memory_timeline::SCHEMA),
+        cache::schema(),
+        doctor::schema(),
+    ]);
+    all.extend(profile::schemas());
+    #[cfg(feature = "noise")]
+    all.extend(crate::noise::schemas());
+    all.extend(host());
+    all
+}
+
+/// The schemas of the outputs of verbs that are about this host.
+#[cfg(feature = "host")]
+fn host() -> Vec<Value> {
+    use crate::{ci, mode, place, policy, reclaim, share, sweep, tune};
+    use bifold_daemon as daemon;
+    use bifold_live::{files, recording};
+    let mut all = vec![
+        ci::schema(),
+        tune::schema(),
+        schema::<files::Line>(files::SCHEMA),
+        schema::<daemon::DecisionLine>(recording::DECISION_SCHEMA),
+        schema::<daemon::MemoryLine>(recording::MEMORY_DECISION_SCHEMA),
+        schema::<daemon::StartLine>(recording::START_SCHEMA),
+        schema::<daemon::Status>(daemon::STATUS_SCHEMA),
+    ];
+    all.extend(sweep::schemas());
+    all.extend(policy::schemas());
+    all.extend(mode::schemas());
+    all.extend(share::schemas());
+    all.extend(place::schemas());
+    all.extend(reclaim::schemas());
+    all
+}
+
+#[cfg(not(feature = "host"))]
+fn host() -> Vec<Value> {
+    Vec::new()
 }
 
 fn title(schema: &Value) -> &str {
@@ -48,7 +91,8 @@ fn title(schema: &Value) -> &str {
 /// What the output is, on one line.
 fn first_sentence(schema: &Value) -> String {
     let text = schema["description"].as_str().unwrap_or_default().replace('\n', " ");
-    text.split_once(". ").map_or(text.as_str(), |(first, _)| first).trim_end_matches('.').into()
+    let first = text.split_once(". ").map_or(text.as_str(), |(first, _)| first);
+    first.trim_start_matches("What ").replacen(" writes:", ":", 1).trim_end_matches('.').into()
 }
 
 #[cfg(test)]

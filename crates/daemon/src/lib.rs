@@ -38,5 +38,8 @@ pub use homes::Homes;
 pub use memory::Place;
 pub use pilot::{Choice, Verdict};
 pub use probe::Probing;
+pub use record::{DecisionLine, MemoryLine, StartLine};
 pub use service::{Service, Signals};
-pub use status::{Explanation, GuestStatus, GuestTotals, MemoryStatus, Status, Totals, VmStatus};
+pub use status::{
+    Explanation, GuestStatus, GuestTotals, MemoryStatus, SCHEMA as STATUS_SCHEMA, Status, Totals, VmStatus,
+};

@@ -11,22 +11,23 @@ use bifold_live::IntervalRow;
 use bifold_live::columns::{self, Column};
 use bifold_live::files::json_line;
 use bifold_live::recording::{DECISION_SCHEMA, MEMORY_DECISION_SCHEMA, START_SCHEMA};
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use std::fs::{File, OpenOptions, rename};
 use std::io::{self, Read as _, Seek as _, SeekFrom, Write as _};
 use std::os::unix::fs::FileExt as _;
 use std::path::PathBuf;
 
-/// A line for a decision.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+/// What the daemon writes into its recording for a decision over the mode of a VM.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct DecisionLine {
-    /// `bifold.decision/1`.
+    /// Name and version of this schema.
     pub schema: String,
-    /// End of the interval, in seconds since 1970.
+    /// End of the interval, since 1970-01-01. Unit: s.
     pub time: f64,
-    /// KVM's identifier of the VM.
+    /// KVM's identifier of the VM: thread and file descriptor.
     pub vm: String,
-    /// The VM's name.
+    /// The VM's name; null if unknown.
     pub name: Option<String>,
     /// The policy.
     pub policy: String,
@@ -34,7 +35,7 @@ pub struct DecisionLine {
     pub now: String,
     /// The mode that the policy wants.
     pub wants: String,
-    /// What the limits say: `stay`, `switch`, `too-early` or `too-many`.
+    /// What the limits allow: `stay`, `switch`, `too-early` or `too-many`.
     pub verdict: String,
     /// What the daemon did: `stayed`, `switched`, `would-switch`, `held`, or `not-switched` with the reason.
     /// If KVM would refuse the switch, `not-switched, WORD` or, of a VM that is only observed,
@@ -51,28 +52,29 @@ impl DecisionLine {
     }
 }
 
-/// A line for a decision over the memory of a VM.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+/// What the daemon writes into its recording for a decision over the memory of a VM.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct MemoryLine {
-    /// `bifold.memory-decision/1`.
+    /// Name and version of this schema.
     pub schema: String,
-    /// Seconds since 1970.
+    /// Time of the decision, since 1970-01-01. Unit: s.
     pub time: f64,
     /// The VM's process.
     pub pid: u32,
-    /// KVM's identifier, if KVM runs it.
+    /// KVM's identifier of the VM; null if KVM does not run the guest.
     pub vm: Option<String>,
     /// The VM's name.
     pub name: String,
     /// The policy.
     pub policy: String,
-    /// The size that it has, or that is ordered.
+    /// The size that the VM has, or that is ordered. Unit: bytes.
     pub now_bytes: u64,
-    /// The size that the policy wants.
+    /// The size that the policy wants. Unit: bytes.
     pub wants_bytes: u64,
-    /// What the daemon did, a word as in the status.
+    /// What the daemon did: `stayed`, `takes`, `gives`, `would-take`, `held`, `too-early`, `too-many` or
+    /// `not-taken`.
     pub done: String,
-    /// More about that.
+    /// More about what the daemon did; null without more.
     pub note: Option<String>,
     /// The policy's reason.
     pub why: String,
@@ -83,6 +85,17 @@ impl MemoryLine {
     pub fn schema() -> String {
         MEMORY_DECISION_SCHEMA.into()
     }
+}
+
+/// What the daemon writes into its recording at its start: the VMs that an earlier daemon has switched.
+#[derive(Serialize, JsonSchema)]
+pub struct StartLine {
+    /// Name and version of this schema.
+    schema: &'static str,
+    /// Time of the start, since 1970-01-01. Unit: s.
+    time: f64,
+    /// KVM's identifiers of the VMs that an earlier daemon has switched.
+    away: Vec<String>,
 }
 
 /// An open recording.
@@ -117,8 +130,8 @@ impl Recorder {
         json_line(&self.columns, row, &mut self.lines).expect("memory takes every line");
     }
 
-    /// Adds a decision to the interval's lines.
-    pub fn decision(&mut self, line: &impl Serialize) {
+    /// Adds a decision, or a start, to the interval's lines.
+    pub fn line(&mut self, line: &impl Serialize) {
         if let Ok(text) = serde_json::to_string(line) {
             self.lines.extend_from_slice(text.as_bytes());
             self.lines.push(b'\n');
@@ -127,9 +140,8 @@ impl Recorder {
 
     /// Adds the line of a daemon's start, with the VMs that an earlier daemon has switched.
     pub fn start(&mut self, time: f64, away: &[VmId]) {
-        let away: Vec<String> = away.iter().map(VmId::to_string).collect();
-        let line = serde_json::json!({ "schema": START_SCHEMA, "time": time, "away": away });
-        self.lines.extend_from_slice(format!("{line}\n").as_bytes());
+        let away = away.iter().map(VmId::to_string).collect();
+        self.line(&StartLine { schema: START_SCHEMA, time, away });
     }
 
     /// Writes the interval's lines.
@@ -216,7 +228,7 @@ mod tests {
         let recording = Recording { file: dir.path().join("vms.jsonl"), most_mib: 1 };
         std::fs::write(&recording.file, "{\"a\":1}\n{\"b").unwrap();
         let mut recorder = Recorder::open(&recording).unwrap();
-        recorder.decision(&line("misses"));
+        recorder.line(&line("misses"));
         recorder.write().unwrap();
         let text = std::fs::read_to_string(&recording.file).unwrap();
         let lines: Vec<&str> = text.lines().collect();
@@ -230,7 +242,7 @@ mod tests {
         let recording = Recording { file: dir.path().join("vms.jsonl"), most_mib: 1 };
         let mut recorder = Recorder::open(&recording).unwrap();
         for _ in 0..3 {
-            recorder.decision(&line(&"x".repeat(600 << 10)));
+            recorder.line(&line(&"x".repeat(600 << 10)));
             recorder.write().unwrap();
         }
         let size = |name: &str| std::fs::metadata(dir.path().join(name)).unwrap().len();
@@ -243,7 +255,7 @@ mod tests {
         let file = File::options().write(true).open("/dev/full").unwrap();
         let columns = columns::all();
         let mut recorder = Recorder { recording, file, columns, length: 0, lines: Vec::new() };
-        recorder.decision(&line("x"));
+        recorder.line(&line("x"));
         assert!(recorder.write().is_err());
         let dir = tempfile::tempdir().unwrap();
         let file = dir.path().join("notes.txt");

@@ -2,101 +2,104 @@
 //! What the daemon knows of its VMs at a moment: the answer of `bifold ctl status`, and the source of the
 //! metrics.
 
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 /// Name and version of the schema.
 pub const SCHEMA: &str = "bifold.daemon-status/1";
 
-/// The daemon and its VMs.
-#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+/// What `bifold ctl status --format json` writes: the daemon and its VMs.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct Status {
-    /// [`SCHEMA`].
+    /// Name and version of this schema.
     pub schema: String,
     /// The daemon's process.
     pub pid: u32,
     /// The daemon's version of Bifold.
     pub version: String,
-    /// Seconds since the daemon's start.
+    /// Time since the daemon's start. Unit: s.
     pub up_s: f64,
     /// Number of intervals read.
     pub intervals: u64,
-    /// Seconds that the last reading of all VMs took.
+    /// Time that the last reading of all VMs took. Unit: s.
     pub reading_s: f64,
-    /// Why no VM can be switched on this host; `None` if VMs can be.
+    /// Why no VM can be switched on this host; null if VMs can be.
     pub only_observes: Option<String>,
-    /// The last error of the recording or of the metrics' file.
+    /// The last error of the recording or of the metrics' file; null if there is none.
     pub trouble: Option<String>,
     /// The VMs, by identifier.
     pub vms: Vec<VmStatus>,
-    /// The memory of VMs with a rule about it; `None` without a configuration of memory.
+    /// The memory of VMs with a rule about memory; null without a configuration of memory.
     pub memory: Option<MemoryStatus>,
 }
 
 /// How a host's memory is divided.
-#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct MemoryStatus {
     /// The policy.
     pub policy: String,
-    /// What the VMs may have together; `None` before the first decision.
+    /// What the VMs may have together; null before the first decision. Unit: bytes.
     pub limit_bytes: Option<u64>,
-    /// What they have together, outside of their balloons.
+    /// What the VMs have together, outside of their balloons. Unit: bytes.
     pub size_bytes: u64,
     /// The VMs, by process.
     pub guests: Vec<GuestStatus>,
 }
 
 /// The memory of a VM. A guest that is emulated, without KVM, has an entry here only.
-#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct GuestStatus {
     /// The VM's process.
     pub pid: u32,
     /// The VM's name.
     pub name: String,
-    /// KVM's identifier.
+    /// KVM's identifier of the VM; null if KVM does not run the guest.
     pub vm: Option<String>,
     /// The pattern of the VM's rule.
     pub rule: String,
-    /// `acts`, `observes`, `held`, `blocked` (no order can begin now), `cannot` (none will), or `not seen`.
+    /// `acts`; `observes`; `held`; `blocked`, no order can begin now; `cannot`, no order will begin; or `not
+    /// seen`.
     pub state: String,
-    /// Why, if the state needs a reason, and what an order does.
+    /// Why, if the state needs a reason, or what an order does; null otherwise.
     pub note: Option<String>,
-    /// What it has, outside of its balloon.
+    /// What the VM has, outside of its balloon; null if unknown. Unit: bytes.
     pub size_bytes: Option<u64>,
-    /// What it had when the daemon found it.
+    /// What the VM had when the daemon found the VM; null if unknown. Unit: bytes.
     pub found_bytes: Option<u64>,
-    /// What its process has in the host's memory.
+    /// What the VM's process has in the host's memory; null if unknown. Unit: bytes.
     pub resident_bytes: Option<u64>,
-    /// What is free in it.
+    /// What is free in the VM; null if unknown. Unit: bytes.
     pub free_bytes: Option<u64>,
-    /// What is available in it.
+    /// What the VM's programs can take without swapping; null if unknown. Unit: bytes.
     pub available_bytes: Option<u64>,
-    /// Whether `balloon` or `reporter` said so.
+    /// Where free and available memory are from: `balloon` or `reporter`; null if both are unknown.
     pub known_by: Option<String>,
-    /// Pages that came back soon after it took them, since its boot, by its reporter.
+    /// Pages that came back soon after the VM took them, since its boot; null without a reporter.
     pub refaults: Option<u64>,
-    /// Faults that read from a disk, since its boot, by its reporter.
+    /// Faults of the VM that read from a disk, since its boot; null without a reporter.
     pub major_faults: Option<u64>,
-    /// Microseconds in which some task of it waited for memory, since its boot, by its reporter.
+    /// Time in which some task of the VM waited for memory, since its boot; null without a reporter.
+    /// Unit: us.
     pub waited_us: Option<u64>,
-    /// What the policy wanted last for it.
+    /// The size that the policy wanted last for the VM; null before the first decision. Unit: bytes.
     pub wants_bytes: Option<u64>,
-    /// Why.
+    /// The policy's reason for that size; null before the first decision.
     pub why: Option<String>,
-    /// What the daemon did: `stayed`, `takes`, `gives`, `would-take`, `held`, `too-early`, `too-many`,
-    /// `not-taken`.
+    /// What the daemon did: `stayed`, `takes`, `gives`, `would-take`, `held`, `too-early`, `too-many` or
+    /// `not-taken`; null before the first decision.
     pub done: Option<String>,
-    /// The size that the daemon's order has; `None` without an order.
+    /// The size that the daemon's order has; null without an order. Unit: bytes.
     pub ordered_bytes: Option<u64>,
     /// Orders that took memory in the last hour.
     pub orders_in_hour: u64,
-    /// What `bifold reclaim advise` says of it.
+    /// What `bifold reclaim advise` finds about the VM.
     pub findings: Vec<String>,
-    /// Counts since the daemon saw it first.
+    /// Counts since the daemon first saw the VM.
     pub totals: GuestTotals,
 }
 
-/// Counts of a VM's orders since the daemon saw it first.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+/// Counts of a VM's orders since the daemon first saw the VM.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct GuestTotals {
     /// Orders that took memory.
     pub takes: u64,
@@ -122,47 +125,49 @@ pub struct Explanation {
 }
 
 /// A VM.
-#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct VmStatus {
-    /// KVM's identifier.
+    /// KVM's identifier of the VM: thread and file descriptor.
     pub vm: String,
-    /// The VM's name.
+    /// The VM's name; null if unknown.
     pub name: Option<String>,
     /// The VM's process.
     pub pid: u32,
-    /// The VM's mode, or the switch under way.
+    /// The VM's mode, or the switch under way: `nested`, `shadow`, `nested -> shadow` or `shadow -> nested`;
+    /// null if unknown.
     pub mode: Option<String>,
-    /// The mode in which the daemon found the VM, if the daemon has switched the VM.
+    /// The mode in which the daemon found the VM; null if the daemon has not switched the VM.
     pub own_mode: Option<String>,
-    /// The pattern of the VM's rule.
+    /// The pattern of the VM's rule; null without a rule.
     pub rule: Option<String>,
-    /// The rule's policy.
+    /// The rule's policy; null without one.
     pub policy: Option<String>,
-    /// `acts`, `observes`, `held`, `never`, `no rule`, `cannot` (KVM will not switch this VM), or `blocked`
-    /// (KVM would refuse now the switch that the policy wants).
+    /// `acts`; `observes`; `held`; `never`; `no rule`; `cannot`, KVM will not switch this VM; or `blocked`,
+    /// KVM would refuse now the switch that the policy wants.
     pub state: String,
-    /// Why, if the state needs a reason: what KVM said, or how long the VM is held.
+    /// Why, if the state needs a reason: KVM's reason, or how long the VM is held; null otherwise.
     pub note: Option<String>,
-    /// KVM's word for the reason why it would refuse the switch that the policy wants.
+    /// KVM's word for the reason to refuse the switch that the policy wants, as in `paging_refusal`; null if
+    /// KVM would not refuse that, or if that is unknown.
     pub refusal: Option<String>,
-    /// The mode that the policy wanted last.
+    /// The mode that the policy wanted last; null before the first decision.
     pub wants: Option<String>,
-    /// The policy's last reason.
+    /// The policy's last reason; null before the first decision.
     pub why: Option<String>,
-    /// What the limits said: `stay`, `switch`, `too-early`, `too-many`.
+    /// What the limits allowed: `stay`, `switch`, `too-early` or `too-many`; null before the first decision.
     pub verdict: Option<String>,
-    /// The counter that the policy needs and that is not counted.
+    /// The counter that the policy needs and that is not counted; null if there is none.
     pub missing: Option<String>,
-    /// Share of the last interval during which vCPUs ran.
+    /// Share of the last interval during which vCPUs ran, 0 to 1; null if unknown.
     pub load: Option<f64>,
     /// Switches in the last hour, by the daemon and by others, as far as the daemon saw them.
     pub switches_in_hour: u64,
-    /// Counts since the daemon saw the VM first.
+    /// Counts since the daemon first saw the VM.
     pub totals: Totals,
 }
 
-/// Counts of a VM since the daemon saw the VM first.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+/// Counts of a VM since the daemon first saw the VM.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct Totals {
     /// Decisions of the policy.
     pub decisions: u64,
@@ -172,8 +177,8 @@ pub struct Totals {
     pub refused: u64,
     /// Exits, as far as they are known.
     pub exits: u64,
-    /// Time of the vCPUs on CPUs, in nanoseconds, as far as known.
+    /// Time of the vCPUs on CPUs, as far as known. Unit: ns.
     pub ran_ns: u64,
-    /// Time that vCPUs waited for a CPU, in nanoseconds, as far as known.
+    /// Time that vCPUs waited for a CPU, as far as known. Unit: ns.
     pub waited_ns: u64,
 }

@@ -5,13 +5,15 @@
 use std::process::{Command, Stdio};
 
 use bifold_host::Host;
+use schemars::JsonSchema;
+use serde::Serialize;
 
 use crate::capture::plugin;
 use crate::error::{GuestError, QEMU_PACKAGES};
 use crate::{kernel, memfd, qemu};
 
 /// One check of this machine.
-#[derive(Debug, Clone)]
+#[derive(Debug, Clone, Serialize, JsonSchema)]
 pub struct Check {
     /// What is checked.
     pub name: &'static str,

@@ -5,10 +5,13 @@
 //! CSV and JSON lines are complete after every interval. A Parquet or Arrow file is complete only when it is
 //! finished.
 
-use crate::columns::{Column, Value};
+use crate::columns::{self, Column, Type, Value};
 use crate::row::IntervalRow;
 use bifold_table::TableWriter;
+use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
 use serde::ser::{SerializeMap as _, Serializer as _};
+use serde_json::{Map, json};
+use std::borrow::Cow;
 use std::io::{self, Write};
 
 /// Name and version of the rows' schema, in every line of JSON.
@@ -116,6 +119,46 @@ fn table<W: Write + Send>(
     let about = |c: &Column| bifold_table::Column::new(c.name.clone(), c.unit, c.doc, c.kind);
     let columns: Vec<_> = columns.iter().map(about).collect();
     TableWriter::new(format, SCHEMA, &columns, to).map(Box::new)
+}
+
+/// A row as a line of JSON, for its schema.
+pub struct Line;
+
+impl JsonSchema for Line {
+    fn schema_name() -> Cow<'static, str> {
+        "Line".into()
+    }
+
+    fn json_schema(_: &mut SchemaGenerator) -> Schema {
+        let mut fields = Map::new();
+        fields.insert("schema".into(), true.into());
+        for column in columns::all() {
+            let doc = match column.unit {
+                "" | "1" => column.doc.into(),
+                unit => format!("{} Unit: {unit}.", column.doc),
+            };
+            fields.insert(
+                column.name.into(),
+                match column.kind {
+                    Type::Count => json!({ "type": "integer", "minimum": 0, "description": doc }),
+                    Type::Number => json!({ "type": "number", "description": doc }),
+                    Type::Text => json!({ "type": "string", "description": doc }),
+                },
+            );
+        }
+        json_schema!({
+            "type": "object",
+            "description": "What `bifold stat --format jsonl` writes, and the daemon into its recording: a VM or vCPU \
+                            over an interval. A figure that the host cannot tell is absent.",
+            "properties": fields,
+            "patternProperties": { "^reason_": {
+                "type": "integer",
+                "minimum": 0,
+                "description": "Exits for this reason, under the hardware's name.",
+            } },
+            "required": ["schema", "time", "seconds", "vm", "pid"],
+        })
+    }
 }
 
 /// Writes a row as a line of JSON.

@@ -7,6 +7,7 @@
 
 use crate::loops::add_chain;
 use crate::os;
+use schemars::JsonSchema;
 use serde::Serialize;
 use std::time::Instant;
 
@@ -29,7 +30,7 @@ struct Timed {
 }
 
 /// How calm the machine was.
-#[derive(Debug, Clone, Default, PartialEq, Serialize)]
+#[derive(Debug, Clone, Default, PartialEq, Serialize, JsonSchema)]
 pub struct Calm {
     /// Pieces of work that were timed.
     pub pieces: u64,

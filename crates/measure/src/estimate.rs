@@ -1,18 +1,22 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! A measured value with its spread: the median of rounds, and the 95 % interval of that median.
 
+use schemars::JsonSchema;
 use serde::Serialize;
 use statrs::distribution::{Binomial, DiscreteCDF};
 
 /// A median and the interval that holds the true median 19 times in 20, by order statistics: no shape of the
 /// distribution is assumed. Of fewer than 6 values the interval is all of them.
-#[derive(Debug, Clone, Copy, PartialEq, Serialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Serialize, JsonSchema)]
 pub struct Estimate {
-    /// The median.
+    /// The median; null if infinite.
+    #[schemars(with = "Option<f64>")]
     pub median: f64,
-    /// Lower end of the interval.
+    /// Lower end of the interval; null if infinite.
+    #[schemars(with = "Option<f64>")]
     pub low: f64,
-    /// Upper end of the interval.
+    /// Upper end of the interval; null if infinite.
+    #[schemars(with = "Option<f64>")]
     pub high: f64,
     /// Number of rounds.
     pub rounds: usize,

@@ -2,10 +2,11 @@
 //! How many rounds a measurement gets: more while its intervals are wide, fewer once its share of the time is
 //! used. Nothing here measures.
 
+use schemars::JsonSchema;
 use serde::Serialize;
 
 /// Why a survey ended before its last value.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum End {
     /// The time limit.

@@ -6,44 +6,45 @@
 //! 0x8000_0021 (AMD APM vol. 3, appendix E.4).
 
 use bifold_model::CpuId;
+use schemars::JsonSchema;
 use serde::Serialize;
 
-/// A level of the data caches.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+/// A level of the data caches by CPUID.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, JsonSchema)]
 pub struct ToldCache {
-    /// 1 to 3.
+    /// Number of the level, 1 to 3.
     pub level: u8,
-    /// Capacity in bytes.
+    /// Capacity. Unit: bytes.
     pub bytes: u64,
-    /// Associativity.
+    /// Ways of associativity.
     pub ways: u64,
-    /// Holds all that lower levels hold.
+    /// Whether the level holds all that lower levels hold.
     pub inclusive: bool,
     /// Processors that share the level.
     pub sharing: u64,
 }
 
 /// A TLB array for one page size.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, JsonSchema)]
 pub struct ToldTlb {
-    /// 1 or 2.
+    /// Number of the level, 1 or 2.
     pub level: u8,
-    /// For data, not for code only.
+    /// Whether the array holds translations of data.
     pub data: bool,
-    /// For code, not for data only.
+    /// Whether the array holds translations of code.
     pub code: bool,
-    /// `4K`, `2M` or `1G`.
+    /// Page size: `4K`, `2M` or `1G`.
     pub size: &'static str,
     /// Number of entries.
     pub entries: u64,
-    /// Associativity; 0 = fully associative.
+    /// Ways of associativity; 0 if the array is fully associative.
     pub ways: u64,
 }
 
-/// All of it.
-#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize)]
+/// What CPUID has of the processor.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, JsonSchema)]
 pub struct Told {
-    /// `GenuineIntel`, `AuthenticAMD`, ...
+    /// Vendor: `GenuineIntel`, `AuthenticAMD`, ...
     pub vendor: String,
     /// Family, extended family added.
     pub family: u32,
@@ -53,7 +54,7 @@ pub struct Told {
     pub stepping: u32,
     /// The name in the processor's or the hypervisor's words.
     pub name: String,
-    /// The hypervisor's signature, if one says that it is there (leaf 1, ECX bit 31).
+    /// The hypervisor's signature; null if no hypervisor shows itself (leaf 1, ECX bit 31).
     pub hypervisor: Option<String>,
     /// Data caches, first level first.
     pub caches: Vec<ToldCache>,

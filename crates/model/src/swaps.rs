@@ -15,26 +15,29 @@
 use crate::host::Backing;
 use crate::known::KnownFrames;
 use bifold_mmu::Gpa;
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use std::collections::HashMap;
 use std::ops::Range;
 
 /// Swap operations of a host.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
+///
+/// A page that a read brought back, and that was not written since, keeps its place in swap and is not
+/// written again, where the kernel maps such a page read-only: see
+/// [`KvmVersion::swaps_in_read_only`](crate::KvmVersion::swaps_in_read_only).
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize, JsonSchema)]
 pub struct Swaps {
-    /// Pages of 4 KB written. A page that a read brought back, and that was not written since, keeps its
-    /// place in swap and is not written again, where the kernel maps such a page read-only: see
-    /// [`KvmVersion::swaps_in_read_only`](crate::KvmVersion::swaps_in_read_only).
+    /// Pages of 4 KB written.
     pub writes: u64,
-    /// Of these, pages that the guest's disk has too.
+    /// Pages written that the guest's disk has too.
     pub silent_writes: u64,
-    /// Pages read.
+    /// Pages of 4 KB read: the refaults.
     pub reads: u64,
-    /// Of these, pages that a device overwrites.
+    /// Pages read that a device overwrites.
     pub stale_reads: u64,
-    /// Of these, pages that the guest's processor overwrites before it reads any of them.
+    /// Pages read that the guest's processor overwrites before reading any of them.
     pub false_reads: u64,
-    /// Of these, pages that a device reads.
+    /// Pages read that a device reads.
     pub double_paged: u64,
 }
 

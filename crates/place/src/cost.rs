@@ -7,22 +7,25 @@
 //! a guest shares with itself and with others, and last the huge pages that the host must reserve in
 //! addition.
 
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use std::ops::Add;
 
 /// Cost of a placement, in order of weight. All figures are sums over the guests.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[derive(
+    Debug, Clone, Copy, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize, JsonSchema,
+)]
 #[serde(deny_unknown_fields)]
 pub struct Cost {
     /// Host nodes used by each guest.
     pub nodes: u64,
-    /// Guests with `page_size = "auto"`: 0 for pages of 1 GB, 1 for 2 MB, 2 for 4 KB.
+    /// For each guest with `page_size = "auto"`: 0 for pages of 1 GB, 1 for 2 MB, 2 for 4 KB.
     pub pages: u64,
     /// Distances between the nodes of a guest, in both directions.
     pub distances: u64,
-    /// Distances from a node without memory to the memory that stands in for its own, less 10.
+    /// Distances, less 10, from a node without memory to the memory that stands in for the node's own.
     pub stand_ins: u64,
-    /// Distances from each wished device to the nearest node of its guest, less 10.
+    /// Distances, less 10, from each device that a guest asks for to the nearest node of the guest.
     pub devices: u64,
     /// L3 caches that each guest uses.
     pub caches: u64,
@@ -30,7 +33,7 @@ pub struct Cost {
     pub siblings: u64,
     /// L3 caches that guests share: for each cache, its guests beyond the first.
     pub shared: u64,
-    /// KiB by which pools of huge pages must grow.
+    /// Growth of pools of huge pages. Unit: KiB.
     pub reserved_kib: u64,
 }
 

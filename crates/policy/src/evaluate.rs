@@ -189,7 +189,8 @@ pub struct Program {
 pub struct Shares(PerMode<f64>);
 
 impl Shares {
-    fn of(track: &Track, modes: &[Mode]) -> Shares {
+    /// The shares of a run, by the mode of every interval.
+    pub fn of(track: &Track, modes: &[Mode]) -> Shares {
         let share = |mode| modes.iter().filter(|m| **m == mode).count() as f64 / modes.len().max(1) as f64;
         Shares(track.samples.map(|mode, _| share(mode)))
     }

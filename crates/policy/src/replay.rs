@@ -48,11 +48,6 @@ impl Run {
         let ideal = self.cycles - self.extra_cycles;
         if ideal > 0.0 { 100.0 * self.extra_cycles / ideal } else { 0.0 }
     }
-
-    /// Share of the intervals spent in `mode`, 0 to 1.
-    pub fn share(&self, mode: Mode) -> f64 {
-        self.modes.iter().filter(|m| **m == mode).count() as f64 / self.modes.len().max(1) as f64
-    }
 }
 
 /// Rounds to a count. Values above an hour of cycles, which no switch of a real machine costs, are cut, so

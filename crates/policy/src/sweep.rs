@@ -13,6 +13,8 @@ use crate::replay::{Setup, replay};
 use crate::spec::SpecError;
 use crate::{Named, PerMode, Spec, Track};
 use rayon::prelude::*;
+use schemars::JsonSchema;
+use serde::Serialize;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use toml::{Table, Value};
 
@@ -168,7 +170,7 @@ impl Prepared {
 }
 
 /// The result of one setting over one program, from the worst starting mode.
-#[derive(Debug, Clone, Copy, PartialEq)]
+#[derive(Debug, Clone, Copy, PartialEq, Serialize, JsonSchema)]
 pub struct Score {
     /// All cycles, as a ratio of the oracle's from the same start; 1 or more.
     pub to_oracle: f64,

@@ -48,7 +48,7 @@ mod replay;
 mod slots;
 mod stack;
 mod steps;
-mod timeline;
+pub mod timeline;
 mod times;
 mod working_set;
 

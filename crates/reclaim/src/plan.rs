@@ -5,6 +5,7 @@ use crate::policies::PolicyName;
 use crate::replay::{Guest, Host, Tick};
 use crate::steps::{longest_interval, steps};
 use crate::timeline::MemoryTimeline;
+use schemars::JsonSchema;
 use serde::Serialize;
 
 /// Most steps of a plan.
@@ -40,89 +41,89 @@ impl Setting {
 }
 
 /// All policies over the same guests.
-#[derive(Debug, Clone, PartialEq, Serialize)]
+#[derive(Debug, Clone, PartialEq, Serialize, JsonSchema)]
 pub struct Plan {
-    /// The host's memory for guests, in frames.
+    /// The host's memory for guests. Unit: frames of 4 KB.
     pub host_frames: u64,
-    /// Sum over guests of the mean working set of intervals in which the guest ran, in frames.
+    /// Sum over guests of the mean working set of intervals in which the guest ran. Unit: frames of 4 KB.
     pub working_set_frames: u64,
-    /// Time between decisions, in s of the guests.
+    /// Time between decisions. Unit: s of the guests.
     pub step_seconds: f64,
-    /// How many decisions there were.
+    /// Number of decisions.
     pub steps: u64,
-    /// What a refault costs, s.
+    /// Time that a guest waits for a refault. Unit: s.
     pub refault_seconds: f64,
     /// Seconds of a policy in a second of the guests.
     pub time_scale: f64,
-    /// In the order asked for.
+    /// The policies, in the order asked for.
     pub policies: Vec<PolicyPlan>,
 }
 
 /// What one policy makes of the guests.
-#[derive(Debug, Clone, PartialEq, Serialize)]
+#[derive(Debug, Clone, PartialEq, Serialize, JsonSchema)]
 pub struct PolicyPlan {
     /// The policy.
     pub name: &'static str,
-    /// What it must know of guests.
+    /// What the policy must know of guests, in words.
     pub needs: &'static str,
     /// Misses of all guests beyond first references.
     pub refaults: u64,
-    /// Those of them that new memory, being empty, cost.
+    /// The part of the refaults that new memory, being empty, cost.
     pub refaults_while_growing: u64,
-    /// Time that guests waited for refaults, s.
+    /// Time that guests waited for refaults. Unit: s.
     pub stall_seconds: f64,
-    /// Dirty frames that were taken from guests.
+    /// Dirty memory that was taken from guests. Unit: frames of 4 KB.
     pub written_frames: u64,
-    /// The guest that lost most beside the equal split; `None` if no guest refaulted in either.
+    /// The guest that lost most beside the equal split; null if no guest refaulted in either.
     pub worst: Option<Worst>,
-    /// The guest and the step with the most refaults; `None` if there were no refaults.
+    /// The guest and the step with the most refaults; null if there were no refaults.
     pub costliest: Option<Costliest>,
-    /// In the order given.
+    /// The guests, in the order given.
     pub guests: Vec<GuestPlan>,
 }
 
 /// A guest beside itself under the equal split.
-#[derive(Debug, Clone, PartialEq, Serialize)]
+#[derive(Debug, Clone, PartialEq, Serialize, JsonSchema)]
 pub struct Worst {
-    /// The guest.
+    /// The guest's name.
     pub guest: String,
-    /// Its stalls over those under the equal split; `None` if there were none.
+    /// Stalls of the guest over those under the equal split; null if there were none under that.
     pub ratio: Option<f64>,
 }
 
 /// One step of one guest.
-#[derive(Debug, Clone, PartialEq, Serialize)]
+#[derive(Debug, Clone, PartialEq, Serialize, JsonSchema)]
 pub struct Costliest {
-    /// The guest.
+    /// The guest's name.
     pub guest: String,
-    /// The step's start, in s of the guest.
+    /// Start of the step. Unit: s of the guest.
     pub seconds: f64,
-    /// Refaults in it.
+    /// Refaults in the step.
     pub refaults: u64,
-    /// Those of them that new memory, being empty, cost.
+    /// The part of the refaults that new memory, being empty, cost.
     pub while_growing: u64,
-    /// The guest's size, in frames.
+    /// The guest's size. Unit: frames of 4 KB.
     pub size_frames: u64,
-    /// Its working set, in frames.
+    /// The guest's working set. Unit: frames of 4 KB.
     pub working_set_frames: u64,
-    /// Why, in a sentence.
+    /// Why the guest refaulted so much, in a sentence without its subject.
     pub reason: String,
 }
 
 /// One guest under a policy.
-#[derive(Debug, Clone, PartialEq, Serialize)]
+#[derive(Debug, Clone, PartialEq, Serialize, JsonSchema)]
 pub struct GuestPlan {
-    /// The guest.
+    /// The guest's name.
     pub name: String,
-    /// Its misses beyond first references.
+    /// Misses of the guest beyond first references.
     pub refaults: u64,
-    /// Time that it waited for them, s.
+    /// Time that the guest waited for refaults. Unit: s.
     pub stall_seconds: f64,
-    /// Dirty frames that were taken from it.
+    /// Dirty memory that was taken from the guest. Unit: frames of 4 KB.
     pub written_frames: u64,
-    /// Its mean size, in frames.
+    /// The guest's mean size. Unit: frames of 4 KB.
     pub mean_frames: u64,
-    /// Its smallest size, in frames.
+    /// The guest's smallest size. Unit: frames of 4 KB.
     pub least_frames: u64,
 }
 

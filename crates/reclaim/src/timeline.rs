@@ -4,11 +4,12 @@
 use crate::grid::Curve;
 use crate::{IntervalUse, MemoryUse};
 use bifold_base::bounded;
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use std::path::{Path, PathBuf};
 
 /// Name and version of the format.
-const SCHEMA: &str = "bifold.memory-timeline/1";
+pub const SCHEMA: &str = "bifold.memory-timeline/1";
 /// Most bytes of a file. One that has more is damaged.
 const MOST_BYTES: u64 = 1 << 30;
 /// Most intervals: a file of them has some 300 bytes each.
@@ -49,7 +50,7 @@ pub struct MemoryTimeline {
 }
 
 /// The program of a timeline.
-#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct About {
     /// The command, or the generator's name.
@@ -60,15 +61,15 @@ pub struct About {
     pub bifold: String,
     /// XXH3-64 of the events, hexadecimal.
     pub input_hash: String,
-    /// The guest's memory in frames of 4 KB.
+    /// The guest's memory. Unit: frames.
     pub guest_frames: u64,
 }
 
 /// What a guest needed in one interval.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct Interval {
-    /// Guest time, s.
+    /// Guest time. Unit: s.
     pub seconds: f64,
     /// Instructions of all vCPUs.
     pub instructions: u64,
@@ -76,13 +77,13 @@ pub struct Interval {
     pub working_set: u64,
     /// Those of them that were written.
     pub dirty: u64,
-    /// Frames in use at its end: referenced, and not given back since.
+    /// Frames in use at the end: referenced, and not given back since.
     pub in_use: u64,
     /// References to frames.
     pub references: u64,
-    /// References to frames that held no memory: those miss at any size.
+    /// References to frames that held no memory, which miss at any size.
     pub first: u64,
-    /// Misses of an LRU memory, first references included, at each of the sizes.
+    /// Misses of a memory with LRU replacement at each of `sizes`, first references included.
     pub misses: Vec<u64>,
 }
 
@@ -129,12 +130,18 @@ struct Versioned {
     schema: String,
 }
 
-#[derive(Serialize, Deserialize)]
+/// What `bifold reclaim show --timeline FILE` writes: what a guest needed in each interval. A frame has 4 KB.
+/// `bifold reclaim plan` reads this.
+#[derive(Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
-struct Document {
+pub struct Document {
+    /// Name and version of this schema.
     schema: String,
+    /// The program and its guest.
     about: About,
+    /// Sizes of memory, ascending: four for each doubling, and last the guest's memory. Unit: frames.
     sizes: Vec<u64>,
+    /// The intervals in order of time, without gaps.
     intervals: Vec<Interval>,
 }
 

@@ -91,6 +91,7 @@ pub use spread::Spread;
 pub use text::{TimeUnit, grouped, seconds, shell_words, signed, vm_and_profile, wrapped};
 pub use text_table::{keyed_table as text_table_with_keys, labelled, table as text_table};
 pub use tune::{
-    Advice, Change as TuneChange, Cost as TuneCost, Now as TuneNow, Setting, Tried, Tuning, WORTH_PERCENT,
+    Advice, Change as TuneChange, Cost as TuneCost, How, Now as TuneNow, Setting, Tried, Tuning,
+    WORTH_PERCENT, catalogue,
 };
 pub use verdict::{Conclusion, Flip, ModeCost, PageConclusion, Winner};

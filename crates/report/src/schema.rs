@@ -101,6 +101,10 @@ fn close(schema: &mut Value) {
     match schema {
         Value::Object(object) => {
             object.values_mut().for_each(close);
+            // What a reader takes for a field that is missing; an output has the field or says when not.
+            if ["type", "$ref", "anyOf", "oneOf"].iter().any(|word| object.contains_key(*word)) {
+                object.shift_remove("default");
+            }
             object.get_mut("oneOf").and_then(Value::as_array_mut).into_iter().flatten().for_each(describe);
             let fields = ["properties", "patternProperties"]
                 .iter()

@@ -19,6 +19,7 @@ use bifold_report::diff::{MOST_BYTES, ReadError, Side};
 use bifold_trace::CommandExit;
 use rustix::fs::{FlockOperation, flock};
 use rustix::io::Errno;
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use std::fs::{File, OpenOptions};
 use std::io;
@@ -143,11 +144,11 @@ pub enum State {
 }
 
 /// Why a task has no result.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, JsonSchema)]
 pub struct Failure {
-    /// The task's number.
+    /// The task's number, from 0.
     pub task: usize,
-    /// Why.
+    /// Why the task failed at its last try.
     pub why: String,
 }
 
@@ -164,14 +165,25 @@ pub struct Finished {
     pub side: Side,
 }
 
-/// The head of a result's file, which is its first line. The document is the rest.
-#[derive(Serialize, Deserialize)]
+/// What `bifold sweep run` writes into the first line of a result's file: which task has the result. The rest
+/// is the document that `bifold compare --format json` wrote.
+#[derive(Serialize, Deserialize, JsonSchema)]
 struct Head {
+    /// Name and version of this schema.
     schema: String,
+    /// Identity of the sweep: the XXH3-64 of its plan, 16 hexadecimal digits.
     sweep: String,
+    /// The task's number, from 0.
     task: usize,
+    /// Time that the task took. Unit: s.
     seconds: f64,
+    /// The machine on which the task ran.
     host: String,
+}
+
+/// The schemas of the plan and of the first line of a result's file.
+pub fn schemas() -> Vec<serde_json::Value> {
+    vec![bifold_report::schema::schema::<Plan>(SCHEMA), bifold_report::schema::schema::<Head>(RESULT)]
 }
 
 /// The fields of a result that are judged.

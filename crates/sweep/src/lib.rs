@@ -17,6 +17,6 @@ mod plan;
 mod spec;
 pub mod tables;
 
-pub use folder::{Claim, Failure, Finished, Folder, FolderError, State};
+pub use folder::{Claim, Failure, Finished, Folder, FolderError, State, schemas};
 pub use plan::{Plan, Task, Verb};
 pub use spec::{Spec, SpecError};

@@ -2,6 +2,7 @@
 //! The tasks of a sweep.
 
 use bifold_model::Profile;
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 use std::path::PathBuf;
@@ -10,9 +11,11 @@ use xxhash_rust::xxh3::xxh3_64;
 /// Name and version of the plan's schema.
 pub(crate) const SCHEMA: &str = "bifold.sweep/1";
 
-/// All tasks of a sweep, and what they have in common.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+/// What `bifold sweep new` writes into a sweep's folder: all tasks of the sweep, and what they have in
+/// common.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct Plan {
+    /// Name and version of this schema.
     pub(crate) schema: String,
     /// Version of Bifold that made the plan. Workers have the same.
     pub bifold: String,
@@ -24,21 +27,21 @@ pub struct Plan {
     pub repeats: Vec<String>,
     /// The tasks by number.
     pub tasks: Vec<Task>,
-    /// The hardware profiles of tasks, by their hashes; none in plans of earlier versions.
+    /// The hardware profiles of tasks, by their hashes; absent without any, as in plans of earlier versions.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub profiles: BTreeMap<String, Profile>,
 }
 
 /// The verb of `bifold` that a task runs.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "lowercase")]
 pub enum Verb {
-    /// `bifold compare`: its result is a document.
+    /// `bifold compare`: the result is a document.
     #[default]
     Compare,
-    /// `bifold share fingerprint`: its result is a directory.
+    /// `bifold share fingerprint`: the result is a directory.
     Fingerprint,
-    /// `bifold share count` over the directories of all `Fingerprint` tasks: its result is a document.
+    /// `bifold share count` over the directories of all `fingerprint` tasks: the result is a document.
     Count,
 }
 
@@ -58,11 +61,11 @@ impl Verb {
 }
 
 /// A run of a verb of `bifold`.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct Task {
-    /// Number, from 0.
+    /// Number of the task, from 0.
     pub number: usize,
-    /// What it runs.
+    /// The verb that the task runs; absent for `compare`.
     #[serde(default, skip_serializing_if = "Verb::is_default")]
     pub verb: Verb,
     /// Name of the program, or of the guest whose pages get fingerprints.
@@ -71,14 +74,14 @@ pub struct Task {
     pub settings: Vec<(String, String)>,
     /// Options of the verb, and a recording or image as the last of them.
     pub args: Vec<String>,
-    /// The hash of the hardware profile, which the plan has; none for other verbs, and in plans of earlier
-    /// versions.
+    /// The hash of the hardware profile, which the plan has; absent for verbs other than `compare`, and in
+    /// plans of earlier versions.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub profile: Option<String>,
-    /// The command that runs in a guest; empty for a recording or generator.
+    /// The command that runs in a guest, and its arguments; absent for a recording or generator.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub command: Vec<String>,
-    /// Variables of the command's environment.
+    /// Variables of the command's environment; absent without any.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub env: Vec<(String, String)>,
 }

@@ -8,9 +8,11 @@ mod show;
 mod spec;
 
 pub use args::CiArgs;
+pub use show::schema;
 
 use crate::child;
 use crate::console::{Delivery, create, note, print, stop_on_signals};
+use crate::doctor::needs::Needs;
 use crate::status::Status;
 use anyhow::Context as _;
 use bifold_model::VmState;
@@ -67,6 +69,9 @@ struct Modelled {
     vm: VmState,
     profile: String,
 }
+
+/// What the verb needs of the machine.
+pub const NEEDS: &[Needs] = &[Needs::of_guest("", None)];
 
 /// Carries out the verb.
 pub fn run(args: CiArgs) -> anyhow::Result<Status> {

@@ -5,7 +5,8 @@ use super::{Outcome, Ran};
 use bifold_report::{Judged, grouped, labelled, text_table, vm_and_profile};
 use quick_xml::Writer;
 use quick_xml::events::{BytesDecl, BytesText, Event};
-use serde_json::json;
+use schemars::JsonSchema;
+use serde::Serialize;
 use std::fmt::Write as _;
 use std::io;
 
@@ -95,19 +96,55 @@ pub fn table(ran: &[Ran]) -> String {
     out
 }
 
+/// What `bifold ci --format json` writes: programs beside their baselines.
+#[derive(Serialize, JsonSchema)]
+struct Document<'a> {
+    /// Name and version of this schema.
+    schema: &'static str,
+    /// The programs that ran, in the order of their names.
+    programs: Vec<ProgramRow<'a>>,
+}
+
+/// What became of a program.
+#[derive(Serialize, JsonSchema)]
+struct ProgramRow<'a> {
+    /// The program's name.
+    name: &'a str,
+    /// What came out: `saved`, a baseline was written; `worse`, some count grew; `better`, some count fell
+    /// and none grew; `same`; or `failed`.
+    result: String,
+    /// Time that the run took. Unit: s.
+    seconds: f64,
+    /// State of the VM when the program began: `long-lived`, `started`, `restored` or `restored-uffd`; null
+    /// if the run failed.
+    vm: Option<&'static str>,
+    /// The hardware profile, the rules of KVM and what was changed, in words; null if the run failed.
+    profile: Option<&'a str>,
+    /// Why the run failed; null otherwise.
+    failure: Option<&'a str>,
+    /// The run beside its baseline; null if a baseline was written, or the run failed.
+    baseline: Option<&'a Judged>,
+}
+
+/// The schema of the document.
+pub fn schema() -> serde_json::Value {
+    bifold_report::schema::schema::<Document>(SCHEMA)
+}
+
 /// One document of all programs.
 pub fn json(ran: &[Ran]) -> anyhow::Result<String> {
-    let program = |r: &Ran| {
-        let failure = match &r.result {
-            Outcome::Failed(why) => Some(why),
-            _ => None,
-        };
-        let (vm, profile) = r.made.as_ref().map(|made| (made.vm, &made.profile)).unzip();
-        json!({ "name": r.name, "result": r.verdict().to_lowercase(), "seconds": r.seconds, "vm": vm,
-                "profile": profile, "failure": failure, "baseline": r.judged() })
+    let document = Document { schema: SCHEMA, programs: ran.iter().map(program).collect() };
+    Ok(serde_json::to_string_pretty(&document)? + "\n")
+}
+
+fn program(r: &Ran) -> ProgramRow<'_> {
+    let failure = match &r.result {
+        Outcome::Failed(why) => Some(&**why),
+        _ => None,
     };
-    let programs: Vec<_> = ran.iter().map(program).collect();
-    Ok(serde_json::to_string_pretty(&json!({ "schema": SCHEMA, "programs": programs }))? + "\n")
+    let (vm, profile) = r.made.as_ref().map(|made| (made.vm, &*made.profile)).unzip();
+    let (result, baseline) = (r.verdict().to_lowercase(), r.judged());
+    ProgramRow { name: &r.name, result, seconds: r.seconds, vm, profile, failure, baseline }
 }
 
 /// JUnit's XML, in the form that CI services read: a test case per program.

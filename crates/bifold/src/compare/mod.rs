@@ -18,7 +18,13 @@ pub use args::{CompareArgs, ProgramArgs, RecordArgs};
 pub use guest::GuestArgs;
 pub use plan::{Source, command_tip, source};
 
+use crate::doctor::needs::{Needs, WITHOUT_A_GUEST};
 use crate::status::Status;
+
+/// What `compare` needs of the machine.
+pub const NEEDS: &[Needs] = &[Needs::of_guest("", WITHOUT_A_GUEST)];
+/// What `record` needs of the machine.
+pub const RECORD_NEEDS: &[Needs] = &[Needs::of_guest("", Some("it records generators, and runs no command"))];
 
 /// Carries out `bifold compare`.
 pub fn compare(args: CompareArgs) -> anyhow::Result<Status> {

@@ -7,6 +7,7 @@ mod check;
 pub use args::{DaemonArgs, STATE};
 
 use crate::console::{note, print};
+use crate::doctor::needs::{FEW_FIGURES, FOLDER, MODULE, Needs, SWITCHING};
 use crate::reclaim::GUARDIAN;
 use crate::status::Status;
 use crate::vms;
@@ -24,6 +25,12 @@ use std::fs::DirBuilder;
 use std::io;
 use std::os::unix::fs::DirBuilderExt as _;
 use std::path::Path;
+
+/// What the verb needs of the machine.
+pub const NEEDS: &[Needs] = &[Needs {
+    parts: &[FEW_FIGURES, (SWITCHING, "it observes VMs and switches none")],
+    ..Needs::of("", &[MODULE, FOLDER])
+}];
 
 /// Carries out the verb on this machine.
 pub fn run(args: &DaemonArgs) -> anyhow::Result<Status> {

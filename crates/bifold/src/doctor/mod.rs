@@ -5,10 +5,9 @@
 //! [`needs`] lists what each verb needs, [`checks`] checks the machine, [`show`] prints the results.
 
 mod checks;
-mod needs;
+pub mod needs;
 mod show;
 
-use crate::cli;
 use crate::console::print;
 use crate::status::{self, Status};
 use crate::usage::UsageError;
@@ -20,7 +19,8 @@ use bifold_host::ksm::{left_behind, restore_left_behind};
 use bifold_report::Format;
 use checks::all_checks;
 use clap::Args;
-use needs::{Finding, VERBS, Verb, Works, is_or_begins_with};
+use needs::{Finding, NamedNeeds, Works, is_or_begins_with};
+pub use show::schema;
 use show::{LeftOrder, json, table};
 
 const EXAMPLES: &str = "\
@@ -68,17 +68,22 @@ pub fn run(args: &DoctorArgs) -> anyhow::Result<Status> {
     }
     let all = all_checks(&host);
     let words = args.verb.join(" ");
-    let built = || VERBS.iter().filter(|v| !cli::is_left_out(v.name));
-    let asked: Vec<&Verb> = built().filter(|v| is_or_begins_with(v.name, &words)).collect();
+    let verbs = needs::all();
+    let asked: Vec<&NamedNeeds> = verbs.iter().filter(|v| is_or_begins_with(&v.name, &words)).collect();
     if asked.is_empty() {
-        let names: Vec<&str> = built().map(|v| v.name).collect();
+        let names: Vec<&str> = verbs.iter().map(|v| v.name.as_str()).collect();
         let problem = format!("there is no such verb to check: use one of {}", names.join(", "));
         return Err(UsageError::value(format!("VERB `{}`", words.escape_debug()), problem).into());
     }
     let findings: Vec<Finding> = asked.iter().map(|v| v.look(&all)).collect();
     let needed: Vec<&Check> = all
         .iter()
-        .filter(|c| asked.iter().any(|v| v.needs.contains(&c.name) || v.parts.iter().any(|p| p.0 == c.name)))
+        .filter(|c| {
+            asked
+                .iter()
+                .map(|v| v.needs)
+                .any(|n| n.checks.contains(&c.name) || n.parts.iter().any(|p| p.0 == c.name))
+        })
         .collect();
     let left = left_behind(&host, &Places::of_ksm());
     let orders = orders(&host);
@@ -113,7 +118,7 @@ fn orders_in(host: &Host, folder: &std::path::Path) -> Vec<LeftOrder> {
                 kept: record.kept,
             })
         }
-        Err(e) => Some(LeftOrder::Unread(bifold_base::with_causes(&e))),
+        Err(e) => Some(LeftOrder::Unread { error: bifold_base::with_causes(&e) }),
     };
     records(folder).into_iter().filter_map(left).collect()
 }
@@ -132,12 +137,6 @@ fn restore(host: &Host, places: &Places) -> anyhow::Result<Status> {
         None => "no command of Bifold has left KSM's settings changed: nothing was done\n".into(),
     })?;
     Ok(Status::Done)
-}
-
-/// Whether doctor checks this verb, or verbs that begin with its name.
-#[cfg(test)]
-pub fn knows(verb: &str) -> bool {
-    VERBS.iter().any(|v| is_or_begins_with(v.name, verb))
 }
 
 #[cfg(all(test, feature = "host"))]

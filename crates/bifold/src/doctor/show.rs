@@ -6,24 +6,78 @@ use bifold_guest::doctor::Check;
 use bifold_host::ksm::{KsmError, Left};
 use bifold_host::printable;
 use bifold_report::wrapped;
-use serde_json::json;
+use schemars::JsonSchema;
+use serde::Serialize;
+use std::collections::BTreeMap;
 use std::fmt::Write as _;
 
+/// Name and version of the document.
+const SCHEMA: &str = "bifold.doctor/1";
+
+/// What `bifold doctor --format json` writes: which verbs work on this machine, and what the others lack.
+#[derive(Serialize, JsonSchema)]
+struct Document<'a> {
+    /// Name and version of this schema.
+    schema: &'static str,
+    /// Version of Bifold.
+    bifold: &'static str,
+    /// Whether each verb that was asked for works in full; without VERB, whether `compare` does.
+    ok: bool,
+    /// The verbs that were checked.
+    verbs: &'a [Finding],
+    /// The checks that these verbs need.
+    checks: &'a [&'a Check],
+    /// KSM's settings that a command has changed and not restored yet; null if there are none.
+    ksm_journal: Option<KsmJournal>,
+    /// What orders of `reclaim set` and of the daemon have left that are not under way.
+    reclaim_journals: &'a [LeftOrder],
+}
+
+/// The journal of KSM's settings.
+#[derive(Serialize, JsonSchema)]
+#[serde(untagged)]
+enum KsmJournal {
+    /// A command has changed the settings.
+    Left {
+        /// The command's process.
+        pid: u32,
+        /// Whether that process, or its guardian, still holds the settings and will restore them.
+        held: bool,
+        /// The settings as the command found them, by name.
+        settings: BTreeMap<&'static str, String>,
+    },
+    /// The journal cannot be used.
+    Unread {
+        /// Why.
+        error: String,
+    },
+}
+
+/// The schema of the document.
+pub fn schema() -> serde_json::Value {
+    bifold_report::schema::schema::<Document>(SCHEMA)
+}
+
 /// What an order about a guest's memory has left.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, JsonSchema)]
+#[serde(untagged)]
 #[cfg_attr(not(feature = "host"), allow(dead_code, reason = "orders are made by verbs that are left out"))]
 pub enum LeftOrder {
     /// The guest's memory is not back: the order and its guardian were killed, or it was to stay.
     Of {
         /// The guest's process.
         pid: u32,
-        /// Its name.
+        /// The VM's name.
+        #[serde(rename = "vm")]
         name: String,
         /// Whether the user wanted that.
         kept: bool,
     },
-    /// A journal that cannot be read, and why.
-    Unread(String),
+    /// A journal that cannot be used.
+    Unread {
+        /// Why.
+        error: String,
+    },
 }
 
 impl LeftOrder {
@@ -40,7 +94,7 @@ impl LeftOrder {
                     "the size of VM {name} (process {pid}) {why}: `bifold reclaim restore {pid}` gives its memory back"
                 )
             }
-            LeftOrder::Unread(why) => why.clone(),
+            LeftOrder::Unread { error } => error.clone(),
         }
     }
 }
@@ -52,38 +106,17 @@ pub fn json(
     left: &Result<Option<Left>, KsmError>,
     orders: &[LeftOrder],
 ) -> anyhow::Result<String> {
-    let left = match left {
-        Ok(None) => json!(null),
-        Ok(Some(l)) => json!({
-            "pid": l.journal.pid,
-            "held": l.held,
-            "settings": l.journal.found.iter().map(|(s, v)| (s.name(), s.text(v))).collect::<std::collections::BTreeMap<_, _>>(),
+    let ksm_journal = match left {
+        Ok(left) => left.as_ref().map(|l| KsmJournal::Left {
+            pid: l.journal.pid,
+            held: l.held,
+            settings: l.journal.found.iter().map(|(s, v)| (s.name(), s.text(v))).collect(),
         }),
-        Err(e) => json!({ "error": e.to_string() }),
+        Err(e) => Some(KsmJournal::Unread { error: e.to_string() }),
     };
-    let document = json!({
-        "schema": "bifold.doctor/1",
-        "bifold": bifold_base::version(),
-        "ok": ok,
-        "verbs": findings.iter().map(|f| json!({
-            "verb": f.verb,
-            "status": match f.works { Works::Yes => "works", Works::InPart => "part", Works::No => "cannot" },
-            "why": f.why,
-            "missing": f.missing,
-        })).collect::<Vec<_>>(),
-        "checks": checks.iter().map(|c| json!({
-            "name": c.name,
-            "ok": c.ok,
-            "detail": c.detail,
-            "remedy": c.remedy,
-            "needed_by": c.needed_by,
-        })).collect::<Vec<_>>(),
-        "ksm_journal": left,
-        "reclaim_journals": orders.iter().map(|order| match order {
-            LeftOrder::Of { pid, name, kept } => json!({ "pid": pid, "vm": name, "kept": kept }),
-            LeftOrder::Unread(why) => json!({ "error": why }),
-        }).collect::<Vec<_>>(),
-    });
+    let (schema, bifold) = (SCHEMA, bifold_base::version());
+    let document =
+        Document { schema, bifold, ok, verbs: findings, checks, ksm_journal, reclaim_journals: orders };
     Ok(serde_json::to_string_pretty(&document)? + "\n")
 }
 

@@ -19,14 +19,14 @@ fn all(missing: &[&str]) -> Vec<Check> {
 }
 
 fn works(missing: &[&str]) -> Vec<Works> {
-    VERBS.iter().map(|v| v.look(&all(missing)).works).collect()
+    needs::all().iter().map(|v| v.look(&all(missing)).works).collect()
 }
 
 #[test]
 fn a_verb_works_if_all_that_it_needs_is_there() {
     use Works::{InPart, No, Yes};
     let of = |missing: &[&str], verb: &str| {
-        VERBS.iter().find(|v| v.name == verb).unwrap().look(&all(missing)).works
+        needs::all().iter().find(|v| v.name == verb).unwrap().look(&all(missing)).works
     };
     assert!(works(&[]).iter().all(|w| *w == Yes));
     for (missing, verb, expected) in [
@@ -52,9 +52,9 @@ fn a_verb_works_if_all_that_it_needs_is_there() {
         assert_eq!(of(&[missing], verb), expected, "{verb} without {missing}");
     }
     let names: Vec<&str> = all(&[]).iter().map(|c| c.name).collect();
-    for v in VERBS {
+    for v in needs::all() {
         assert!(
-            v.needs.iter().all(|n| names.contains(n)),
+            v.needs.checks.iter().all(|n| names.contains(n)),
             "{} needs something that no check looks for",
             v.name
         );
@@ -65,8 +65,8 @@ fn a_verb_works_if_all_that_it_needs_is_there() {
 fn the_real_checks_have_the_names_that_verbs_need() {
     let tree = Tree::new();
     let names: Vec<&str> = all_checks(&tree.host()).iter().map(|c| c.name).collect();
-    for v in VERBS {
-        for n in v.needs.iter().chain(v.parts.iter().map(|p| &p.0)) {
+    for v in needs::all() {
+        for n in v.needs.checks.iter().chain(v.needs.parts.iter().map(|p| &p.0)) {
             assert!(names.contains(n), "{} needs {n}, for which there is no check", v.name);
         }
     }
@@ -75,7 +75,7 @@ fn the_real_checks_have_the_names_that_verbs_need() {
 #[test]
 fn verbs_are_told_with_what_they_lack_and_what_to_do() {
     let all = all(&["qemu", "KVM"]);
-    let findings: Vec<Finding> = VERBS.iter().map(|v| v.look(&all)).collect();
+    let findings: Vec<Finding> = needs::all().iter().map(|v| v.look(&all)).collect();
     let checks: Vec<&Check> = all.iter().collect();
     let journal =
         Journal { pid: 4242, found: Settings::of(&[(Setting::Run, 0), (Setting::PagesToScan, 100)]) };
@@ -102,7 +102,7 @@ fn ksm_is_told_with_what_to_do() {
 fn doctor_and_the_verbs_that_watch_have_one_rule() {
     let looks = |tree: &Tree, verb: &str| {
         let all = all_checks(&tree.host());
-        VERBS.iter().find(|v| v.name == verb).unwrap().look(&all)
+        needs::all().iter().find(|v| v.name == verb).unwrap().look(&all)
     };
     let tree = Tree::new();
     for verb in ["stat", "top", "daemon"] {

@@ -5,21 +5,47 @@
 #[cfg(feature = "host")]
 mod configuration;
 
-use crate::status;
+use crate::cli::Cli;
+use crate::console;
+use crate::status::{self, Status};
 use anyhow::Context as _;
-use clap::Command;
+use clap::{Args, Command, CommandFactory as _};
 use clap_complete::Shell;
 use clap_mangen::Man;
 use clap_mangen::roff::{Roff, bold, roman};
 use std::io::{self, Write as _};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 /// The name of the page about the daemon's configuration.
 const CONFIGURATION: &str = "bifold.toml";
 
+/// Write the man pages into a directory
+#[derive(Debug, Args)]
+pub struct ManArgs {
+    /// Directory for the pages, created if missing
+    dir: PathBuf,
+}
+
+/// Print a completion script for a shell
+#[derive(Debug, Args)]
+pub struct CompletionsArgs {
+    /// The shell
+    shell: Shell,
+}
+
+/// Carries out `bifold man`.
+pub fn man(args: &ManArgs) -> anyhow::Result<Status> {
+    write_all(Cli::command(), &args.dir).map(|()| Status::Done)
+}
+
+/// Carries out `bifold completions`.
+pub fn completions(args: &CompletionsArgs) -> anyhow::Result<Status> {
+    console::print(&script(Cli::command(), args.shell)).map(|()| Status::Done)
+}
+
 /// Writes `bifold.1`, one page per verb and per verb of a verb, and the pages about TOML files into a
 /// directory.
-pub fn man(cli: Command, dir: &Path) -> anyhow::Result<()> {
+fn write_all(cli: Command, dir: &Path) -> anyhow::Result<()> {
     std::fs::create_dir_all(dir).with_context(|| format!("cannot make {}", dir.display()))?;
     let mut cli = without_help(cli);
     cli.build();
@@ -213,7 +239,7 @@ fn see_also(command: &Command, above: Option<&Command>) -> Roff {
 }
 
 /// The completion script for a shell.
-pub fn completions(cli: Command, shell: Shell) -> String {
+fn script(cli: Command, shell: Shell) -> String {
     let mut script = Vec::new();
     clap_complete::generate(shell, &mut without_help(cli), "bifold", &mut script);
     String::from_utf8(script).expect("the parser's texts are UTF-8")
@@ -228,8 +254,6 @@ fn without_help(cli: Command) -> Command {
 #[cfg(all(test, feature = "host"))]
 mod tests {
     use super::*;
-    use crate::cli::Cli;
-    use clap::CommandFactory as _;
 
     /// Every verb, `policy-compare` for one within another, with its long options.
     fn options() -> Vec<(String, Vec<String>)> {
@@ -258,7 +282,7 @@ mod tests {
     #[test]
     fn man_pages_have_every_verb_and_option_of_the_parser() {
         let dir = tempfile::tempdir().unwrap();
-        man(Cli::command(), dir.path()).unwrap();
+        write_all(Cli::command(), dir.path()).unwrap();
         for (verb, longs) in options() {
             // The page above names it: bifold.1 `policy`, bifold-policy.1 `policy-compare`.
             let above = verb.rsplit_once('-').map_or("bifold.1".into(), |(v, _)| file(v));
@@ -277,7 +301,7 @@ mod tests {
     #[test]
     fn pages_have_examples_and_the_exit_status_in_sections_of_their_own() {
         let dir = tempfile::tempdir().unwrap();
-        man(Cli::command(), dir.path()).unwrap();
+        write_all(Cli::command(), dir.path()).unwrap();
         let page = |name: &str| std::fs::read_to_string(dir.path().join(name)).unwrap();
         for (verb, _) in options() {
             let text = page(&file(&verb));
@@ -324,7 +348,7 @@ mod tests {
     #[test]
     fn completions_have_every_verb_and_option_of_the_parser() {
         for shell in [Shell::Bash, Shell::Zsh, Shell::Fish] {
-            let script = completions(Cli::command(), shell);
+            let script = script(Cli::command(), shell);
             for (verb, longs) in options() {
                 let word = verb.rsplit('-').next().unwrap();
                 assert!(script.contains(word), "{shell} lacks {verb}");

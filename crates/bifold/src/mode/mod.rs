@@ -8,12 +8,18 @@ mod json;
 mod text;
 
 pub use args::ModeArgs;
+pub use json::schemas;
 
 use crate::console::{note, print};
+use crate::doctor::needs::{KVM, Needs, SWITCHING};
 use crate::status::Status;
 use crate::usage::UsageError;
 use bifold_host::{Happened, Host, HostError, Kvm, Paging, Switch, Vm, select};
 use bifold_report::Format;
+
+/// What the verb needs of the machine.
+pub const NEEDS: &[Needs] =
+    &[Needs { parts: &[(SWITCHING, "it shows modes and switches none")], ..Needs::of("", &[KVM]) }];
 
 /// Carries out the verb on this machine.
 pub fn run(args: &ModeArgs) -> anyhow::Result<Status> {

@@ -6,8 +6,10 @@ mod record;
 mod simulate;
 mod values;
 
+use crate::doctor::needs::Needs;
 use crate::status::{self, Status};
 use clap::{Args, Subcommand};
+use serde_json::Value;
 
 const EXAMPLES: &str = "\
 Examples:
@@ -34,10 +36,18 @@ enum NoiseVerb {
     Simulate(Box<simulate::SimulateArgs>),
 }
 
+/// What each verb needs of the machine.
+pub const NEEDS: &[Needs] = &[Needs::of("record", &[]), Needs::of("simulate", &[])];
+
 /// Carries out a verb.
 pub fn run(args: NoiseArgs) -> anyhow::Result<Status> {
     match args.verb {
         NoiseVerb::Record(args) => record::run(&args),
         NoiseVerb::Simulate(args) => simulate::run(&args),
     }
+}
+
+/// The schemas of the verbs' documents.
+pub fn schemas() -> Vec<Value> {
+    vec![record::schema(), simulate::schema()]
 }

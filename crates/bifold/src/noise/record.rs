@@ -12,10 +12,15 @@ use bifold_noise::file::UNKNOWN;
 use bifold_noise::record::{CpuRecording, Options, Recording, chosen, record};
 use bifold_report::{Format, grouped, seconds, text_table, wrapped};
 use clap::Args;
-use serde_json::{Value, json};
+use schemars::JsonSchema;
+use serde::Serialize;
+use serde_json::Value;
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
+
+/// Name and version of the JSON document.
+const SCHEMA: &str = "bifold.noise-record/1";
 
 const EXAMPLES: &str = "\
 Examples:
@@ -250,32 +255,108 @@ fn csv(found: &Recording) -> anyhow::Result<String> {
     Ok(String::from_utf8(writer.into_inner()?)?)
 }
 
+/// What `bifold noise record --format json` writes: what interrupts the CPUs of this machine.
+#[derive(Serialize, JsonSchema)]
+struct Document<'a> {
+    /// Name and version of this schema.
+    schema: &'static str,
+    /// Version of Bifold.
+    bifold: &'static str,
+    /// The clock that the loops read.
+    clock: ClockRow,
+    /// Why interruptions have no sources; null if those of some CPU have sources.
+    no_sources: Option<&'a str>,
+    /// Whether the machine is a virtual one.
+    virtual_machine: bool,
+    /// The recording of each CPU.
+    cpus: Vec<CpuRow<'a>>,
+}
+
+/// A clock.
+#[derive(Serialize, JsonSchema)]
+struct ClockRow {
+    /// Name of the clock.
+    name: &'static str,
+    /// Ticks of the clock per second. Unit: Hz.
+    hertz: f64,
+}
+
+/// The recording of a CPU.
+#[derive(Serialize, JsonSchema)]
+struct CpuRow<'a> {
+    /// Number of the CPU.
+    cpu: usize,
+    /// Length of the recording. Unit: ns.
+    duration_ns: f64,
+    /// Share of the time that interruptions take, 0 to 1.
+    share: f64,
+    /// Number of interruptions.
+    detours: usize,
+    /// Shortest time between two readings of the clock, which is what the loop itself takes. Unit: ns.
+    shortest_gap_ns: f64,
+    /// Longest gap between two readings that is no interruption. Unit: ns.
+    threshold_ns: f64,
+    /// Readings of the clock.
+    readings: u64,
+    /// Why the recording is shorter than asked; null if the recording is as long as asked.
+    ended_early: Option<&'static str>,
+    /// Events for which the kernel's trace had no room.
+    dropped_events: u64,
+    /// End of the traced time, from the start of the recording: sources of later interruptions are `unknown`.
+    /// Null if the trace had room for all events. Unit: ns.
+    sources_until_ns: Option<f64>,
+    /// Why this CPU's interruptions have no sources, although the kernel was asked; null otherwise.
+    no_sources: Option<&'a str>,
+    /// The interruptions in the order of time; an interruption with several sources is one entry for each.
+    interruptions: Vec<InterruptionRow<'a>>,
+}
+
+/// An interruption, or the part of one source in an interruption.
+#[derive(Serialize, JsonSchema)]
+struct InterruptionRow<'a> {
+    /// Start of the interruption, from the start of the recording. Unit: ns.
+    start_ns: f64,
+    /// Length of the interruption. Unit: ns.
+    length_ns: f64,
+    /// What ran meanwhile, such as `irq:local_timer` or `untraced`.
+    source: &'a str,
+}
+
 fn json(found: &Recording) -> anyhow::Result<String> {
-    let document = json!({
-        "schema": "bifold.noise-record/1",
-        "bifold": bifold_base::version(),
-        "clock": { "name": found.clock.0, "hertz": found.clock.1 },
-        "no_sources": found.no_sources,
-        "virtual_machine": found.virtual_machine,
-        "cpus": found.cpus.iter().map(of_cpu).collect::<Vec<_>>(),
-    });
+    let document = Document {
+        schema: SCHEMA,
+        bifold: bifold_base::version(),
+        clock: ClockRow { name: found.clock.0, hertz: found.clock.1 },
+        no_sources: found.no_sources.as_deref(),
+        virtual_machine: found.virtual_machine,
+        cpus: found.cpus.iter().map(of_cpu).collect(),
+    };
     Ok(serde_json::to_string_pretty(&document)? + "\n")
 }
 
-fn of_cpu(cpu: &CpuRecording) -> Value {
-    let one = |i: &bifold_noise::Interruption| json!({ "start_ns": i.start.round(), "length_ns": i.length.round(), "source": cpu.trace.sources[i.source as usize] });
-    json!({
-        "cpu": cpu.cpu,
-        "duration_ns": cpu.trace.duration.round(),
-        "share": cpu.trace.share(),
-        "detours": cpu.detours,
-        "shortest_gap_ns": cpu.shortest_ns,
-        "threshold_ns": cpu.threshold_ns,
-        "readings": cpu.iterations,
-        "ended_early": cpu.early,
-        "dropped_events": cpu.dropped_events,
-        "sources_until_ns": cpu.sources_until.map(f64::round),
-        "no_sources": cpu.no_sources,
-        "interruptions": cpu.trace.interruptions.iter().map(one).collect::<Vec<_>>(),
-    })
+fn of_cpu(cpu: &CpuRecording) -> CpuRow<'_> {
+    let one = |i: &bifold_noise::Interruption| InterruptionRow {
+        start_ns: i.start.round(),
+        length_ns: i.length.round(),
+        source: &cpu.trace.sources[i.source as usize],
+    };
+    CpuRow {
+        cpu: cpu.cpu,
+        duration_ns: cpu.trace.duration.round(),
+        share: cpu.trace.share(),
+        detours: cpu.detours,
+        shortest_gap_ns: cpu.shortest_ns,
+        threshold_ns: cpu.threshold_ns,
+        readings: cpu.iterations,
+        ended_early: cpu.early,
+        dropped_events: cpu.dropped_events,
+        sources_until_ns: cpu.sources_until.map(f64::round),
+        no_sources: cpu.no_sources.as_deref(),
+        interruptions: cpu.trace.interruptions.iter().map(one).collect(),
+    }
+}
+
+/// The schema of the document.
+pub fn schema() -> Value {
+    bifold_report::schema::schema::<Document>(SCHEMA)
 }

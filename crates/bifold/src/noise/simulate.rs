@@ -1,6 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! `bifold noise simulate`: what noise costs a bulk-synchronous program.
 
+mod data;
+
+pub use data::schema;
+
 use super::values;
 use crate::console::{Progress, note, print};
 use crate::status::{self, Status};
@@ -14,7 +18,6 @@ use bifold_noise::sim::{
 };
 use bifold_report::{Format, grouped, seconds, text_table, text_table_with_keys, wrapped};
 use clap::Args;
-use serde::Serialize;
 use std::fs::File;
 use std::io::BufReader;
 use std::path::PathBuf;
@@ -204,8 +207,8 @@ pub fn run(args: &SimulateArgs) -> anyhow::Result<Status> {
         );
     }
     print(&match args.format {
-        Format::Json => json(args, &rows)?,
-        Format::Csv => csv(&rows)?,
+        Format::Json => data::json(args, &rows)?,
+        Format::Csv => data::csv(&rows)?,
         _ => table(&rows),
     })?;
     for row in rows.iter().filter(|row| row.cell.is_short()) {
@@ -399,70 +402,6 @@ fn of_sources(row: &SimulatedRow) -> String {
         row.cell.slowdown,
         text_table(head.map(String::from).into(), lines.collect())
     )
-}
-
-/// A row of CSV and JSON.
-#[derive(Serialize)]
-struct Tidy<'a> {
-    noise: &'a str,
-    noise_share: f64,
-    coscheduled: bool,
-    collective: Collective,
-    grain_ns: f64,
-    ranks: usize,
-    steps: u32,
-    rounds: f64,
-    enough_rounds: f64,
-    quiet_step_ns: f64,
-    step_ns: f64,
-    slowdown: f64,
-    efficiency: f64,
-}
-
-impl SimulatedRow {
-    fn tidy(&self) -> Tidy<'_> {
-        Tidy {
-            noise: &self.noise,
-            noise_share: self.case.noise.share(self.case.grain),
-            coscheduled: self.case.coscheduled,
-            collective: self.case.collective,
-            grain_ns: self.case.grain,
-            ranks: self.case.ranks,
-            steps: self.cell.steps,
-            rounds: self.cell.rounds,
-            enough_rounds: self.cell.enough_rounds,
-            quiet_step_ns: self.cell.quiet_step_ns,
-            step_ns: self.cell.step_ns,
-            slowdown: self.cell.slowdown,
-            efficiency: self.cell.efficiency,
-        }
-    }
-}
-
-fn csv(rows: &[SimulatedRow]) -> anyhow::Result<String> {
-    let mut writer = csv::Writer::from_writer(Vec::new());
-    for row in rows {
-        writer.serialize(row.tidy())?;
-    }
-    Ok(String::from_utf8(writer.into_inner()?)?)
-}
-
-fn json(args: &SimulateArgs, rows: &[SimulatedRow]) -> anyhow::Result<String> {
-    let one = |row: &SimulatedRow| -> anyhow::Result<serde_json::Value> {
-        let mut value = serde_json::to_value(row.tidy())?;
-        if args.sources {
-            value["sources"] = serde_json::to_value(&row.gains)?;
-        }
-        Ok(value)
-    };
-    let document = serde_json::json!({
-        "schema": "bifold.noise-simulate/1",
-        "bifold": bifold_base::version(),
-        "loggp": rows.first().map(|r| r.case.cost),
-        "seed": args.seed,
-        "rows": rows.iter().map(one).collect::<Result<Vec<_>, _>>()?,
-    });
-    Ok(serde_json::to_string_pretty(&document)? + "\n")
 }
 
 #[cfg(test)]

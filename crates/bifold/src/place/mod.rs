@@ -12,6 +12,7 @@ mod show;
 mod undo;
 mod words;
 
+use crate::doctor::needs::Needs;
 use crate::status::{self, Status};
 use clap::{Args, Subcommand};
 
@@ -33,6 +34,22 @@ enum PlaceVerb {
     Check(check::CheckArgs),
     Apply(apply::ApplyArgs),
     Undo(undo::UndoArgs),
+}
+
+/// What each verb needs of the machine.
+pub const NEEDS: &[Needs] = &[
+    Needs::of("show", &[]),
+    Needs::of("plan", &[]),
+    Needs::of("check", &[]),
+    Needs::of("apply", &[]),
+    Needs::of("undo", &[]),
+];
+
+/// The schemas of the verbs' documents.
+pub fn schemas() -> [serde_json::Value; 3] {
+    use bifold_place::{check, plan};
+    use bifold_report::schema::schema;
+    [show::schema(), schema::<plan::Plan>(plan::SCHEMA), schema::<check::Document>(check::SCHEMA)]
 }
 
 /// Carries out a verb.

@@ -4,11 +4,13 @@
 use crate::console::print;
 use crate::status::Status;
 use crate::words;
-use bifold_policy::Named;
 use bifold_policy::spec::BUILT_IN;
+use bifold_policy::{Named, Spec};
 use bifold_report::{Format, wrapped};
 use clap::Args;
-use serde_json::json;
+use schemars::JsonSchema;
+use serde::Serialize;
+use serde_json::{Map, Value};
 
 /// List the built-in policies
 #[derive(Debug, Args)]
@@ -17,6 +19,40 @@ pub struct ListArgs {
     #[arg(long, value_parser = words::formats(words::TABLE_OR_JSON), default_value = "table", hide_possible_values = true,
           value_name = "table|json")]
     pub format: Format,
+}
+
+/// Name and version of the document.
+const SCHEMA: &str = "bifold.policy-list/1";
+
+/// What `bifold policy list --format json` writes: the built-in policies.
+#[derive(Serialize, JsonSchema)]
+struct Document<'a> {
+    /// Name and version of this schema.
+    schema: &'static str,
+    /// Version of Bifold.
+    bifold: &'static str,
+    /// The policies.
+    policies: Vec<Row<'a>>,
+}
+
+#[derive(Serialize, JsonSchema)]
+struct Row<'a> {
+    /// Name of the policy.
+    name: &'a str,
+    /// What the policy does, in a sentence.
+    what: &'a str,
+    /// Time between decisions. Unit: s.
+    interval_s: f64,
+    /// Whether the policy reads the other mode's cost.
+    needs_other: bool,
+    /// The parameters, as a policy's TOML file has them.
+    #[schemars(with = "Map<String, Value>")]
+    parameters: &'a Spec,
+}
+
+/// The schema of the document.
+pub fn schema() -> Value {
+    bifold_report::schema::schema::<Document>(SCHEMA)
 }
 
 /// Prints the list.
@@ -48,20 +84,14 @@ fn what(text: &str) -> String {
 }
 
 fn json(all: &[(Named, String)]) -> anyhow::Result<String> {
-    let policy = |(n, what): &(Named, String)| {
-        json!({
-            "name": n.name,
-            "what": what,
-            "interval_s": n.spec.interval_s(),
-            "needs_other": n.spec.needs_other(),
-            "parameters": n.spec,
-        })
-    };
-    let document = json!({
-        "schema": "bifold.policy-list/1",
-        "bifold": bifold_base::version(),
-        "policies": all.iter().map(policy).collect::<Vec<_>>(),
+    let policies = all.iter().map(|(n, what)| Row {
+        name: &n.name,
+        what,
+        interval_s: n.spec.interval_s(),
+        needs_other: n.spec.needs_other(),
+        parameters: &n.spec,
     });
+    let document = Document { schema: SCHEMA, bifold: bifold_base::version(), policies: policies.collect() };
     Ok(serde_json::to_string_pretty(&document)? + "\n")
 }
 

@@ -39,6 +39,11 @@ enum PolicyVerb {
     Train(Box<train::TrainArgs>),
 }
 
+/// The schemas of the verbs' documents, without those of reports.
+pub fn schemas() -> Vec<serde_json::Value> {
+    [list::schema(), sweep::schema()].into_iter().chain(replay::schemas()).collect()
+}
+
 /// Carries out a verb.
 pub fn run(args: PolicyArgs) -> anyhow::Result<Status> {
     match args.verb {

@@ -6,12 +6,15 @@ use crate::console::{Delivery, Progress, create_for_data, named, note};
 use crate::status::Status;
 use crate::words;
 use anyhow::Context as _;
+use bifold_mmu::PageSize;
 use bifold_model::VmState;
-use bifold_policy::Named;
-use bifold_policy::sweep::{Axis, Prepared, SettingScores, settings, sweep};
+use bifold_policy::sweep::{Axis, Prepared, Score, SettingScores, settings, sweep};
+use bifold_policy::{Named, Spec};
 use bifold_report::{Format, scale_words, text_table, vm_words, wrapped};
 use clap::Args;
-use serde_json::json;
+use schemars::JsonSchema;
+use serde::Serialize;
+use serde_json::{Map, Value};
 use std::path::PathBuf;
 
 const FORMATS: &[Format] = &[Format::Table, Format::Json, Format::Csv];
@@ -61,6 +64,70 @@ pub struct SweepArgs {
     /// Options of the VM.
     #[command(flatten)]
     pub vm: VmArgs,
+}
+
+/// Name and version of the document.
+const SCHEMA: &str = "bifold.policy-sweep/2";
+
+/// What `bifold policy sweep --format json` writes: a policy with every setting of a grid of parameters.
+#[derive(Serialize, JsonSchema)]
+struct Document<'a> {
+    /// Name and version of this schema.
+    schema: &'static str,
+    /// Version of Bifold.
+    bifold: &'static str,
+    /// The policy.
+    policy: &'a str,
+    /// The policy's parameters as they are, with `policy`, the name of the algorithm.
+    #[schemars(with = "Map<String, Value>")]
+    parameters: &'a Spec,
+    /// Size of the host's pages.
+    host_page: PageSize,
+    /// State of the VM at the start: what the host held of its memory.
+    vm: VmState,
+    /// Whether nested tables are kept in shadow mode.
+    keep_nested: bool,
+    /// Seconds of the policy per second of the run.
+    time_scale: f64,
+    /// What costs of switching are divided by.
+    switch_scale: f64,
+    /// Whether the other mode's cost was estimated; if not, the cost is the timeline's.
+    estimated: bool,
+    /// The policy as it is.
+    as_it_is: Row,
+    /// Every setting, nearest to the oracle first.
+    settings: Vec<Row>,
+}
+
+/// A setting over all programs.
+#[derive(Serialize, JsonSchema)]
+struct Row {
+    /// Values of the swept parameters, by key.
+    set: Map<String, Value>,
+    /// Geometric mean of all cycles over the oracle's, less 1. Unit: %.
+    oracle_gap_percent: f64,
+    /// The largest loss to the better static mode. Unit: % of that mode's cycles.
+    worst_static_gap_percent: f64,
+    /// The program with that loss.
+    worst_program: String,
+    /// Switches over all programs.
+    switches: u64,
+    /// Each program, from the worst starting mode.
+    programs: Vec<OfProgram>,
+}
+
+/// A setting over one program.
+#[derive(Serialize, JsonSchema)]
+struct OfProgram {
+    /// The program.
+    program: String,
+    #[serde(flatten)]
+    score: Score,
+}
+
+/// The schema of the document.
+pub fn schema() -> Value {
+    bifold_report::schema::schema::<Document>(SCHEMA)
 }
 
 /// Every setting, best first, and the policy as it is.
@@ -174,38 +241,37 @@ impl Swept<'_> {
     }
 
     fn json(&self) -> anyhow::Result<String> {
-        let row = |named: &Named, row: &SettingScores| -> anyhow::Result<serde_json::Value> {
+        let row = |named: &Named, row: &SettingScores| -> anyhow::Result<Row> {
             let total = row.total(None);
             let keys = self.axes.iter().map(|a| a.key.clone());
             let values = self.values(named)?.into_iter().map(|v| serde_json::to_value(v).unwrap_or_default());
-            let program = |(s, p): (&bifold_policy::sweep::Score, &Prepared)| {
-                json!({ "program": p.name, "to_oracle": s.to_oracle, "to_static": s.to_static,
-                        "switches": s.switches })
-            };
-            Ok(json!({
-                "set": keys.zip(values).collect::<serde_json::Map<_, _>>(),
-                "oracle_gap_percent": total.oracle_gap_percent,
-                "worst_static_gap_percent": total.worst_static_gap_percent,
-                "worst_program": self.worst(row),
-                "switches": total.switches,
-                "programs": row.scores.iter().zip(&self.programs).map(program).collect::<Vec<_>>(),
-            }))
+            let scores = row.scores.iter().zip(&self.programs);
+            Ok(Row {
+                set: keys.zip(values).collect(),
+                oracle_gap_percent: total.oracle_gap_percent,
+                worst_static_gap_percent: total.worst_static_gap_percent,
+                worst_program: self.worst(row).into(),
+                switches: total.switches,
+                programs: scores
+                    .map(|(score, p)| OfProgram { program: p.name.clone(), score: *score })
+                    .collect(),
+            })
         };
         let rows = self.rows.iter().map(|r| row(&self.settings[r.setting], r));
-        let document = json!({
-            "schema": "bifold.policy-sweep/2",
-            "bifold": bifold_base::version(),
-            "policy": self.base.name,
-            "parameters": self.base.spec,
-            "host_page": self.setting.vm.host_page,
-            "vm": self.state,
-            "keep_nested": self.setting.vm.keep_nested,
-            "time_scale": self.setting.scale.time,
-            "switch_scale": self.setting.scale.switch,
-            "estimated": self.setting.estimator.is_some(),
-            "as_it_is": row(self.base, &self.base_row)?,
-            "settings": rows.collect::<anyhow::Result<Vec<_>>>()?,
-        });
+        let document = Document {
+            schema: SCHEMA,
+            bifold: bifold_base::version(),
+            policy: &self.base.name,
+            parameters: &self.base.spec,
+            host_page: self.setting.vm.host_page,
+            vm: self.state,
+            keep_nested: self.setting.vm.keep_nested,
+            time_scale: self.setting.scale.time,
+            switch_scale: self.setting.scale.switch,
+            estimated: self.setting.estimator.is_some(),
+            as_it_is: row(self.base, &self.base_row)?,
+            settings: rows.collect::<anyhow::Result<_>>()?,
+        };
         Ok(serde_json::to_string_pretty(&document)? + "\n")
     }
 

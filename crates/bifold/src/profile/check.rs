@@ -7,7 +7,8 @@ use crate::words;
 use bifold_model::{Profile, TableOrigin, Unmeasured};
 use bifold_report::{Format, wrapped};
 use clap::Args;
-use serde_json::{Value, json};
+use schemars::JsonSchema;
+use serde::Serialize;
 
 const EXAMPLES: &str = "\
 Examples:
@@ -33,12 +34,50 @@ pub struct CheckArgs {
     pub format: Format,
 }
 
+/// Name and version of the document.
+const SCHEMA: &str = "bifold.profile-check/1";
+
+/// What `bifold profile check --format json` writes: where a profile's values come from.
+#[derive(Serialize, JsonSchema)]
+struct Document<'a> {
+    /// Name and version of this schema.
+    schema: &'static str,
+    /// Version of Bifold.
+    bifold: &'static str,
+    /// Name of the profile.
+    name: &'a str,
+    /// The machine that the profile is of.
+    description: &'a str,
+    /// XXH3-64 of the profile, hexadecimal; the processors that the profile is of do not count.
+    config_hash: String,
+    /// Whether the profile has data caches. Without them, runs are as with `--caches off`.
+    caches: bool,
+    /// Dotted keys whose measurement was refused.
+    refused: Vec<String>,
+    /// Dotted keys that the measurement did not reach before its end.
+    not_reached: Vec<String>,
+    /// The profile's tables.
+    tables: &'a [KeyOrigin],
+}
+
 /// A table of the profile, with its own copy of the words.
+#[derive(Serialize, JsonSchema)]
 struct KeyOrigin {
+    /// Dotted key of the table: `cpu`, `tlb.l2`, `exit.invlpg`.
     key: String,
+    /// Where the values come from: `measured`, `measured, some prior`, `sourced`, `sourced, some prior` or
+    /// `prior`.
     kind: &'static str,
+    /// Source of the values; null without one.
     source: Option<String>,
+    /// Which values are starting values that were not measured for this machine, and where these come from;
+    /// null without such values.
     prior: Option<String>,
+}
+
+/// The schema of the document.
+pub fn schema() -> serde_json::Value {
+    bifold_report::schema::schema::<Document>(SCHEMA)
 }
 
 /// Checks the profile and prints its tables.
@@ -107,19 +146,16 @@ fn table(profile: &Profile, rows: &[KeyOrigin]) -> String {
 }
 
 fn data(profile: &Profile, rows: &[KeyOrigin]) -> anyhow::Result<String> {
-    let row = |r: &KeyOrigin| -> Value {
-        json!({ "key": r.key, "kind": r.kind, "source": r.source, "prior": r.prior })
+    let document = Document {
+        schema: SCHEMA,
+        bifold: bifold_base::version(),
+        name: &profile.name,
+        description: &profile.description,
+        config_hash: profile.hash(),
+        caches: !profile.cache.is_empty(),
+        refused: profile.unmeasured(Unmeasured::Refused),
+        not_reached: profile.unmeasured(Unmeasured::NotReached),
+        tables: rows,
     };
-    let document = json!({
-        "schema": "bifold.profile-check/1",
-        "bifold": bifold_base::version(),
-        "name": profile.name,
-        "description": profile.description,
-        "config_hash": profile.hash(),
-        "caches": !profile.cache.is_empty(),
-        "refused": profile.unmeasured(Unmeasured::Refused),
-        "not_reached": profile.unmeasured(Unmeasured::NotReached),
-        "tables": rows.iter().map(row).collect::<Vec<_>>(),
-    });
     Ok(serde_json::to_string_pretty(&document)? + "\n")
 }

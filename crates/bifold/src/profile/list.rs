@@ -8,7 +8,8 @@ use crate::words;
 use bifold_model::Profile;
 use bifold_report::{Format, wrapped};
 use clap::Args;
-use serde_json::json;
+use schemars::JsonSchema;
+use serde::Serialize;
 
 /// List the built-in profiles
 #[derive(Debug, Args)]
@@ -26,17 +27,40 @@ pub struct ShowArgs {
     pub name: String,
 }
 
+/// Name and version of the document.
+const SCHEMA: &str = "bifold.profile-list/1";
+
+/// What `bifold profile list --format json` writes: the built-in profiles.
+#[derive(Serialize, JsonSchema)]
+struct Document<'a> {
+    /// Name and version of this schema.
+    schema: &'static str,
+    /// Version of Bifold.
+    bifold: &'static str,
+    /// The profiles.
+    profiles: Vec<Row<'a>>,
+}
+
+#[derive(Serialize, JsonSchema)]
+struct Row<'a> {
+    /// Name of the profile.
+    name: &'a str,
+    /// The machine that the profile is of.
+    description: &'a str,
+}
+
+/// The schema of the document.
+pub fn schema() -> serde_json::Value {
+    bifold_report::schema::schema::<Document>(SCHEMA)
+}
+
 /// Prints the list.
 pub fn list(args: &ListArgs) -> anyhow::Result<Status> {
     let all: Vec<_> = Profile::builtin_descriptions().collect();
     print(&match args.format {
         Format::Json => {
-            let one = |(name, description)| json!({ "name": name, "description": description });
-            let document = json!({
-                "schema": "bifold.profile-list/1",
-                "bifold": bifold_base::version(),
-                "profiles": all.into_iter().map(one).collect::<Vec<_>>(),
-            });
+            let profiles = all.into_iter().map(|(name, description)| Row { name, description }).collect();
+            let document = Document { schema: SCHEMA, bifold: bifold_base::version(), profiles };
             serde_json::to_string_pretty(&document)? + "\n"
         }
         _ => {

@@ -12,7 +12,8 @@ use bifold_model::Profile;
 use bifold_report::{Format, grouped, text_table, wrapped};
 use bifold_trace::CommandExit;
 use clap::Args;
-use serde_json::json;
+use schemars::JsonSchema;
+use serde::Serialize;
 use std::path::PathBuf;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
@@ -72,6 +73,69 @@ pub struct MeasureArgs {
     /// No progress and no notes on stderr
     #[arg(short, long)]
     pub quiet: bool,
+}
+
+/// Name and version of the document.
+const SCHEMA: &str = "bifold.profile-measure/1";
+
+/// What `bifold profile measure --format json` writes: this machine's values, and the profile made of them.
+#[derive(Serialize, JsonSchema)]
+struct Document<'a> {
+    /// Name and version of this schema.
+    schema: &'static str,
+    /// Version of Bifold.
+    bifold: &'static str,
+    /// Day of the measurement: `2026-11-27`.
+    date: String,
+    /// Number of the CPU that was measured.
+    cpu: usize,
+    /// The hypervisor's signature in CPUID; null without a hypervisor.
+    hypervisor: Option<&'a str>,
+    /// All values, as the table has them.
+    values: Vec<Row>,
+    /// What the user should know, each a sentence.
+    remarks: Vec<String>,
+    /// Values that the survey was to give and that the profile lacks.
+    unwritten: Vec<UnwrittenRow<'a>>,
+    /// The survey by its parts.
+    survey: &'a Survey,
+    /// The profile as a TOML file; null if the values make none.
+    profile: Option<&'a str>,
+}
+
+/// A value.
+#[derive(Serialize, JsonSchema)]
+struct Row {
+    /// What was measured.
+    name: String,
+    /// Unit of the value: `cycles`, `bytes`, `entries`, `ways`, `Hz`, or `1` for a ratio.
+    unit: &'static str,
+    /// The value with its interval; null if not determined.
+    measured: Option<Estimate>,
+    /// Whether the survey reached the value before its end.
+    reached: bool,
+    /// Whether the interval is too wide, or not above zero: the profile then has another value.
+    refused: bool,
+    /// The same by CPUID; null if CPUID does not have the value.
+    told: Option<u64>,
+}
+
+/// A value that the profile lacks.
+#[derive(Serialize, JsonSchema)]
+struct UnwrittenRow<'a> {
+    /// Dotted key of the profile.
+    key: &'a str,
+    /// `refused`: the measurement is not used. `not reached`: the survey ended first.
+    why: &'static str,
+    /// Why the value was refused, with its interval; empty if the survey did not reach the value.
+    reason: &'a str,
+    /// What the profile has in its place, in words: `as zen4's`.
+    in_profile: &'a str,
+}
+
+/// The schema of the document.
+pub fn schema() -> serde_json::Value {
+    bifold_report::schema::schema::<Document>(SCHEMA)
 }
 
 /// Measures, prints the values, and writes the profile.
@@ -172,27 +236,32 @@ fn number(f: &Finding, value: f64) -> String {
 }
 
 fn data(found: &Survey, made: Option<&Made>) -> anyhow::Result<String> {
-    let estimate =
-        |e: &Estimate| json!({ "median": e.median, "low": e.low, "high": e.high, "rounds": e.rounds });
-    let one = |f: Finding| {
-        json!({ "name": f.name, "unit": f.unit, "measured": f.measured.as_ref().map(estimate),
-                "reached": f.reached, "refused": f.measured.is_some_and(|e| e.refusal().is_some()), "told": f.told })
+    let row = |f: Finding| Row {
+        refused: f.measured.is_some_and(|e| e.refusal().is_some()),
+        name: f.name,
+        unit: f.unit,
+        measured: f.measured,
+        reached: f.reached,
+        told: f.told,
     };
-    let unwritten = made
-        .iter()
-        .flat_map(|m| &m.unwritten)
-        .map(|u| json!({ "key": u.key, "why": u.why.word(), "reason": u.reason, "in_profile": u.stands }));
-    let document = json!({
-        "schema": "bifold.profile-measure/1",
-        "bifold": bifold_base::version(),
-        "date": today(),
-        "cpu": found.cpu,
-        "hypervisor": found.told.hypervisor,
-        "values": found.findings().into_iter().map(one).collect::<Vec<_>>(),
-        "remarks": found.remarks(),
-        "unwritten": unwritten.collect::<Vec<_>>(),
-        "survey": found,
-        "profile": made.map(|m| &m.text),
+    let unwritten = made.iter().flat_map(|m| &m.unwritten);
+    let unwritten = unwritten.map(|u| UnwrittenRow {
+        key: &u.key,
+        why: u.why.word(),
+        reason: &u.reason,
+        in_profile: &u.stands,
     });
+    let document = Document {
+        schema: SCHEMA,
+        bifold: bifold_base::version(),
+        date: today(),
+        cpu: found.cpu,
+        hypervisor: found.told.hypervisor.as_deref(),
+        values: found.findings().into_iter().map(row).collect(),
+        remarks: found.remarks(),
+        unwritten: unwritten.collect(),
+        survey: found,
+        profile: made.map(|m| m.text.as_str()),
+    };
     Ok(serde_json::to_string_pretty(&document)? + "\n")
 }

@@ -36,6 +36,11 @@ enum ProfileVerb {
     Measure(measure::MeasureArgs),
 }
 
+/// The schemas of the verbs' documents.
+pub fn schemas() -> [serde_json::Value; 3] {
+    [measure::schema(), list::schema(), check::schema()]
+}
+
 /// Carries out a verb.
 pub fn run(args: ProfileArgs) -> anyhow::Result<Status> {
     match args.verb {

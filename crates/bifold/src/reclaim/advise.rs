@@ -9,7 +9,11 @@ use bifold_live::memory::rules::{Finding, advise};
 use bifold_live::memory::{HostMemory, see};
 use bifold_report::{Format, wrapped};
 use clap::Args;
-use serde_json::json;
+use schemars::JsonSchema;
+use serde::Serialize;
+
+/// Name and version of the JSON document.
+const SCHEMA: &str = "bifold.reclaim-advise/1";
 
 const EXAMPLES: &str = "\
 Examples:
@@ -64,19 +68,43 @@ fn text(seen: &HostMemory, findings: &[Finding]) -> String {
     out
 }
 
-fn document(seen: &HostMemory, findings: &[Finding]) -> serde_json::Value {
-    json!({
-        "schema": "bifold.reclaim-advise/1",
-        "memory_bytes": seen.memory.total,
-        "available_bytes": seen.memory.available,
-        "swap_bytes": seen.swap.map(|s| s.total),
-        "swap_free_bytes": seen.swap.map(|s| s.free),
-        "waiting_some_60s_ratio": seen.waiting_60.map(|p| p / 100.0),
-        "guests": seen.guests.len(),
-        "findings": findings.iter().map(|f| json!({
-            "rule": f.rule, "vm": f.vm, "pid": f.pid, "what": f.what, "why": f.why, "how": f.how,
-        })).collect::<Vec<_>>(),
-    })
+/// What `bifold reclaim advise --format json` writes: what is wrong about guests' memory, and what to do.
+#[derive(Serialize, JsonSchema)]
+struct Document<'a> {
+    /// Name and version of this schema.
+    schema: &'static str,
+    /// The host's memory; null if unknown. Unit: bytes.
+    memory_bytes: Option<u64>,
+    /// What the host's programs can take without swapping; null if unknown. Unit: bytes.
+    available_bytes: Option<u64>,
+    /// The host's swap; null if unknown. Unit: bytes.
+    swap_bytes: Option<u64>,
+    /// Free swap of the host; null if unknown. Unit: bytes.
+    swap_free_bytes: Option<u64>,
+    /// Share of the last minute in which some task of the host waited for memory; null without PSI.
+    waiting_some_60s_ratio: Option<f64>,
+    /// Number of guests.
+    guests: usize,
+    /// The findings.
+    findings: &'a [Finding],
+}
+
+/// The schema of the document.
+pub fn schema() -> serde_json::Value {
+    bifold_report::schema::schema::<Document>(SCHEMA)
+}
+
+fn document<'a>(seen: &HostMemory, findings: &'a [Finding]) -> Document<'a> {
+    Document {
+        schema: SCHEMA,
+        memory_bytes: seen.memory.total,
+        available_bytes: seen.memory.available,
+        swap_bytes: seen.swap.map(|s| s.total),
+        swap_free_bytes: seen.swap.map(|s| s.free),
+        waiting_some_60s_ratio: seen.waiting_60.map(|p| p / 100.0),
+        guests: seen.guests.len(),
+        findings,
+    }
 }
 
 #[cfg(test)]

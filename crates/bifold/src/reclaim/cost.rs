@@ -1,6 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! `bifold reclaim cost`: what each way of taking memory gives and costs, in each paging mode.
 
+mod data;
+
+pub use data::schema;
+
 use super::whole::{self, FRAME, RunArgs};
 use crate::console::{Delivery, create_for_data, distinct, named, stop_on_signals};
 use crate::run::{self, Host, Limited, carry_out};
@@ -8,15 +12,13 @@ use crate::status::{self, Status};
 use crate::usage::UsageError;
 use crate::words;
 use bifold_model::Looked;
-use bifold_model::{Config, Paging, Sample, Swaps};
+use bifold_model::{Config, Paging, Sample};
 use bifold_reclaim::MemoryUse;
-use bifold_report::{Comparison, Format, MemoryLooks, grouped, profile_words, text_table_with_keys, wrapped};
+use bifold_report::{Comparison, Format, MemoryLooks, grouped, text_table_with_keys, wrapped};
 use clap::Args;
-use serde::Serialize;
+use data::{CostRow, Costs, Others, Size, Zram};
 use std::path::PathBuf;
 
-/// Name and version of the JSON document.
-const SCHEMA: &str = "bifold.reclaim-cost/1";
 /// The most sizes: each has a model of its own.
 const MOST: usize = 8;
 
@@ -85,64 +87,6 @@ pub struct CostArgs {
     pub output: Option<PathBuf>,
 }
 
-/// One way of taking memory in one configuration. Counts are beside a host that takes nothing, and can be
-/// negative.
-#[derive(Serialize)]
-struct CostRow {
-    /// `reporting` or `paging`.
-    way: &'static str,
-    /// What the host holds at most; none for reporting.
-    bytes: Option<u64>,
-    config: String,
-    /// What the host holds less, on average over the looks; none without looks.
-    gives_bytes: Option<f64>,
-    /// What the host has dropped, all in all.
-    dropped_bytes: u64,
-    /// Pages that came back from swap.
-    refaults: u64,
-    /// Swap operations, of which some are superfluous; none for reporting.
-    swap: Option<Swaps>,
-    wait_seconds: f64,
-    violations: i64,
-    hidden_faults: i64,
-    walk_refs: i64,
-    split_pages: u64,
-    /// In percent of the ideal run, waits left out.
-    overhead_points: f64,
-}
-
-/// One size by the uses of pages alone.
-#[derive(Serialize)]
-struct Size {
-    bytes: u64,
-    /// Refaults of a memory with LRU replacement, and the fewest possible.
-    lru_refaults: u64,
-    fewest_refaults: Option<u64>,
-    /// The same memory with a part for compressed pages.
-    zram: Option<Zram>,
-}
-
-/// A memory of which a part holds compressed pages.
-#[derive(Serialize)]
-struct Zram {
-    /// The part for pages as they are.
-    plain_bytes: u64,
-    refaults: u64,
-    wait_seconds: f64,
-}
-
-/// What the looks say of the other ways: means over the run, in bytes.
-#[derive(Serialize)]
-struct Others {
-    free_bytes: f64,
-    cache_clean_bytes: f64,
-    balloon_least_bytes: u64,
-    zero_bytes: f64,
-    same_bytes: f64,
-    /// Of a page of the guest's programs under zstd.
-    compressed_part: Option<f64>,
-}
-
 /// Carries out the verb.
 pub fn run(args: CostArgs) -> anyhow::Result<Status> {
     let mut sizes = args.sizes.clone();
@@ -192,7 +136,7 @@ pub fn run(args: CostArgs) -> anyhow::Result<Status> {
         others: looks.map(others),
     };
     let text = match args.format {
-        Format::Json => json(&comparison, &costs)?,
+        Format::Json => data::json(&comparison, &costs)?,
         _ => comparison.render_head() + "\n" + &costs.table(),
     };
     let mut delivery = Delivery::new(plan.notes.notes);
@@ -202,14 +146,6 @@ pub fn run(args: CostArgs) -> anyhow::Result<Status> {
     }
     delivery.done()?;
     Ok(run::status(plan.source.live(), &comparison))
-}
-
-/// All that is shown.
-#[derive(Serialize)]
-struct Costs {
-    rows: Vec<CostRow>,
-    sizes: Vec<Size>,
-    others: Option<Others>,
 }
 
 /// The rows of one way of taking memory.
@@ -382,28 +318,4 @@ impl Costs {
         }
         text
     }
-}
-
-fn json(whole: &Comparison, costs: &Costs) -> anyhow::Result<String> {
-    #[derive(Serialize)]
-    struct Document<'a> {
-        schema: &'static str,
-        bifold: &'a str,
-        program: String,
-        partial: Option<bifold_report::Partial>,
-        profile: String,
-        input_hash: &'a str,
-        #[serde(flatten)]
-        costs: &'a Costs,
-    }
-    let document = Document {
-        schema: SCHEMA,
-        bifold: &whole.meta.bifold,
-        program: whole.meta.what(),
-        partial: whole.meta.partial,
-        profile: profile_words(&whole.meta.hardware),
-        input_hash: &whole.outcome.input_hash,
-        costs,
-    };
-    Ok(serde_json::to_string_pretty(&document)? + "\n")
 }

@@ -17,8 +17,12 @@ mod whole;
 
 pub use restore::{GUARDIAN, guard};
 
+use crate::doctor::needs::{GUESTS_OF_EXPERIMENT, Needs, WITHOUT_A_GUEST};
 use crate::status::{self, Status};
+use bifold_report::schema::schema;
+use bifold_trial::pressure::output;
 use clap::{Args, Subcommand};
+use serde_json::Value;
 
 /// See how much memory guests need, plan how to divide a host's memory, and take memory back in steps
 ///
@@ -57,6 +61,18 @@ impl ReclaimArgs {
     }
 }
 
+/// What each verb needs of the machine.
+pub const NEEDS: &[Needs] = &[
+    Needs::of_guest("show", WITHOUT_A_GUEST),
+    Needs::of_guest("cost", WITHOUT_A_GUEST),
+    Needs::of("plan", &[]),
+    Needs::of("run", GUESTS_OF_EXPERIMENT),
+    Needs::of("watch", &[]),
+    Needs::of("advise", &[]),
+    Needs::of("set", &[]),
+    Needs::of("restore", &[]),
+];
+
 /// Carries out a verb.
 pub fn run(args: ReclaimArgs) -> anyhow::Result<Status> {
     match args.verb {
@@ -69,4 +85,16 @@ pub fn run(args: ReclaimArgs) -> anyhow::Result<Status> {
         ReclaimVerb::Set(args) => set::run(&args),
         ReclaimVerb::Restore(args) => restore::run(&args),
     }
+}
+
+/// The schemas of the verbs' documents and lines.
+pub fn schemas() -> Vec<Value> {
+    vec![
+        cost::schema(),
+        plan::schema(),
+        schema::<output::Document>(output::SCHEMA),
+        watch::schema(),
+        advise::schema(),
+        set::schema(),
+    ]
 }

@@ -11,10 +11,13 @@ use bifold_reclaim::{MemoryTimeline, Plan, PlanError, PolicyName, PolicyPlan, Se
 use bifold_report::{Format, grouped, seconds, text_table_with_keys, wrapped};
 use clap::Args;
 use clap::builder::{PossibleValuesParser, TypedValueParser};
+use schemars::JsonSchema;
 use serde::Serialize;
 use std::ffi::{OsStr, OsString};
 use std::path::Path;
 
+/// Name and version of the JSON document.
+const SCHEMA: &str = "bifold.reclaim-plan/1";
 /// Bytes of a frame.
 const FRAME: u64 = 4096;
 /// With fewer steps, policies that learn have little to learn from.
@@ -180,21 +183,35 @@ fn refused(error: &PlanError, args: &PlanArgs) -> UsageError {
     }
 }
 
-#[derive(Serialize)]
+/// What `bifold reclaim plan --format json` writes: policies that divide a host's memory among guests.
+#[derive(Serialize, JsonSchema)]
 struct Document<'a> {
+    /// Name and version of this schema.
     schema: &'static str,
+    /// Version of Bifold.
     bifold: &'static str,
+    /// The guests, in the order given.
     guests: Vec<DocumentGuest<'a>>,
     #[serde(flatten)]
     plan: &'a Plan,
 }
 
-#[derive(Serialize)]
+/// A guest and its timeline.
+#[derive(Serialize, JsonSchema)]
 struct DocumentGuest<'a> {
+    /// The guest's name.
     name: &'a str,
+    /// The command or the generator that the timeline is of.
     program: &'a str,
+    /// The guest's memory. Unit: frames of 4 KB.
     frames: u64,
+    /// Length of the timeline. Unit: s.
     seconds: f64,
+}
+
+/// The schema of the document.
+pub fn schema() -> serde_json::Value {
+    bifold_report::schema::schema::<Document>(SCHEMA)
 }
 
 fn json(plan: &Plan, guests: &[(String, MemoryTimeline)]) -> anyhow::Result<String> {
@@ -204,12 +221,8 @@ fn json(plan: &Plan, guests: &[(String, MemoryTimeline)]) -> anyhow::Result<Stri
         frames: timeline.about.guest_frames,
         seconds: timeline.seconds(),
     });
-    let document = Document {
-        schema: "bifold.reclaim-plan/1",
-        bifold: bifold_base::version(),
-        guests: guests.collect(),
-        plan,
-    };
+    let document =
+        Document { schema: SCHEMA, bifold: bifold_base::version(), guests: guests.collect(), plan };
     Ok(serde_json::to_string_pretty(&document)? + "\n")
 }
 

@@ -3,21 +3,23 @@
 //!
 //! [`bifold_live::order`] decides and acts; this module says what happens, and waits.
 
+mod out;
+
+pub use out::schema;
+
 use super::{GUARDIAN, guests};
-use crate::console::{note, print, stop_on_signals};
+use crate::console::{note, stop_on_signals};
 use crate::status::{self, Status};
 use crate::words;
 use anyhow::Context as _;
 use bifold_host::Host;
 use bifold_host::held::Guardian;
-use bifold_live::order::{
-    Back, Event, Goal, Order, OrderError, OrderRequest, SizeObservation, Way, folder, preview,
-};
+use bifold_live::order::{Event, Order, OrderError, OrderRequest, SizeObservation, Way, folder, preview};
 use bifold_report::Format;
 use bifold_trace::CommandExit;
 use clap::Args;
 use clap::builder::{PossibleValuesParser, TypedValueParser};
-use serde_json::{Value, json};
+use out::{Out, Short};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
@@ -239,124 +241,5 @@ impl Running<'_> {
     fn give_back(self, why: &str) -> anyhow::Result<()> {
         let back = self.order.give_back()?;
         if self.args.by == Way::Cgroup { Ok(()) } else { self.out.ends(back, why) }
-    }
-}
-
-/// What keeps an order above its size.
-#[derive(Debug, Clone, Copy)]
-enum Short {
-    LeastSize,
-    NoMore,
-}
-
-/// What is printed.
-struct Out {
-    name: String,
-    pid: u32,
-    format: Format,
-}
-
-fn mib(bytes: u64) -> String {
-    format!("{} MiB", (bytes + words::MIB / 2) / words::MIB)
-}
-
-fn or_unknown(bytes: Option<u64>) -> String {
-    bytes.map_or("unknown".into(), mib)
-}
-
-impl Out {
-    fn line(
-        &self,
-        text: String,
-        event: &str,
-        look: Option<&SizeObservation>,
-        mut more: Value,
-    ) -> anyhow::Result<()> {
-        if self.format != Format::Jsonl {
-            return print(&format!("{}: {text}\n", self.name));
-        }
-        let mut line =
-            json!({ "schema": "bifold.reclaim-set/1", "event": event, "vm": self.name, "pid": self.pid });
-        let mut members = look.map(|look| {
-            json!({
-                "size_bytes": look.size, "available_bytes": look.available, "used_bytes": look.used,
-                "resident_bytes": look.resident, "faults": look.faults,
-            })
-        });
-        for part in members.iter_mut().chain([&mut more]).flat_map(|m| m.as_object_mut().expect("an object"))
-        {
-            line[part.0] = part.1.take();
-        }
-        print(&format!("{line}\n"))
-    }
-
-    fn plan(&self, goal: &Goal, look: &SizeObservation, floor: Option<u64>) -> anyhow::Result<()> {
-        let floor_text = floor.map_or("its least size is known once statistics arrive".into(), |f| {
-            format!("least size {}", mib(f))
-        });
-        let text = format!(
-            "would go from {} to {} by {}; it uses {}, {floor_text}",
-            mib(look.size),
-            mib(goal.size),
-            goal.way.name(),
-            or_unknown(look.used)
-        );
-        self.line(
-            text,
-            "plan",
-            Some(look),
-            json!({ "target_bytes": goal.size, "floor_bytes": floor, "by": goal.way.name() }),
-        )
-    }
-
-    fn begins(&self, look: &SizeObservation, floor: Option<u64>, size: u64) -> anyhow::Result<()> {
-        let text = format!(
-            "has {}, uses {}, least size {}, resident {}; to {}",
-            mib(look.size),
-            or_unknown(look.used),
-            or_unknown(floor),
-            or_unknown(look.resident),
-            mib(size)
-        );
-        self.line(text, "begin", Some(look), json!({ "target_bytes": size, "floor_bytes": floor }))
-    }
-
-    fn step(&self, look: &SizeObservation, target: u64) -> anyhow::Result<()> {
-        let text = format!(
-            "{} -> {}; before, {} available, {} resident",
-            mib(look.size),
-            mib(target),
-            or_unknown(look.available),
-            or_unknown(look.resident)
-        );
-        self.line(text, "step", Some(look), json!({ "target_bytes": target }))
-    }
-
-    fn holds(&self, look: &SizeObservation, short: Option<Short>, ends: bool) -> anyhow::Result<()> {
-        let text = format!(
-            "{} at {}{}; {} available, {} resident",
-            if ends { "is" } else { "holds" },
-            mib(look.size),
-            match short {
-                None => "",
-                Some(Short::LeastSize) => ", its least size",
-                Some(Short::NoMore) => ", and the kernel finds no more to take",
-            },
-            or_unknown(look.available),
-            or_unknown(look.resident)
-        );
-        self.line(text, "hold", Some(look), json!({ "whole": short.is_none() }))
-    }
-
-    fn ends(&self, back: Option<Back>, why: &str) -> anyhow::Result<()> {
-        let (text, word) = match back {
-            None => (format!("{why}: it stays as an earlier order has left it"), "kept"),
-            Some(Back::Given) => (format!("{why}: everything is given back"), "given_back"),
-            Some(Back::Gone) => (format!("{why}: the guest has ended"), "gone"),
-            Some(Back::Another { size }) => {
-                (format!("{why}: another program has set {}, which stays", mib(size)), "another")
-            }
-        };
-        self.line(text, "end", None, json!({ "back": word, "why": why }))
     }
 }

@@ -14,10 +14,14 @@ use bifold_live::memory::{GuestMemory, HostMemory, see};
 use bifold_live::order::{Polling, folder};
 use bifold_report::{Format, grouped, text_table, wrapped};
 use clap::Args;
-use serde_json::{Value, json};
+use schemars::JsonSchema;
+use serde::Serialize;
 use std::collections::BTreeMap;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
+
+/// Name and version of a line.
+const SCHEMA: &str = "bifold.reclaim-watch/1";
 
 const EXAMPLES: &str = "\
 Examples:
@@ -88,7 +92,7 @@ pub fn run(args: &WatchArgs) -> anyhow::Result<Status> {
             polled.begin(&host, &now.seen)?;
         }
         let text = match args.format {
-            Format::Jsonl => lines(before.as_ref(), &now),
+            Format::Jsonl => lines(before.as_ref(), &now)?,
             _ if redraw => format!("{REDRAW}{}", table(before.as_ref(), &now)),
             _ if before.is_some() => format!("\n{}", table(before.as_ref(), &now)),
             _ => table(None, &now),
@@ -244,46 +248,117 @@ fn table(before: Option<&Sample>, now: &Sample) -> String {
     out
 }
 
+/// What `bifold reclaim watch --format jsonl` writes: a line for each guest and interval. What is not known
+/// is null.
+#[derive(Serialize, JsonSchema)]
+struct Line<'a> {
+    /// Name and version of this schema.
+    schema: &'static str,
+    /// Time of the look, since 1970-01-01. Unit: s.
+    time_s: u64,
+    /// The guest's name.
+    vm: &'a str,
+    /// The guest's process.
+    pid: u32,
+    /// QEMU's word for the guest's state, such as `running`.
+    state: Option<&'a str>,
+    /// The guest's memory at its start. Unit: bytes.
+    size_bytes: Option<u64>,
+    /// The guest's memory outside of the balloon. Unit: bytes.
+    actual_bytes: Option<u64>,
+    /// What devices of virtio-mem have. Unit: bytes.
+    virtio_mem_bytes: Option<u64>,
+    /// The process's memory in the host's memory. Unit: bytes.
+    resident_bytes: Option<u64>,
+    /// The process's memory in the host's swap. Unit: bytes.
+    swapped_bytes: Option<u64>,
+    /// The process's memory in transparent huge pages. Unit: bytes.
+    huge_bytes: Option<u64>,
+    /// The process's memory that is locked in the host's. Unit: bytes.
+    locked_bytes: Option<u64>,
+    /// The process's memory in hugetlbfs. Unit: bytes.
+    hugetlb_bytes: Option<u64>,
+    /// Files of the process that are devices of VFIO.
+    vfio_files: Option<usize>,
+    /// Free memory in the guest, by the balloon's statistics. Unit: bytes.
+    guest_free_bytes: Option<u64>,
+    /// What the guest's programs can take without swapping, by the balloon's statistics. Unit: bytes.
+    guest_available_bytes: Option<u64>,
+    /// Pages of files in the guest, by the balloon's statistics. Unit: bytes.
+    guest_cache_bytes: Option<u64>,
+    /// Faults of the guest since its boot that read from a disk, by the balloon's statistics.
+    guest_faults_total: Option<u64>,
+    /// What the guest has read from its swap since its boot, by the balloon's statistics. Unit: bytes.
+    guest_swapped_in_bytes_total: Option<u64>,
+    /// Processes that the guest has killed for lack of memory since its boot, by the balloon's statistics.
+    guest_oom_kills_total: Option<u64>,
+    /// Faults of the process since its start that read from a disk or from swap.
+    process_faults_total: Option<u64>,
+    /// Memory of the process's cgroup (v2). Unit: bytes.
+    group_bytes: Option<u64>,
+    /// Pages of the process's cgroup (v2) that came back.
+    refaults_total: Option<u64>,
+    /// Rate of `guest_faults_total` since the line before. Unit: 1/s.
+    guest_faults_per_second: Option<f64>,
+    /// Rate of `process_faults_total` since the line before. Unit: 1/s.
+    process_faults_per_second: Option<f64>,
+    /// Rate of `refaults_total` since the line before. Unit: 1/s.
+    refaults_per_second: Option<f64>,
+    /// Share of the time since the line before in which tasks of the cgroup waited for memory, or, with
+    /// cgroup v1, tasks of the host.
+    waiting_ratio: Option<f64>,
+    /// What the host's programs can take without swapping. Unit: bytes.
+    host_available_bytes: Option<u64>,
+    /// Free swap of the host. Unit: bytes.
+    host_swap_free_bytes: Option<u64>,
+}
+
+/// The schema of a line.
+pub fn schema() -> serde_json::Value {
+    bifold_report::schema::schema::<Line>(SCHEMA)
+}
+
 /// A line for each guest.
-fn lines(before: Option<&Sample>, now: &Sample) -> String {
+fn lines(before: Option<&Sample>, now: &Sample) -> serde_json::Result<String> {
     let host = &now.seen;
-    let one = |g: &GuestMemory| -> Value {
+    let one = |g: &GuestMemory| {
         let (stats, rates) = (g.statistics(host.time_s), rates(before, now, g));
         let machine = g.facts.machine.as_ref().ok();
         let group = g.facts.group.as_ref().ok();
-        json!({
-            "schema": "bifold.reclaim-watch/1",
-            "time_s": host.time_s,
-            "vm": g.guest.name,
-            "pid": g.guest.pid,
-            "state": machine.map(|m| m.state.clone()),
-            "size_bytes": g.size(),
-            "actual_bytes": g.actual(),
-            "virtio_mem_bytes": machine.map(|m| m.virtio_mem.iter().map(|d| d.size).sum::<u64>()),
-            "resident_bytes": g.facts.memory.resident,
-            "swapped_bytes": g.facts.memory.swapped,
-            "huge_bytes": g.facts.memory.huge,
-            "locked_bytes": g.facts.memory.locked,
-            "hugetlb_bytes": g.facts.memory.hugetlb,
-            "vfio_files": g.facts.vfio,
-            "guest_free_bytes": stats.free,
-            "guest_available_bytes": stats.available,
-            "guest_cache_bytes": stats.caches,
-            "guest_faults_total": stats.major_faults,
-            "guest_swapped_in_bytes_total": stats.swapped_in,
-            "guest_oom_kills_total": stats.oom_kills,
-            "process_faults_total": g.facts.memory.major_faults,
-            "group_bytes": group.and_then(|group| group.current),
-            "refaults_total": group.and_then(|group| group.refaults()),
-            "guest_faults_per_second": rates.guest_faults,
-            "process_faults_per_second": rates.process_faults,
-            "refaults_per_second": rates.refaults,
-            "waiting_ratio": rates.waiting,
-            "host_available_bytes": host.memory.available,
-            "host_swap_free_bytes": host.swap.map(|s| s.free),
-        })
+        let line = serde_json::to_string(&Line {
+            schema: SCHEMA,
+            time_s: host.time_s,
+            vm: &g.guest.name,
+            pid: g.guest.pid,
+            state: machine.map(|m| &*m.state),
+            size_bytes: g.size(),
+            actual_bytes: g.actual(),
+            virtio_mem_bytes: machine.map(|m| m.virtio_mem.iter().map(|d| d.size).sum()),
+            resident_bytes: g.facts.memory.resident,
+            swapped_bytes: g.facts.memory.swapped,
+            huge_bytes: g.facts.memory.huge,
+            locked_bytes: g.facts.memory.locked,
+            hugetlb_bytes: g.facts.memory.hugetlb,
+            vfio_files: g.facts.vfio,
+            guest_free_bytes: stats.free,
+            guest_available_bytes: stats.available,
+            guest_cache_bytes: stats.caches,
+            guest_faults_total: stats.major_faults,
+            guest_swapped_in_bytes_total: stats.swapped_in,
+            guest_oom_kills_total: stats.oom_kills,
+            process_faults_total: g.facts.memory.major_faults,
+            group_bytes: group.and_then(|group| group.current),
+            refaults_total: group.and_then(|group| group.refaults()),
+            guest_faults_per_second: rates.guest_faults,
+            process_faults_per_second: rates.process_faults,
+            refaults_per_second: rates.refaults,
+            waiting_ratio: rates.waiting,
+            host_available_bytes: host.memory.available,
+            host_swap_free_bytes: host.swap.map(|s| s.free),
+        })?;
+        Ok(line + "\n")
     };
-    host.guests.iter().map(|g| format!("{}\n", one(g))).collect()
+    host.guests.iter().map(one).collect()
 }
 
 #[cfg(test)]
@@ -311,7 +386,7 @@ mod tests {
         let (before, mut now) = two();
         now.at = before.at + Duration::from_secs(2);
         insta::assert_snapshot!("reclaim_watch", table(Some(&before), &now));
-        insta::assert_snapshot!("reclaim_watch_jsonl", lines(Some(&before), &now));
+        insta::assert_snapshot!("reclaim_watch_jsonl", lines(Some(&before), &now).unwrap());
         assert_eq!(rates(None, &now, &now.seen.guests[0]), Rates::default());
         let none = Sample { seen: chosen(example(), &["nothing".into()]), ..before };
         assert!(table(None, &none).ends_with("no guest is running here\n"));

@@ -6,9 +6,13 @@ use crate::status::Status;
 use crate::words;
 use bifold_host::Host;
 use bifold_report::{Format, grouped, text_table, wrapped};
-use bifold_trial::advise::{Advice, Observed, advise, observe};
+use bifold_trial::advise::{Advice, GuestKsm, Observed, Recommendation, advise, observe};
 use clap::Args;
-use serde_json::json;
+use schemars::JsonSchema;
+use serde::Serialize;
+
+/// Name and version of the JSON document.
+const SCHEMA: &str = "bifold.share-advise/1";
 
 const EXAMPLES: &str = "\
 Examples:
@@ -116,38 +120,116 @@ fn text(seen: &Observed, advice: &Advice) -> String {
     out
 }
 
-fn document(seen: &Observed, advice: &Advice) -> serde_json::Value {
-    json!({
-        "schema": "bifold.share-advise/1",
-        "saved_bytes": advice.saved,
-        "profit_bytes": advice.profit,
-        "alone_bytes": advice.alone,
-        "changing_bytes": advice.changing,
-        "ksmd_cpu_ratio": advice.cpu,
-        "copies_total": seen.activity.copies,
-        "memory_bytes": seen.memory.total,
-        "available_bytes": seen.memory.available,
-        "waiting_some_60s_ratio": seen.pressure.map(|p| p.some_60 / 100.0),
-        "vms": seen.vms.iter().map(|vm| json!({
-            "domain": vm.process.name,
-            "pid": vm.process.pid,
-            "uid": vm.process.uid,
-            "resident_bytes": vm.process.resident,
-            "huge_bytes": vm.process.huge,
-            "merging_pages": vm.ksm.merging_pages,
-            "zero_pages": vm.ksm.zero_pages,
-            "profit_bytes": vm.ksm.profit,
-            "mergeable": vm.ksm.mergeable,
-            "readable": vm.readable,
-        })).collect::<Vec<_>>(),
-        "recommendations": advice.recommendations.iter().map(|r| json!({
-            "rule": r.rule,
-            "kind": r.kind.name(),
-            "what": r.what,
-            "why": r.why,
-            "how": r.how,
-        })).collect::<Vec<_>>(),
-    })
+/// What `bifold share advise --format json` writes: what this host's KSM saves and costs, and what to try.
+#[derive(Serialize, JsonSchema)]
+struct Document<'a> {
+    /// Name and version of this schema.
+    schema: &'static str,
+    /// What KSM saves now. Unit: bytes.
+    saved_bytes: u64,
+    /// What KSM saves, less the memory for its own records (`general_profit`); null if the kernel does not
+    /// say. Unit: bytes.
+    profit_bytes: Option<i64>,
+    /// Pages that ksmd has visited and that have no equal page yet. Unit: bytes.
+    alone_bytes: u64,
+    /// Pages that changed between two visits, or were not visited twice yet. Unit: bytes.
+    changing_bytes: u64,
+    /// CPU time of ksmd since boot, as a share of one processor; null if unknown.
+    ksmd_cpu_ratio: Option<f64>,
+    /// Merged pages copied since boot because of a write; null if the kernel does not count.
+    copies_total: Option<u64>,
+    /// The host's memory; null if unknown. Unit: bytes.
+    memory_bytes: Option<u64>,
+    /// What the host's programs can take without swapping; null if unknown. Unit: bytes.
+    available_bytes: Option<u64>,
+    /// Share of the last minute in which some task waited for memory; null without PSI.
+    waiting_some_60s_ratio: Option<f64>,
+    /// Processes that run guests, by process.
+    vms: Vec<VmRow<'a>>,
+    /// Recommendations, the most urgent first.
+    recommendations: Vec<RecommendationRow<'a>>,
+}
+
+/// A process that runs a guest. Figures of KSM are null if this user may not read them or the kernel lacks
+/// them.
+#[derive(Serialize, JsonSchema)]
+struct VmRow<'a> {
+    /// The guest's name, else the program's.
+    domain: &'a str,
+    /// The process.
+    pid: u32,
+    /// User of the process; null if unknown.
+    uid: Option<u32>,
+    /// Memory in the host's. Unit: bytes.
+    resident_bytes: u64,
+    /// Memory in huge pages; null if this user may not read that. Unit: bytes.
+    huge_bytes: Option<u64>,
+    /// Merged pages; null if unknown.
+    merging_pages: Option<u64>,
+    /// Pages that KSM made mappings of the kernel's zero page; null if unknown.
+    zero_pages: Option<u64>,
+    /// What KSM saves of the process, less the memory for its own records; null if unknown. Unit: bytes.
+    profit_bytes: Option<i64>,
+    /// Whether any memory of the process is mergeable; null if unknown.
+    mergeable: Option<bool>,
+    /// Whether this user may read KSM's figures of the process.
+    readable: bool,
+}
+
+/// A recommendation.
+#[derive(Serialize, JsonSchema)]
+struct RecommendationRow<'a> {
+    /// Name of the rule.
+    rule: &'a str,
+    /// Kind of recommendation: `try`, `turn off`, `beware` or `keep`.
+    kind: &'a str,
+    /// What to do.
+    what: &'a str,
+    /// Why, with figures.
+    why: &'a str,
+    /// Commands or configuration that do this.
+    how: &'a [String],
+}
+
+/// The schema of the document.
+pub fn schema() -> serde_json::Value {
+    bifold_report::schema::schema::<Document>(SCHEMA)
+}
+
+fn document<'a>(seen: &'a Observed, advice: &'a Advice) -> Document<'a> {
+    let vm = |vm: &'a GuestKsm| VmRow {
+        domain: &vm.process.name,
+        pid: vm.process.pid,
+        uid: vm.process.uid,
+        resident_bytes: vm.process.resident,
+        huge_bytes: vm.process.huge,
+        merging_pages: vm.ksm.merging_pages,
+        zero_pages: vm.ksm.zero_pages,
+        profit_bytes: vm.ksm.profit,
+        mergeable: vm.ksm.mergeable,
+        readable: vm.readable,
+    };
+    let recommendation = |r: &'a Recommendation| RecommendationRow {
+        rule: r.rule,
+        kind: r.kind.name(),
+        what: &r.what,
+        why: &r.why,
+        how: &r.how,
+    };
+    Document {
+        schema: SCHEMA,
+        saved_bytes: advice.saved,
+        profit_bytes: advice.profit,
+        alone_bytes: advice.alone,
+        changing_bytes: advice.changing,
+        ksmd_cpu_ratio: advice.cpu,
+        copies_total: seen.activity.copies,
+        memory_bytes: seen.memory.total,
+        available_bytes: seen.memory.available,
+        waiting_some_60s_ratio: seen.pressure.map(|p| p.some_60 / 100.0),
+        vms: seen.vms.iter().map(vm).collect(),
+        recommendations: advice.recommendations.iter().map(recommendation).collect(),
+    }
 }
 
 #[cfg(test)]

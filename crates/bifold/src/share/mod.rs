@@ -16,8 +16,12 @@ mod run;
 mod settings;
 mod watch;
 
+use crate::doctor::needs::{EXPERIMENT, KSM, Needs};
 use crate::status::{self, Status};
+use bifold_report::schema::schema;
+use bifold_share::fingerprint::Part;
 use clap::{Args, Subcommand};
+use serde_json::Value;
 
 /// Measure how much memory guests could share, how much they share, and what sharing costs
 ///
@@ -46,6 +50,20 @@ enum ShareVerb {
     Advise(advise::AdviseArgs),
 }
 
+/// What each verb needs of the machine.
+pub const NEEDS: &[Needs] = &[
+    Needs::of("potential", &[]),
+    Needs::of("fingerprint", &[]),
+    Needs::of("count", &[]),
+    Needs::of("merge", &[]),
+    Needs::of("import", &[]),
+    Needs::of("model", &[]),
+    Needs::of("check", &[KSM]),
+    Needs::of("run", EXPERIMENT),
+    Needs::of("watch", &["KSM counters"]),
+    Needs::of("advise", &["KSM counters"]),
+];
+
 /// Carries out a verb.
 pub fn run(args: ShareArgs) -> anyhow::Result<Status> {
     match args.verb {
@@ -60,4 +78,9 @@ pub fn run(args: ShareArgs) -> anyhow::Result<Status> {
         ShareVerb::Merge(args) => fingerprint::merge(&args),
         ShareVerb::Import(args) => fingerprint::import(&args),
     }
+}
+
+/// The schemas of the verbs' documents.
+pub fn schemas() -> Vec<Value> {
+    vec![counted::schema(), schema::<Part>(Part::SCHEMA), model::schema(), check::schema(), advise::schema()]
 }

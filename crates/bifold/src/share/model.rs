@@ -12,8 +12,13 @@ use bifold_share::image::Image;
 use bifold_share::ksm::{Advisor, Scanner, Tuning};
 use bifold_share::tps::{Salt, Tps, TpsTuning};
 use clap::{Args, ValueEnum};
+use schemars::JsonSchema;
+use serde::Serialize;
 use std::path::PathBuf;
 use std::time::Duration;
+
+/// Name and version of the JSON document.
+const SCHEMA: &str = "bifold.share.model/1";
 
 const EXAMPLES: &str = "\
 Examples:
@@ -247,21 +252,64 @@ fn table(moments: &[Moment], pages: u64) -> String {
     text_table(head.map(String::from).into(), rows.collect())
 }
 
+/// What `bifold share model --format json` writes: what a scanner would share of images, when, and at what
+/// CPU cost.
+#[derive(Serialize, JsonSchema)]
+struct Document<'a> {
+    /// Name and version of this schema.
+    schema: &'static str,
+    /// The scanner: `ksm` or `tps`.
+    scanner: &'static str,
+    /// Settings of KSM that were named: `NAME=VALUE`.
+    set: &'a [String],
+    /// Pages of 4 KB of all images.
+    pages: u64,
+    /// The state after each pass of KSM, or after each tenth of TPS's scan time.
+    moments: Vec<MomentRow>,
+}
+
+/// The state at one time.
+#[derive(Serialize, JsonSchema)]
+struct MomentRow {
+    /// Number of passes; of TPS, of visits to each page.
+    pass: f64,
+    /// Time since the start. Unit: s.
+    time_s: f64,
+    /// Merged frames.
+    pages_shared: u64,
+    /// Pages that share these frames beyond the first page of each.
+    pages_sharing: u64,
+    /// Pages that are mappings of the kernel's zero page; 0 of TPS.
+    zero_pages: u64,
+    /// Visits to pages since the start.
+    visits: u64,
+    /// CPU time of the scanner since the start. Unit: s.
+    cpu_s: f64,
+    /// CPU time of the scanner since the moment before, as a share of one processor.
+    cpu_ratio: f64,
+    /// Pages that KSM visits in a batch; null for TPS.
+    pages_per_batch: Option<u64>,
+}
+
+/// The schema of the document.
+pub fn schema() -> serde_json::Value {
+    bifold_report::schema::schema::<Document>(SCHEMA)
+}
+
 fn json(moments: &[Moment], pages: u64, args: &ModelArgs) -> anyhow::Result<String> {
-    let rows: Vec<_> = moments
-        .iter()
-        .enumerate()
-        .map(|(n, m)| {
-            serde_json::json!({
-                "pass": m.pass, "time_s": m.time.as_secs_f64(), "pages_shared": m.shared,
-                "pages_sharing": m.sharing, "zero_pages": m.zero, "visits": m.scanned,
-                "cpu_s": m.cpu.as_secs_f64(), "cpu_ratio": load(moments, n), "pages_per_batch": m.batch,
-            })
-        })
-        .collect();
+    let row = |(n, m): (usize, &Moment)| MomentRow {
+        pass: m.pass,
+        time_s: m.time.as_secs_f64(),
+        pages_shared: m.shared,
+        pages_sharing: m.sharing,
+        zero_pages: m.zero,
+        visits: m.scanned,
+        cpu_s: m.cpu.as_secs_f64(),
+        cpu_ratio: load(moments, n),
+        pages_per_batch: m.batch,
+    };
     let scanner = if args.scanner == ScannerArg::Ksm { "ksm" } else { "tps" };
-    let all = serde_json::json!({
-        "schema": "bifold.share.model/1", "scanner": scanner, "set": args.set, "pages": pages, "moments": rows,
-    });
-    Ok(serde_json::to_string_pretty(&all)? + "\n")
+    let moments = moments.iter().enumerate().map(row).collect();
+    let document = Document { schema: SCHEMA, scanner, set: &args.set, pages, moments };
+    Ok(serde_json::to_string_pretty(&document)? + "\n")
 }

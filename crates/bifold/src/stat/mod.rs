@@ -12,6 +12,7 @@ pub use args::StatArgs;
 use args::StatFormat;
 
 use crate::console::{note, stop_on_signals};
+use crate::doctor::needs::{FEW_FIGURES, MODULE, Needs};
 use crate::status::Status;
 use crate::usage::UsageError;
 use crate::vms;
@@ -31,6 +32,9 @@ use std::time::{Duration, Instant};
 
 /// Longest time between two looks at Ctrl-C and at the command.
 const LOOK: Duration = Duration::from_millis(50);
+
+/// What the verb needs of the machine.
+pub const NEEDS: &[Needs] = &[Needs { parts: &[FEW_FIGURES], ..Needs::of("", &[MODULE]) }];
 
 /// Carries out the verb on this machine.
 pub fn run(args: &StatArgs) -> anyhow::Result<Status> {

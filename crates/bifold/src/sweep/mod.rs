@@ -8,8 +8,10 @@ mod work;
 
 pub use args::SweepArgs;
 
-use crate::cli::{Cli, Verb as CliVerb};
+use crate::Verb as CliVerb;
+use crate::cli::Cli;
 use crate::console::{Delivery, create, note, print};
+use crate::doctor::needs::Needs;
 use crate::run::{ModelArgs, ProfileArg};
 use crate::status::Status;
 use crate::usage::UsageError;
@@ -18,16 +20,29 @@ use args::{NewArgs, ReportArgs, StatusArgs, SweepVerb, TasksArgs};
 use bifold_model::Profile;
 use bifold_report::{Format, grouped};
 use bifold_sweep::effects::{self, Measured};
-use bifold_sweep::{Folder, Plan, Spec, SpecError, State, Task, Verb};
+use bifold_sweep::{Failure, Folder, Plan, Spec, SpecError, State, Task, Verb};
 use clap::Parser as _;
-use serde_json::json;
+use schemars::JsonSchema;
+use serde::Serialize;
 use std::collections::BTreeMap;
 use std::collections::btree_map::Entry;
 use std::fmt::Write as _;
 use std::path::{Path, PathBuf};
 
+/// Name and version of the JSON document of `status`.
+const SCHEMA: &str = "bifold.sweep-status/1";
 /// Most failures that the table of `status` shows.
 const SHOWN: usize = 10;
+
+/// What each verb needs of the machine.
+pub const NEEDS: &[Needs] = &[
+    Needs::of("new", &[]),
+    Needs::of("tasks", &[]),
+    Needs::of_guest("run", Some("it runs recordings and generators, and no command")),
+    Needs::of("status", &[]),
+    Needs::of("merge", &[]),
+    Needs::of("report", &[]),
+];
 
 /// Carries out a verb.
 pub fn run(args: SweepArgs) -> anyhow::Result<Status> {
@@ -139,6 +154,34 @@ fn tasks(args: &TasksArgs) -> anyhow::Result<Status> {
     Ok(Status::Done)
 }
 
+/// What `bifold sweep status --format json` writes: how far a sweep is.
+#[derive(Serialize, JsonSchema)]
+struct Document<'a> {
+    /// Name and version of this schema.
+    schema: &'static str,
+    /// Number of tasks.
+    tasks: usize,
+    /// Tasks that have a result.
+    done: usize,
+    /// Tasks whose last try failed.
+    failed: usize,
+    /// Tasks that a worker runs.
+    running: usize,
+    /// All other tasks.
+    left: usize,
+    /// Files and directories of results that killed workers left unfinished within the last day.
+    unfinished_files: usize,
+    /// Why each of the failed tasks has no result, in the order of the tasks.
+    failures: Vec<&'a Failure>,
+}
+
+/// The schemas of the verbs' documents.
+pub fn schemas() -> Vec<serde_json::Value> {
+    let mut all = bifold_sweep::schemas();
+    all.push(bifold_report::schema::schema::<Document>(SCHEMA));
+    all
+}
+
 fn status(args: &StatusArgs) -> anyhow::Result<Status> {
     let folder = Folder::open(&args.folder)?;
     let tasks = &folder.plan().tasks;
@@ -149,12 +192,16 @@ fn status(args: &StatusArgs) -> anyhow::Result<Status> {
     let unfinished = folder.tidy();
     let text = match args.format {
         Format::Json => {
-            let document = json!({
-                "schema": "bifold.sweep-status/1", "tasks": tasks.len(), "done": count(State::Done),
-                "failed": count(State::Failed), "running": count(State::Running), "left": count(State::Left),
-                "unfinished_files": unfinished,
-                "failures": failures.iter().map(|(_, f)| f).collect::<Vec<_>>(),
-            });
+            let document = Document {
+                schema: SCHEMA,
+                tasks: tasks.len(),
+                done: count(State::Done),
+                failed: count(State::Failed),
+                running: count(State::Running),
+                left: count(State::Left),
+                unfinished_files: unfinished,
+                failures: failures.iter().map(|(_, f)| f).collect(),
+            };
             serde_json::to_string_pretty(&document)? + "\n"
         }
         _ => {

@@ -13,6 +13,7 @@ mod view;
 pub use args::TopArgs;
 
 use crate::console::{has_ascii_only, redraws, stop_on_signals, wants_colors};
+use crate::doctor::needs::{FEW_FIGURES, MODULE, Needs};
 use crate::status::Status;
 use crate::usage::UsageError;
 use crate::vms;
@@ -32,6 +33,9 @@ use std::time::{Duration, Instant};
 const LOOK: Duration = Duration::from_millis(250);
 /// Most keys between two drawings: whoever pastes a text still sees the screen change.
 const KEYS: usize = 64;
+
+/// What the verb needs of the machine.
+pub const NEEDS: &[Needs] = &[Needs { parts: &[FEW_FIGURES], ..Needs::of("", &[MODULE]) }];
 
 /// Carries out the verb on this machine.
 pub fn run(args: &TopArgs) -> anyhow::Result<Status> {

@@ -7,8 +7,10 @@ mod settings;
 mod state;
 
 pub use args::TuneArgs;
+pub use state::schema;
 
 use crate::console::{Delivery, create, create_for_data, distinct, named, note, stop_on_signals};
+use crate::doctor::needs::Needs;
 use crate::run::source::{EventSource as _, Guest};
 use crate::run::{self, Notes, carry_out, configs};
 use crate::status::Status;
@@ -33,6 +35,9 @@ const CONFIGS: [&str; 6] = ["nested-4k", "nested-2m", "nested-1g", "shadow-4k", 
 const KEPT: f64 = 2.0;
 /// Variable in which glibc's tunables stand.
 const TUNABLES: &str = "GLIBC_TUNABLES";
+
+/// What the verb needs of the machine.
+pub const NEEDS: &[Needs] = &[Needs::of_guest("", None)];
 
 /// Carries out the verb.
 pub fn run(mut args: TuneArgs) -> anyhow::Result<Status> {

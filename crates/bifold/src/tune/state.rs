@@ -8,10 +8,13 @@ use anyhow::{Context as _, bail};
 use bifold_base::whole;
 use bifold_model::{Profile, VmState};
 use bifold_report::{Setting, Tried};
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
-use serde_json::{Value, json};
+use serde_json::Value;
+use std::borrow::Cow;
 use std::path::{Path, PathBuf};
 
+/// Name and version of the file's schema.
 const SCHEMA: &str = "bifold.tune-state/2";
 /// Most bytes of the file.
 const MOST_BYTES: u64 = 16 << 20;
@@ -28,28 +31,71 @@ pub struct State {
     bases: Vec<[f64; 2]>,
 }
 
-#[derive(Serialize, Deserialize)]
+/// What `bifold tune --state FILE` writes into FILE: the runs that were made, for the next call.
+#[derive(Serialize, Deserialize, JsonSchema)]
 struct Document {
+    /// Name and version of this schema.
     schema: String,
+    /// What the runs depend on beside their setting: another call with the same file has to have the same.
+    #[schemars(with = "Identity")]
     of: Value,
-    /// The profile of the runs; none in files of earlier versions.
+    /// The hardware profile of the runs; absent in files of earlier versions.
     #[serde(default)]
     hardware: Option<Profile>,
+    /// The runs; the first has the setting of now.
     tried: Vec<Tried>,
+    /// What each run says about huge pages: walks and waits of the cheapest configuration, and page faults of
+    /// the guest. Unit: % of that configuration's time.
     bases: Vec<[f64; 2]>,
 }
 
 /// What runs depend on beside their setting.
+#[derive(Serialize, JsonSchema)]
+struct Identity<'a> {
+    /// Version of Bifold.
+    bifold: &'a str,
+    /// The command and its arguments.
+    command: Vec<Cow<'a, str>>,
+    /// Name of the hardware profile.
+    profile: &'a str,
+    /// XXH3-64 of the profile as resolved, overrides included.
+    profile_hash: String,
+    /// The axes of the user's own, in Rust's notation.
+    axes: String,
+    /// Configuration of now, as given.
+    now: &'a str,
+    /// Whether every combination of the guest's settings was to be tried.
+    all: bool,
+    /// State of the VM when the program begins.
+    vm: &'a str,
+    /// Options of the model, in Rust's notation.
+    model: String,
+    /// Options of the guest, in Rust's notation.
+    guest: String,
+}
+
+/// The schema of the file.
+pub fn schema() -> Value {
+    bifold_report::schema::schema::<Document>(SCHEMA)
+}
+
+/// What runs depend on beside their setting.
 pub fn identity(args: &TuneArgs, profile: &Profile) -> Value {
-    let command: Vec<_> = args.command.iter().map(|w| w.to_string_lossy()).collect();
     // The profile counts by its values, however it was named; the state of the VM has a field of its own.
     let model = ModelArgs { named: ProfileArg::default(), vm: VmState::default(), ..args.model.clone() };
-    json!({
-        "bifold": bifold_base::version(), "command": command,
-        "profile": profile.name, "profile_hash": profile.hash(),
-        "axes": format!("{:?}", args.axis), "now": args.now, "all": args.all, "vm": args.model.vm.name(),
-        "model": format!("{model:?}"), "guest": format!("{:?}", args.guest),
-    })
+    let identity = Identity {
+        bifold: bifold_base::version(),
+        command: args.command.iter().map(|w| w.to_string_lossy()).collect(),
+        profile: &profile.name,
+        profile_hash: profile.hash(),
+        axes: format!("{:?}", args.axis),
+        now: &args.now,
+        all: args.all,
+        vm: args.model.vm.name(),
+        model: format!("{model:?}"),
+        guest: format!("{:?}", args.guest),
+    };
+    serde_json::to_value(identity).expect("text alone")
 }
 
 /// Two values as shown: of options, the parts that differ.

@@ -165,7 +165,7 @@ impl Engine {
     fn divide_memory(&mut self) {
         let (said, lines) = self.memory.tick(self.watch.host(), &self.config, self.up, self.time);
         if let Some(recorder) = &mut self.recorder {
-            lines.iter().for_each(|line| recorder.decision(line));
+            lines.iter().for_each(|line| recorder.line(line));
         }
         self.said(said);
         self.trouble(Source::Memory, self.memory.trouble());
@@ -273,7 +273,7 @@ impl Engine {
         let news = vm.is_news(choice.decision.mode, &done);
         vm.remember(self.time, text.clone(), Some(choice));
         if let Some(recorder) = &mut self.recorder {
-            recorder.decision(&line);
+            recorder.line(&line);
         }
         if news {
             self.say(id, text);

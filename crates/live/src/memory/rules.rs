@@ -7,6 +7,8 @@
 use super::{GuestMemory, HostMemory};
 use bifold_host::guest_memory::{Balloon, Limit};
 use bifold_host::printable;
+use schemars::JsonSchema;
+use serde::Serialize;
 
 const MIB: u64 = 1 << 20;
 /// Amounts below this are not worth a finding.
@@ -38,9 +40,9 @@ struct FindingText {
 }
 
 /// A finding.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, JsonSchema)]
 pub struct Finding {
-    /// The rule's name.
+    /// Name of the rule.
     pub rule: &'static str,
     /// The guest's name.
     pub vm: String,
@@ -48,9 +50,9 @@ pub struct Finding {
     pub pid: u32,
     /// What was seen, with figures.
     pub what: String,
-    /// Why it matters.
+    /// Why that matters.
     pub why: &'static str,
-    /// What to do.
+    /// What to do: a command, or a sentence.
     pub how: String,
 }
 

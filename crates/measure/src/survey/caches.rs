@@ -11,6 +11,7 @@ use crate::fit::{self, Knee, Point};
 use crate::os::PAGE;
 use crate::told::ToldCache;
 use rand::seq::SliceRandom as _;
+use schemars::JsonSchema;
 use serde::Serialize;
 
 /// Lines that are visited in a page before the next page.
@@ -19,22 +20,22 @@ const GROUP: usize = 8;
 const LINES: usize = 64;
 
 /// One level.
-#[derive(Debug, Clone, PartialEq, Serialize)]
+#[derive(Debug, Clone, PartialEq, Serialize, JsonSchema)]
 pub struct Level {
-    /// 1 to 3.
+    /// Number of the level, 1 to 3.
     pub level: u8,
-    /// Capacity in bytes, as the profile has it.
+    /// Capacity in the profile. Unit: bytes.
     pub bytes: u64,
-    /// Where the time leaves the level: the largest set that fits, and the smallest that does not; none if no
-    /// knee was found.
+    /// Where the time leaves the level: the largest set that fits, and the smallest that does not; null if no
+    /// knee was found. Unit: bytes.
     pub reach: Option<Estimate>,
-    /// Capacity by CPUID.
+    /// The level by CPUID; null if CPUID does not have the level.
     pub told: Option<ToldCache>,
-    /// Associativity; measured for the first level.
+    /// Ways of associativity; measured for the first level.
     pub ways: u64,
-    /// Associativity as measured, if it could be determined.
+    /// Ways of associativity as measured; null if not determined.
     pub ways_measured: Option<u64>,
-    /// Load to use; none if no set was answered by the level alone.
+    /// Load to use; null if no set was answered by the level alone. Unit: cycles.
     pub cycles: Option<Estimate>,
 }
 

@@ -4,24 +4,26 @@
 use super::{MeasureError, Work, all_narrow};
 use crate::estimate::Estimate;
 use crate::os::{self, HUGE, PAGE, Pages, Pipes, Region};
+use schemars::JsonSchema;
 use serde::Serialize;
 
 /// Cycles of each.
-#[derive(Debug, Clone, Default, PartialEq, Serialize)]
+#[derive(Debug, Clone, Default, PartialEq, Serialize, JsonSchema)]
 pub struct Costs {
-    /// First write to a 4 KB page of anonymous memory.
+    /// First write to a 4 KB page of anonymous memory; null if not determined. Unit: cycles.
     pub page_fault: Option<Estimate>,
-    /// First write to a 2 MB page; none if pages could not be made huge.
+    /// First write to a 2 MB page; null if pages could not be made huge, or if not determined. Unit: cycles.
     pub page_fault_huge: Option<Estimate>,
     /// What a 2 MB page that was free takes longer than one that was in use just before: a virtual machine's
-    /// host may back the page only then. None if pages could not be made huge.
+    /// host may back the page only then. Null if pages could not be made huge, or if not determined. Unit:
+    /// cycles.
     pub first_use_2m: Option<Estimate>,
-    /// getppid(2).
+    /// A system call, getppid(2); null if not determined. Unit: cycles.
     pub syscall: Option<Estimate>,
     /// Switch from one process to another on the same CPU: half of a byte's way there and back through pipes,
-    /// less the system calls for that.
+    /// less the system calls for that. Null if not determined. Unit: cycles.
     pub process_switch: Option<Estimate>,
-    /// mprotect(2) of one page that is used before and after.
+    /// mprotect(2) of one page that is used before and after; null if not determined. Unit: cycles.
     pub mprotect: Option<Estimate>,
 }
 

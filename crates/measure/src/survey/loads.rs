@@ -13,6 +13,7 @@ use crate::estimate::Estimate;
 use crate::fit;
 use crate::loops::{Order, RandomLoads};
 use crate::os::PAGE;
+use schemars::JsonSchema;
 use serde::Serialize;
 
 /// Loads of a page that share a walk.
@@ -24,34 +25,34 @@ const FEW: usize = 4 * PAGE;
 const LOADS: u64 = 65_536;
 
 /// Cycles of loads over the whole area.
-#[derive(Debug, Clone, Default, PartialEq, Serialize)]
+#[derive(Debug, Clone, Default, PartialEq, Serialize, JsonSchema)]
 pub struct Loads {
-    /// Bytes of the area.
+    /// Size of the area that loads go to; 0 if this part is not complete. Unit: bytes.
     pub area: u64,
-    /// Load to use of a load that misses all caches, without its walk.
+    /// Load to use of a load that misses all caches, without its walk; null if not determined. Unit: cycles.
     pub memory: Option<Estimate>,
-    /// A load that waits for the one before, 2 MB pages, walk included.
+    /// A load that waits for the one before, 2 MB pages, walk included; null if not determined. Unit: cycles.
     pub dependent_2m: Option<Estimate>,
-    /// The same on 4 KB pages.
+    /// A load that waits for the one before, 4 KB pages, walk included; null if not determined. Unit: cycles.
     pub dependent_4k: Option<Estimate>,
-    /// A load whose address is known, 2 MB pages.
+    /// A load whose address is known, 2 MB pages; null if not determined. Unit: cycles.
     pub independent_2m: Option<Estimate>,
-    /// The same on 4 KB pages.
+    /// A load whose address is known, 4 KB pages; null if not determined. Unit: cycles.
     pub independent_4k: Option<Estimate>,
-    /// Waits of dependent misses over those of independent ones, without walks.
+    /// Waits of dependent misses over those of independent ones, without walks; null if not determined.
     pub data_overlap: Option<Estimate>,
-    /// Walks of dependent loads over those of independent ones, 4 KB pages.
+    /// Walks of dependent loads over those of independent ones, 4 KB pages; null if not determined.
     pub walk_overlap: Option<Estimate>,
-    /// A walk of a dependent load, 4 KB pages.
+    /// A walk of a dependent load, 4 KB pages; null if not determined. Unit: cycles.
     pub walk: Option<Estimate>,
-    /// A load of the line after the last one.
+    /// A load of the line after the last one; null if not determined. Unit: cycles.
     pub sequential: Option<Estimate>,
-    /// The cache level whose time that is; 0 = memory.
+    /// The cache level whose time that is; 0 for memory.
     pub prefetch_level: u8,
-    /// The first line of a 4 KB page after the last line of the page before, without its walk; none if
-    /// streams stop, or if it is not known whether they do.
+    /// The first line of a 4 KB page after the last line of the page before, without its walk; null if
+    /// streams stop, or if that is not known. Unit: cycles.
     pub page_cross: Option<Estimate>,
-    /// A stream stops at each multiple of 4 KB, in 2 MB pages, too.
+    /// Whether streams stop at each multiple of 4 KB, in 2 MB pages too.
     pub streams_stop: bool,
 }
 

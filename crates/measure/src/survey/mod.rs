@@ -21,6 +21,7 @@ pub use loads::Loads;
 use rand::SeedableRng as _;
 use rand::seq::SliceRandom as _;
 use rand_pcg::Pcg64Mcg;
+use schemars::JsonSchema;
 use serde::Serialize;
 use std::io;
 use std::time::{Duration, Instant};
@@ -92,7 +93,7 @@ pub struct Options {
 }
 
 /// A part of the survey, in the order of measuring.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum Part {
     /// Page faults, system calls, switches: the shortest part.
@@ -124,35 +125,35 @@ impl Part {
 }
 
 /// Everything that was found.
-#[derive(Debug, Clone, Serialize)]
+#[derive(Debug, Clone, Serialize, JsonSchema)]
 pub struct Survey {
-    /// The CPU.
+    /// Number of the CPU.
     pub cpu: usize,
-    /// CPUID's words.
+    /// What CPUID has of the processor.
     pub told: Told,
     /// Usual rounds of a value.
     pub rounds: usize,
     /// Rounds of the value that took the most.
     pub most_rounds: usize,
-    /// Why the survey ended before its last part was complete; none if all parts are.
+    /// What ended the survey before its last part was complete; null if all parts are.
     pub ended: Option<End>,
     /// Parts that are not complete.
     pub not_reached: Vec<Part>,
-    /// Part of the time in which the hypervisor ran others on the CPU.
+    /// Part of the time in which the hypervisor ran others on the CPU, 0 to 1.
     pub steal: f64,
-    /// That the machine was busy, if it was, and what this does to the values.
+    /// That the machine was busy, and what this does to the values; null if the machine was calm.
     pub busy: Option<String>,
-    /// Hz of the core while measuring.
+    /// Frequency of the core while measuring. Unit: Hz.
     pub clock: Estimate,
     /// How calm the machine was.
     pub calm: Calm,
-    /// Part of the memory advised to be huge that was.
+    /// Part of the memory advised to be huge that was, 0 to 1.
     pub huge_part: f64,
     /// Cache levels, first level first.
     pub caches: Vec<Level>,
     /// TLBs.
     pub tlbs: Tlbs,
-    /// Bytes of the caches that stay while every other load waits for memory.
+    /// What the caches keep while every other load waits for memory; null if not determined. Unit: bytes.
     pub kept: Option<Estimate>,
     /// Random and sequential loads.
     pub loads: Loads,

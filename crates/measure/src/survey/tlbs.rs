@@ -12,6 +12,7 @@ use super::{Kind, MeasureError, Work, huge_pages, if_reached};
 use crate::estimate::Estimate;
 use crate::fit::{self, Plateau, Point};
 use crate::os::{HUGE, PAGE};
+use schemars::JsonSchema;
 use serde::Serialize;
 
 /// Pages between two that are visited.
@@ -21,18 +22,18 @@ const STRIDE: usize = 9;
 const MOST_PAGES: usize = 10_000;
 
 /// A TLB as measured.
-#[derive(Debug, Clone, PartialEq, Serialize)]
+#[derive(Debug, Clone, PartialEq, Serialize, JsonSchema)]
 pub struct Array {
     /// Entries: the likely number, and the pages that fit and that do not.
     pub entries: Estimate,
-    /// Associativity: 0 = no page stride shows sets; none if not measured.
+    /// Ways of associativity; 0 if no page stride shows sets, null if not measured.
     pub ways: Option<u64>,
-    /// Cycles that a miss costs at first, on top of a hit.
+    /// What a miss costs at first, on top of a hit. Unit: cycles.
     pub miss: f64,
 }
 
 /// The pages of the host behind 2 MB pages of this machine.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize)]
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum HostPages {
     /// TLB entries of 2 MB pages reach 2 MB.
@@ -45,15 +46,15 @@ pub enum HostPages {
 }
 
 /// All that was found.
-#[derive(Debug, Clone, Default, PartialEq, Serialize)]
+#[derive(Debug, Clone, Default, PartialEq, Serialize, JsonSchema)]
 pub struct Tlbs {
-    /// First-level data TLB, 4 KB pages.
+    /// First-level data TLB, 4 KB pages; null if not determined.
     pub l1_4k: Option<Array>,
-    /// Second level, 4 KB pages.
+    /// Second-level TLB, 4 KB pages; null if not determined.
     pub l2_4k: Option<Array>,
-    /// First-level data TLB, 2 MB pages.
+    /// First-level data TLB, 2 MB pages; null if not determined.
     pub l1_2m: Option<Array>,
-    /// The host's pages.
+    /// The pages of the host behind 2 MB pages of this machine.
     pub host_pages: HostPages,
 }
 

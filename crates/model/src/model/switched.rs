@@ -15,10 +15,11 @@ use crate::regime::Regime;
 use crate::timeline::{Cut, Shared, counts};
 use crate::{Paging, Sample};
 use bifold_mmu::PageSize;
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 /// How such a VM runs.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct Switching {
     /// Name of what decides.
     pub name: String,
@@ -26,7 +27,7 @@ pub struct Switching {
     pub host_page: PageSize,
     /// The mode at the start; not native.
     pub start: Paging,
-    /// Are the nested tables kept while the VM is in shadow mode?
+    /// Whether the nested tables are kept while the VM is in shadow mode.
     pub keep_nested: bool,
 }
 

@@ -1,136 +1,146 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! What must hold among the keys of data caches and memory. Every refusal names its keys.
 
-use super::{CacheLevel, Content, Profile, ProfileError};
+use super::{CacheLevel, Content, Memory, Profile, ProfileError};
 
 /// Bytes of a cache line.
 const LINE: u64 = 64;
 /// Sets are chosen by the address bits within a page first: see [`crate::cache`].
 const LINES_OF_A_PAGE: u64 = 64;
 
+/// A key and what is wrong with its value.
+type Refusal = (String, String);
+
 pub(super) fn check(profile: &Profile, origin: &str) -> Result<(), ProfileError> {
-    let bad =
-        |field: String, problem: String| Err(ProfileError::Value { origin: origin.into(), field, problem });
+    refusal(profile).map_err(|(field, problem)| ProfileError::Value { origin: origin.into(), field, problem })
+}
+
+fn refusal(profile: &Profile) -> Result<(), Refusal> {
     let (levels, memory) = match (&profile.cache[..], &profile.memory) {
         ([], None) if profile.cpu.reorder_window.is_some() => {
-            return bad("cpu.reorder_window".into(), "needs `[memory]` and at least one `[[cache]]`".into());
+            return bad("cpu.reorder_window", "needs `[memory]` and at least one `[[cache]]`");
         }
         ([], None) => return Ok(()),
-        ([], Some(_)) => return bad("memory".into(), "needs at least one `[[cache]]`".into()),
-        (_, None) => return bad("memory".into(), "is missing, but there is a `[[cache]]`".into()),
+        ([], Some(_)) => return bad("memory", "needs at least one `[[cache]]`"),
+        (_, None) => return bad("memory", "is missing, but there is a `[[cache]]`"),
         (levels, Some(memory)) => (levels, memory),
     };
-    for (i, c) in levels.iter().enumerate() {
-        let key = |k: &str| format!("cache.{}.{k}", c.name);
-        if usize::from(c.level) != i + 1 || c.level > 3 {
-            return bad(
-                key("level"),
-                format!("is {}: levels go from 1 to 3, in order and without gaps", c.level),
-            );
-        }
-        if !(1..=64).contains(&c.ways) {
-            return bad(key("ways"), "must be 1 to 64".into());
-        }
-        if c.bytes == 0 || c.bytes > 1 << 32 || c.bytes % (LINE * c.ways as u64) != 0 {
-            return bad(
-                key("bytes"),
-                format!("must be at most 4 GiB and a multiple of 64 * {} ways", c.ways),
-            );
-        }
-        let sets = c.sets();
-        if !sets.is_power_of_two() && sets % LINES_OF_A_PAGE != 0 {
-            return bad(
-                key("bytes"),
-                format!(
-                    "with {} ways makes {sets} sets: neither a power of two nor a multiple of 64",
-                    c.ways
-                ),
-            );
-        }
-        if c.cycles == 0 || c.cycles > 100_000 {
-            return bad(key("cycles"), "must be 1 to 100000".into());
-        }
-        let Some(below) = i.checked_sub(1).map(|i| &levels[i]) else {
-            if c.content != Content::Any {
-                return bad(key("content"), "must be \"any\": there is no level below the first".into());
-            }
-            continue;
-        };
-        if c.cycles <= below.cycles {
-            return bad(key("cycles"), format!("must exceed cache.{}.cycles ({})", below.name, below.cycles));
-        }
-        if below.content == Content::Inclusive && c.content == Content::Any && c.bytes < below.bytes {
-            return bad(
-                key("bytes"),
-                format!(
-                    "is {}: smaller than cache.{} ({}), which is inclusive: only an exclusive level may be",
-                    c.bytes, below.name, below.bytes
-                ),
-            );
-        }
-        if c.content == Content::Inclusive {
-            let held: u64 = levels[..i].iter().map(|l| l.bytes).max().unwrap_or(0);
-            if c.bytes < held {
-                return bad(
-                    key("bytes"),
-                    format!(
-                        "is {}: an inclusive level cannot be smaller than a level below it ({held})",
-                        c.bytes
-                    ),
-                );
-            }
-        }
-        if below.shared && !c.shared {
-            return bad(key("shared"), format!("must be true, as cache.{}.shared is", below.name));
-        }
+    for (i, level) in levels.iter().enumerate() {
+        check_level(level, i)?;
+        check_beside(level, &levels[..i])?;
     }
-    let farthest = levels[levels.len() - 1].clone();
-    if memory.cycles <= farthest.cycles || memory.cycles > 1_000_000 {
-        let name = farthest.name;
-        return bad(
-            "memory.cycles".into(),
-            format!("must exceed cache.{name}.cycles ({}), and be at most 1000000", farthest.cycles),
+    check_memory(memory, levels)?;
+    check_overlaps(memory, profile.cpu.reorder_window)
+}
+
+fn bad(field: impl Into<String>, problem: impl Into<String>) -> Result<(), Refusal> {
+    Err((field.into(), problem.into()))
+}
+
+/// A level by itself: the `i`th.
+fn check_level(c: &CacheLevel, i: usize) -> Result<(), Refusal> {
+    let key = |k: &str| format!("cache.{}.{k}", c.name);
+    if usize::from(c.level) != i + 1 || c.level > 3 {
+        let problem = format!("is {}: levels go from 1 to 3, in order and without gaps", c.level);
+        return bad(key("level"), problem);
+    }
+    if !(1..=64).contains(&c.ways) {
+        return bad(key("ways"), "must be 1 to 64");
+    }
+    if c.bytes == 0 || c.bytes > 1 << 32 || c.bytes % (LINE * c.ways as u64) != 0 {
+        return bad(key("bytes"), format!("must be at most 4 GiB and a multiple of 64 * {} ways", c.ways));
+    }
+    let sets = c.sets();
+    if !sets.is_power_of_two() && sets % LINES_OF_A_PAGE != 0 {
+        let problem =
+            format!("with {} ways makes {sets} sets: neither a power of two nor a multiple of 64", c.ways);
+        return bad(key("bytes"), problem);
+    }
+    if c.cycles == 0 || c.cycles > 100_000 {
+        return bad(key("cycles"), "must be 1 to 100000");
+    }
+    Ok(())
+}
+
+/// A level beside those below.
+fn check_beside(c: &CacheLevel, levels: &[CacheLevel]) -> Result<(), Refusal> {
+    let key = |k: &str| format!("cache.{}.{k}", c.name);
+    let Some(below) = levels.last() else {
+        if c.content != Content::Any {
+            return bad(key("content"), "must be \"any\": there is no level below the first");
+        }
+        return Ok(());
+    };
+    if c.cycles <= below.cycles {
+        return bad(key("cycles"), format!("must exceed cache.{}.cycles ({})", below.name, below.cycles));
+    }
+    if below.content == Content::Inclusive && c.content == Content::Any && c.bytes < below.bytes {
+        let problem = format!(
+            "is {}: smaller than cache.{} ({}), which is inclusive: only an exclusive level may be",
+            c.bytes, below.name, below.bytes
         );
+        return bad(key("bytes"), problem);
+    }
+    let held = levels.iter().map(|l| l.bytes).max().unwrap_or(0);
+    if c.content == Content::Inclusive && c.bytes < held {
+        let problem =
+            format!("is {}: an inclusive level cannot be smaller than a level below it ({held})", c.bytes);
+        return bad(key("bytes"), problem);
+    }
+    if below.shared && !c.shared {
+        return bad(key("shared"), format!("must be true, as cache.{}.shared is", below.name));
+    }
+    Ok(())
+}
+
+fn check_memory(memory: &Memory, levels: &[CacheLevel]) -> Result<(), Refusal> {
+    let farthest = &levels[levels.len() - 1];
+    if memory.cycles <= farthest.cycles || memory.cycles > 1_000_000 {
+        let problem = format!(
+            "must exceed cache.{}.cycles ({}), and be at most 1000000",
+            farthest.name, farthest.cycles
+        );
+        return bad("memory.cycles", problem);
     }
     if memory.remote_cycles.is_some_and(|remote| remote < memory.cycles || remote > 1_000_000) {
-        return bad(
-            "memory.remote_cycles".into(),
-            format!("must be at least memory.cycles ({}), and at most 1000000", memory.cycles),
-        );
-    }
-    for (key, value) in [("data_overlap", memory.data_overlap), ("walk_overlap", memory.walk_overlap)] {
-        if !(1.0..=1000.0).contains(&value) {
-            return bad(format!("memory.{key}"), "must be 1 to 1000".into());
-        }
-    }
-    if memory.walkers.is_some_and(|n| !(1..=64).contains(&n)) {
-        return bad("memory.walkers".into(), "must be 1 to 64".into());
-    }
-    if memory.walkers.is_some() && profile.cpu.reorder_window.is_none() {
-        return bad("memory.walkers".into(), "needs cpu.reorder_window".into());
-    }
-    if profile.cpu.reorder_window.is_some_and(|n| !(1..=100_000).contains(&n)) {
-        return bad("cpu.reorder_window".into(), "must be 1 to 100000".into());
+        let problem = format!("must be at least memory.cycles ({}), and at most 1000000", memory.cycles);
+        return bad("memory.remote_cycles", problem);
     }
     let highest = levels.len() as u8;
     if !(1..=highest).contains(&memory.walk_level) {
-        return bad("memory.walk_level".into(), format!("must be a cache level, 1 to {highest}"));
+        return bad("memory.walk_level", format!("must be a cache level, 1 to {highest}"));
     }
     if memory.first_use_2m_cycles.is_some_and(|n| n > 1_000_000_000) {
-        return bad("memory.first_use_2m_cycles".into(), "must be at most 1000000000".into());
+        return bad("memory.first_use_2m_cycles", "must be at most 1000000000");
     }
     if memory.prefetch_level > highest {
-        return bad("memory.prefetch_level".into(), format!("must be 0 or a cache level up to {highest}"));
+        return bad("memory.prefetch_level", format!("must be 0 or a cache level up to {highest}"));
     }
     let prefetch = usize::from(memory.prefetch_level).checked_sub(1).map(|i| &levels[i]);
     if let (Some(level), Some(cycles)) = (prefetch, memory.page_cross_cycles) {
         if !(level.cycles..=memory.cycles).contains(&cycles) {
             let (name, least, most) = (&level.name, level.cycles, memory.cycles);
-            return bad(
-                "memory.page_cross_cycles".into(),
-                format!("must be from cache.{name}.cycles ({least}) to memory.cycles ({most})"),
-            );
+            let problem = format!("must be from cache.{name}.cycles ({least}) to memory.cycles ({most})");
+            return bad("memory.page_cross_cycles", problem);
         }
+    }
+    Ok(())
+}
+
+fn check_overlaps(memory: &Memory, reorder_window: Option<u64>) -> Result<(), Refusal> {
+    for (key, value) in [("data_overlap", memory.data_overlap), ("walk_overlap", memory.walk_overlap)] {
+        if !(1.0..=1000.0).contains(&value) {
+            return bad(format!("memory.{key}"), "must be 1 to 1000");
+        }
+    }
+    if memory.walkers.is_some_and(|n| !(1..=64).contains(&n)) {
+        return bad("memory.walkers", "must be 1 to 64");
+    }
+    if memory.walkers.is_some() && reorder_window.is_none() {
+        return bad("memory.walkers", "needs cpu.reorder_window");
+    }
+    if reorder_window.is_some_and(|n| !(1..=100_000).contains(&n)) {
+        return bad("cpu.reorder_window", "must be 1 to 100000");
     }
     Ok(())
 }

@@ -16,10 +16,11 @@
 //! part to the next rank, which takes part for both and returns the result.
 
 use super::engine::{Ranks, Sender};
+use schemars::JsonSchema;
 use serde::Serialize;
 
 /// A collective operation.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, JsonSchema)]
 #[serde(rename_all = "kebab-case")]
 #[allow(missing_docs)] // the table above says it
 pub enum Collective {

@@ -1,22 +1,23 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! The parameters of the LogGP model.
 
+use schemars::JsonSchema;
 use serde::Serialize;
 
-/// What a message costs. Nanoseconds.
+/// What a message costs.
 ///
 /// The default is LogGOPSim's.
-#[derive(Debug, Clone, Copy, PartialEq, Serialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Serialize, JsonSchema)]
 pub struct LogGp {
-    /// `L`: from the sender's CPU to the receiver's, for the first byte.
+    /// `L`: time of the first byte from the sender's CPU to the receiver's. Unit: ns.
     pub latency: f64,
-    /// `o`: how long the sender's and the receiver's CPU are busy.
+    /// `o`: time for which the sender's and the receiver's CPU are busy. Unit: ns.
     pub overhead: f64,
-    /// `g`: least time between two messages that a rank sends, or receives.
+    /// `g`: least time between two messages that a rank sends, or receives. Unit: ns.
     pub gap: f64,
-    /// `G`: for each byte after the first.
+    /// `G`: time for each byte after the first. Unit: ns.
     pub gap_per_byte: f64,
-    /// Size of a message.
+    /// Size of a message. Unit: bytes.
     pub bytes: u32,
 }
 

@@ -7,6 +7,7 @@ use super::cover::{enough_rounds, rounds};
 use super::engine::Ranks;
 use super::noise::{Extension, Noise};
 use rayon::prelude::*;
+use schemars::JsonSchema;
 use serde::Serialize;
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -66,7 +67,7 @@ impl Cell {
 }
 
 /// What a source of noise costs in a case.
-#[derive(Debug, Clone, PartialEq, Serialize)]
+#[derive(Debug, Clone, PartialEq, Serialize, JsonSchema)]
 pub struct Gain {
     /// The source.
     pub source: String,
@@ -74,17 +75,19 @@ pub struct Gain {
     pub share: f64,
     /// How many of the source's interruptions were simulated, of all ranks together.
     pub simulated: u64,
-    /// What its removal does; none if too few of its interruptions were simulated.
+    /// What the source's removal does; none if too few of the source's interruptions were simulated.
     #[serde(flatten)]
     pub removed: Option<Removed>,
 }
 
 /// What the removal of a source does.
-#[derive(Debug, Clone, Copy, PartialEq, Serialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Serialize, JsonSchema)]
 pub struct Removed {
-    /// Slowdown without the source.
+    /// Slowdown without the source; absent if too few of the source's interruptions were simulated, null
+    /// where infinite.
+    #[schemars(with = "Option<f64>")]
     pub slowdown_without: f64,
-    /// By what share the step gets shorter without the source.
+    /// Share by which a step gets shorter without the source; absent where `slowdown_without` is.
     pub gain: f64,
 }
 

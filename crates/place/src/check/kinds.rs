@@ -2,8 +2,12 @@
 //! The list of findings: name, severity, what each means, why it costs. The reference page is made from this
 //! list.
 
+use schemars::JsonSchema;
+use serde::Serialize;
+
 /// How bad a finding is.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, JsonSchema)]
+#[serde(rename_all = "lowercase")]
 pub enum Severity {
     /// CPUs or memory are not where they belong.
     Error,

@@ -19,7 +19,7 @@ mod unseen;
 mod verdict;
 
 pub use case::Finding;
-pub use json::{SCHEMA, document};
+pub use json::{Document, SCHEMA, document};
 pub use kinds::{Kind, Severity, page};
 pub(crate) use look::threads_of;
 pub use look::{CheckError, Options, chosen, look};

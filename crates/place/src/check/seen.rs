@@ -7,6 +7,8 @@
 use crate::view::View;
 use bifold_host::placement::{CpuGroup, Cpuset, ForeignThread, Interrupt, Memory, Role, Thread};
 use bifold_host::topology::NumberSet;
+use schemars::JsonSchema;
+use serde::Serialize;
 use std::collections::BTreeMap;
 
 /// The facts.
@@ -63,11 +65,12 @@ pub struct GuestFacts {
 }
 
 /// Something that a check could not look at.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, JsonSchema)]
 pub struct Unknown {
     /// What, and why, as a sentence.
     pub what: String,
     /// Whether root could look.
+    #[serde(rename = "needs_root")]
     pub privilege: bool,
 }
 

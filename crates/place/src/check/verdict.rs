@@ -3,9 +3,12 @@
 
 use super::case::Finding;
 use super::seen::GuestFacts;
+use schemars::JsonSchema;
+use serde::Serialize;
 
 /// The whole of what was found.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, JsonSchema)]
+#[serde(rename_all = "snake_case")]
 pub enum Verdict {
     /// Something is wrong.
     Findings,
@@ -28,16 +31,6 @@ impl Verdict {
             Verdict::Sound
         } else {
             Verdict::SoundAsSeen
-        }
-    }
-
-    /// The word in JSON.
-    pub fn word(self) -> &'static str {
-        match self {
-            Verdict::Findings => "findings",
-            Verdict::Sound => "sound",
-            Verdict::SoundAsSeen => "sound_as_seen",
-            Verdict::NotChecked => "not_checked",
         }
     }
 }

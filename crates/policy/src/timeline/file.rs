@@ -10,13 +10,14 @@ use bifold_base::bounded;
 use bifold_mmu::PageSize;
 use bifold_model::ages::{BUCKETS, Reuse};
 use bifold_model::{Sample, SwitchedOutcome};
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 use std::io::Read as _;
 use std::path::{Path, PathBuf};
 
 /// Name and version of the format.
-const SCHEMA: &str = "bifold.timeline/1";
+pub const SCHEMA: &str = "bifold.timeline/1";
 /// Most bytes of a document. A file that claims more is damaged.
 const MOST_BYTES: u64 = 1 << 30;
 const LEVEL: i32 = 12;
@@ -69,21 +70,31 @@ struct Versioned {
     schema: String,
 }
 
-#[derive(Serialize, Deserialize)]
+/// What `bifold compare --timeline FILE` writes, compressed by zstd: what a program costs in each paging
+/// mode, interval by interval, for `bifold policy`.
+#[derive(Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
-struct Document {
+pub struct Document {
+    /// Name and version of this schema.
     schema: String,
+    /// The program and the machine.
     about: About,
+    /// Costs of a switch and of what follows from one.
     costs: SwitchCosts,
+    /// The runs over host pages of each size.
     pairs: Vec<PageColumns>,
+    /// VMs that switched during the capture; absent if there were none.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     switched: Vec<SwitchedColumns>,
 }
 
-#[derive(Serialize, Deserialize)]
+/// The runs of VMs that stay in one mode, over host pages of one size. A run has the name of its mode.
+#[derive(Serialize, Deserialize, JsonSchema)]
 struct PageColumns {
+    /// Size of the host's pages.
     host_page: PageSize,
     #[serde(flatten, with = "by_name")]
+    #[schemars(with = "BTreeMap<Mode, RunColumns>")]
     modes: PerMode<RunColumns>,
 }
 
@@ -101,27 +112,36 @@ mod by_name {
     }
 }
 
-#[derive(Serialize, Deserialize)]
+/// The run of a VM that stays in one mode.
+#[derive(Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 struct RunColumns {
+    /// What the run cost in each interval.
     counters: Columns,
-    /// `[last, made, exits, tables]` of each age, per interval.
+    /// Table entries that an interval used and that existed before, per interval and age. The four numbers
+    /// are: the bucket of the intervals since the last use, that of the intervals since the entries were made,
+    /// the exits that would fill the entries again, and the shadow pages to make again.
     reuse: Vec<Vec<[u32; 4]>>,
 }
 
-#[derive(Serialize, Deserialize)]
+/// A VM that switched during the capture.
+#[derive(Serialize, Deserialize, JsonSchema)]
 struct SwitchedColumns {
     #[serde(flatten)]
     switching: bifold_model::Switching,
+    /// The mode of every interval.
     modes: Vec<bifold_model::Paging>,
+    /// What the VM cost in each interval; a switch counts in the next interval.
     counters: Columns,
 }
 
-/// The number of intervals, and the counters that are not 0 everywhere.
-#[derive(Serialize, Deserialize)]
+/// Counters over the intervals.
+#[derive(Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 struct Columns {
+    /// Number of intervals.
     intervals: usize,
+    /// Values of each counter, one per interval; counters that are 0 everywhere are absent.
     values: BTreeMap<String, Vec<u64>>,
 }
 

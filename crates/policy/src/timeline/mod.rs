@@ -4,12 +4,13 @@
 
 mod file;
 
-pub use file::TimelineError;
+pub use file::{Document, SCHEMA, TimelineError};
 
 use crate::PerMode;
 use bifold_mmu::PageSize;
 use bifold_model::ages::Reuse;
 use bifold_model::{ConfigOutcome, Outcome, Profile, Sample, SwitchedOutcome, VmState};
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 /// Default number of seconds of a policy per second of the run. Published policies decide every 1 to 5 s, so
@@ -30,7 +31,7 @@ pub struct Timeline {
 }
 
 /// The program of a timeline, and the machine.
-#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct About {
     /// The command, or the generator's name.
@@ -45,39 +46,39 @@ pub struct About {
     pub config_hash: String,
     /// XXH3-64 of the events, hexadecimal.
     pub input_hash: String,
-    /// Core frequency, Hz.
+    /// Core frequency. Unit: Hz.
     pub frequency_hz: u64,
-    /// Cycles per instruction of the ideal run.
+    /// Cycles per instruction assumed for the ideal run.
     pub base_cpi: f64,
     /// Number of vCPUs.
     pub vcpus: u64,
-    /// The guest's memory in 4 KB frames.
+    /// The guest's memory. Unit: frames of 4 KB.
     pub guest_frames: u64,
-    /// What the host held of the guest's memory at the start. Older files have no state: their VMs had
-    /// just started.
+    /// State of the VM at the start: what the host held of its memory. Older files have no state: their VMs
+    /// had just started.
     #[serde(default = "VmState::of_older")]
     pub vm: VmState,
-    /// Nominal length of an interval, in cycles of the ideal run.
+    /// Nominal length of an interval. Unit: cycles of the ideal run.
     pub interval_cycles: u64,
-    /// Seconds of a policy per second of the run, for the VMs that switched on line during the
-    /// capture. Files without it were captured with [`TIME_SCALE`], or without such VMs.
+    /// Seconds of a policy per second of the run, for the VMs that switched during the capture; absent
+    /// without such VMs, and from older files, which were captured with 100.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub time_scale: Option<f64>,
 }
 
-/// The profile's costs of a switch and of what follows from it, in cycles.
-#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
+/// The profile's costs of a switch and of what follows from it.
+#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct SwitchCosts {
-    /// Stopping and starting all vCPUs.
+    /// Stopping and starting all vCPUs. Unit: cycles.
     pub switch: u64,
-    /// Filling one block of shadow entries.
+    /// Filling one block of shadow entries. Unit: cycles.
     pub hidden_fault: u64,
-    /// Filling one nested entry.
+    /// Filling one nested entry. Unit: cycles.
     pub violation: u64,
-    /// Making one shadow page.
+    /// Making one shadow page. Unit: cycles.
     pub make_page: u64,
-    /// Dropping one table.
+    /// Dropping one table. Unit: cycles.
     pub zap_page: u64,
 }
 

@@ -12,6 +12,7 @@ mod tests;
 mod text;
 
 pub use change::Change;
+pub use how::{How, catalogue};
 pub(crate) use text::{Document, Ranking, SCHEMA};
 
 use crate::Comparison;

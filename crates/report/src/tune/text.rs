@@ -87,8 +87,8 @@ impl Advice {
 
     /// What the changes cost, memory included; none where none of them costs anything.
     fn price(&self) -> Option<String> {
-        let prices = self.changes.iter().map(|c| c.how().price).filter(|price| *price != "none");
-        let mut prices: Vec<String> = prices.map(String::from).collect();
+        let prices = self.changes.iter().map(|c| c.how().price);
+        let mut prices: Vec<String> = prices.filter(|price| price != "none").collect();
         if self.backed_bytes_more != 0 {
             let more = if self.backed_bytes_more > 0 { "more" } else { "less" };
             let mib = self.backed_bytes_more.unsigned_abs() as f64 / f64::from(1 << 20);
@@ -255,14 +255,16 @@ impl Tuning {
             let how = change.how();
             out += &format!("\n{}\n", how.name);
             how.commands.iter().for_each(|c| out += &format!("  {c}\n"));
+            out += &labelled("  check", &how.check);
+            out += &labelled("  undo", &how.undo);
             if how.price != "none" {
-                out += &labelled("  costs", how.price);
+                out += &labelled("  costs", &how.price);
             }
         }
         out += "\n";
         out += &labelled(
             "note",
-            "Gains are of the VM's predicted time, and those of several changes are of all of them together. How to check and undo each: docs/guide/what-to-do-now.md",
+            "Gains are of the VM's predicted time, and those of several changes are of all of them together. More on each: docs/guide/what-to-do-now.md",
         );
         out
     }
@@ -303,13 +305,13 @@ impl Tuning {
         let shown = self.ranked.iter().take(MOST_ROWS).chain(&self.undecided).chain(&self.no_gain);
         let how = |c: Change| {
             let how = c.how();
-            vec![how.name.into_owned(), how.commands.join("\n"), how.price.into()]
+            vec![how.name, how.commands.join("\n"), how.check, how.undo, how.price]
         };
         let changes = PageTable {
             title: "How to make each change".into(),
-            head: ["change", "commands", "costs"].map(String::from).into(),
+            head: ["change", "commands", "check", "undo", "costs"].map(String::from).into(),
             rows: self.changes().into_iter().map(how).collect(),
-            notes: vec!["How to check and undo each: docs/guide/what-to-do-now.md".into()],
+            notes: vec!["More on each: docs/guide/what-to-do-now.md".into()],
         };
         let mut facts = facts;
         facts.push(("now".into(), self.now_words()));

@@ -321,6 +321,38 @@ fn kind(reference: &str) -> &str {
     reference.rsplit('/').next().unwrap()
 }
 
+/// Compares parts of a page with what they are made of; writes them with `INSTA_UPDATE=always`.
+fn same_parts(page: &str, parts: &[(&str, String)]) {
+    let old = std::fs::read_to_string(page).unwrap();
+    let mut new = old.clone();
+    for (name, text) in parts {
+        let begin = format!("<!-- {name} -->\n");
+        let from = new.find(&begin).unwrap_or_else(|| panic!("{page} has no {begin}")) + begin.len();
+        let to = from + new[from..].find("<!-- end -->").unwrap();
+        new.replace_range(from..to, text);
+    }
+    if std::env::var("INSTA_UPDATE").is_ok_and(|v| v == "always") {
+        std::fs::write(page, new).unwrap();
+    } else {
+        assert!(old == new, "{page} is not as the code is: run with INSTA_UPDATE=always");
+    }
+}
+
+#[test]
+fn the_guide_has_every_change_of_the_catalogue() {
+    let mut out = "| change | how | check | undo | price |\n|---|---|---|---|---|\n".to_string();
+    for how in bifold_report::catalogue() {
+        let code = |text: &str| format!("`{}`", text.replace('|', "\\|"));
+        let commands: Vec<String> = how.commands.iter().map(|c| code(c)).collect();
+        let (commands, check) = (commands.join("<br>"), code(&how.check));
+        let _ = writeln!(out, "| {} | {commands} | {check} | {} | {} |", how.name, how.undo, how.price);
+    }
+    same_parts(
+        concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/guide/what-to-do-now.md"),
+        &[("changes", out)],
+    );
+}
+
 #[test]
 fn docs_have_every_field() {
     let (document, rows) = (schema_of("bifold.compare/2"), schema_of("bifold.compare-rows/2"));
@@ -340,26 +372,10 @@ fn docs_have_every_field() {
     let lines: Vec<String> = lines.iter().map(|kind| part(rows, kind, kinds(rows)[kind])).collect();
     let csv: String = columns().iter().map(|(name, text)| format!("| `{name}` | {text} |\n")).collect();
     let parts = [
-        ("json", whole(document, document)),
-        ("json-kinds", definitions.join("\n")),
-        ("jsonl", lines.join("\n")),
-        ("csv", format!("| column | meaning |\n|---|---|\n{csv}")),
+        ("fields json", whole(document, document)),
+        ("fields json-kinds", definitions.join("\n")),
+        ("fields jsonl", lines.join("\n")),
+        ("fields csv", format!("| column | meaning |\n|---|---|\n{csv}")),
     ];
-    let old = std::fs::read_to_string(DOCS).unwrap();
-    let mut new = old.clone();
-    for (name, text) in &parts {
-        let begin = format!("<!-- fields {name} -->\n");
-        let from = new.find(&begin).unwrap_or_else(|| panic!("docs/reference/formats.md has no {begin}"))
-            + begin.len();
-        let to = from + new[from..].find("<!-- end -->").unwrap();
-        new.replace_range(from..to, text);
-    }
-    if std::env::var("INSTA_UPDATE").is_ok_and(|v| v == "always") {
-        std::fs::write(DOCS, new).unwrap();
-    } else {
-        assert!(
-            old == new,
-            "docs/reference/formats.md is not as the schemas are: run with INSTA_UPDATE=always"
-        );
-    }
+    same_parts(DOCS, &parts);
 }

@@ -9,55 +9,73 @@ use super::import::over_count;
 use super::{About, ContentCount, FingerprintError, LISTED, Sorter, part_file};
 use crate::image::HUGE;
 use crate::potential::{Content, Counts, Guest, MOST_PAIRED, Potential, What};
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use std::cmp::Reverse;
 use std::collections::{BinaryHeap, HashMap};
 use std::path::{Path, PathBuf};
 
-/// The name of the document.
-const SCHEMA: &str = "bifold.share-count/1";
-
 /// Upper limit for the pages of a part, so that sums of parts stay within 64 bits.
 const MOST: u64 = 1 << 40;
 
-/// The count of one part of the fingerprints.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+/// What `bifold share count` writes: the count of one part of the fingerprints.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct Part {
+    /// Name and version of this schema.
     schema: String,
+    /// Version of the fingerprints' format.
     version: u32,
+    /// Identifier of the key, which does not give the key away: 16 hexadecimal digits, or a word without a
+    /// key.
     key_id: String,
+    /// Length of a fingerprint. Unit: bits.
     bits: u32,
+    /// Number of parts of the fingerprints.
     parts: u32,
-    /// Which part.
+    /// The part, from 0.
     pub part: u32,
-    /// Each guest, in order.
+    /// Each guest, in the order of the directories.
     pub guests: Vec<GuestPart>,
+    /// The contents of 4 KB with most pages, most pages first: zeros, and contents of more than one page.
     most_repeated: Vec<Listed>,
+    /// Distinct contents, without zeros, that guests i and j both have; on the diagonal those that i has.
+    /// Null for more than 256 guests.
     contents_in_common: Option<Vec<Vec<u64>>>,
 }
 
 /// A guest's figures of one part.
-#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct GuestPart {
+    /// The guest's name.
     guest: String,
+    /// The guest by pages of 4 KB.
     pages_4k: Counts,
+    /// The guest by aligned and whole pages of 2 MB.
     pages_2m: Counts,
+    /// Distinct contents of 4 KB that the guest has, without zeros.
     contents: u64,
+    /// Distinct contents of 4 KB, without zeros, that another guest has too.
     contents_with_others: u64,
 }
 
 /// A content with many pages.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 struct Listed {
+    /// The content's fingerprint, in hexadecimal digits.
     fingerprint: String,
+    /// Pages with this content.
     pages: u64,
+    /// Guests with this content.
     guests: u64,
 }
 
 impl Part {
+    /// Name and version of the document.
+    pub const SCHEMA: &str = "bifold.share-count/1";
+
     fn about(&self) -> About {
         About {
             version: self.version,
@@ -81,8 +99,8 @@ impl Part {
             let sum = [c.zero, c.minimum, c.intra, c.inter].iter().try_fold(0u64, |a, b| a.checked_add(*b));
             sum == Some(c.pages)
         };
-        if part.schema != SCHEMA {
-            return Err(format!("schema {} and not {SCHEMA}", part.schema));
+        if part.schema != Part::SCHEMA {
+            return Err(format!("schema {} and not {}", part.schema, Part::SCHEMA));
         }
         if part.part >= part.parts || !part.contents_in_common.iter().all(square) {
             return Err("its parts or pairs contradict each other".into());
@@ -182,7 +200,7 @@ fn count_rows(about: &About, part: u32, sorter: Sorter) -> Result<Part, Fingerpr
     let mut listed = tally.listed.into_vec();
     listed.sort();
     Ok(Part {
-        schema: SCHEMA.into(),
+        schema: Part::SCHEMA.into(),
         version: about.version,
         key_id: about.key_id.clone(),
         bits: about.bits,

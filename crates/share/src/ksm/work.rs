@@ -1,13 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! Counts ksmd's work by kind, and computes CPU time from the counts.
 
+use schemars::JsonSchema;
+use serde::Serialize;
 use std::ops::{Add, Sub};
 use std::time::Duration;
 
 macro_rules! work {
     ($($(#[doc = $doc:literal])+ $field:ident $cost:ident = $default:literal,)+) => {
         /// How often ksmd has done each kind of work.
-        #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+        #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, JsonSchema)]
         pub struct Work {
             $($(#[doc = $doc])+ pub $field: u64,)+
         }
@@ -30,11 +32,6 @@ macro_rules! work {
             pub fn cpu(&self, costs: &Costs) -> Duration {
                 let ns = 0.0 $(+ self.$field as f64 * costs.$cost)+;
                 Duration::from_nanos(ns as u64)
-            }
-
-            /// Name and count of each kind of work.
-            pub fn kinds(&self) -> Vec<(&'static str, u64)> {
-                vec![$((stringify!($field), self.$field),)+]
             }
         }
 

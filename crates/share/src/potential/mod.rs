@@ -21,6 +21,7 @@ pub use known::Known;
 pub use what::What;
 
 use crate::image::{HUGE, Image, ImageError};
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use std::collections::HashSet;
 use std::sync::atomic::AtomicBool;
@@ -90,18 +91,18 @@ impl Default for Options {
 }
 
 /// Pages of one size by what sharing does with them. `pages` is the sum of the other counts.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct Counts {
-    /// All pages.
+    /// All pages: the sum of the other counts.
     pub pages: u64,
     /// Pages that are all zeros.
     pub zero: u64,
     /// Distinct contents without zeros: the frames needed.
     pub minimum: u64,
-    /// Repeats inside a guest.
+    /// Repeats of contents inside a guest.
     pub intra: u64,
-    /// Further repeats across guests.
+    /// Further guests that have a content.
     pub inter: u64,
 }
 

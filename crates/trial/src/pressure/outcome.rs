@@ -3,6 +3,8 @@
 
 use super::spec::CaseSpec;
 use crate::experiment::Ending;
+use schemars::JsonSchema;
+use serde::Serialize;
 
 /// The outcome of a run.
 #[derive(Debug, Clone)]
@@ -103,13 +105,14 @@ pub struct GuestOutcome {
 }
 
 /// Counts of orders about a guest's size.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, JsonSchema)]
 pub struct Orders {
     /// Steps that were ordered, down and up.
     pub steps: u64,
     /// Times that a size was reached and held.
     pub held: u64,
-    /// Of these, above the policy's size, at the least size.
+    /// Times that a size was held above the policy's, at the least size.
+    #[serde(rename = "at_least_size")]
     pub short: u64,
     /// Orders that were refused.
     pub refused: u64,

@@ -4,8 +4,9 @@
 use crate::experiment::SpecError;
 use crate::experiment::spec::{parsed, text_of};
 use bifold_reclaim::{PolicyName, Setting};
+use schemars::JsonSchema;
 use serde::de::Error as _;
-use serde::{Deserialize, Deserializer, Serialize};
+use serde::{Deserialize, Deserializer, Serialize, Serializer};
 use std::path::Path;
 
 /// The smallest guest that boots Debian's kernel with room for a load, MiB.
@@ -118,7 +119,7 @@ pub struct Phase {
 }
 
 /// How memory is taken back in a run of the guests.
-#[derive(Debug, Clone, Deserialize)]
+#[derive(Debug, Clone, Deserialize, Serialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct CaseSpec {
     /// The case's name.
@@ -129,17 +130,18 @@ pub struct CaseSpec {
     /// Whether KSM merges the guests' pages.
     #[serde(default)]
     pub sharing: bool,
-    /// Whether the host pages out what guests have beyond `host_memory_mib`.
+    /// Whether the host pages out what guests have beyond the host's size.
     #[serde(default)]
     pub paging: bool,
-    /// The policy that orders balloons; `None` if none does.
-    #[serde(default, deserialize_with = "policy")]
+    /// The policy that orders balloons; `none` if none does.
+    #[serde(default, deserialize_with = "policy", serialize_with = "policy_word")]
+    #[schemars(with = "String")]
     pub policy: Option<PolicyName>,
-    /// A size in MiB that balloons give each guest, in place of a policy's.
+    /// Size that balloons give each guest, in place of a policy's; null for no such size. Unit: MiB.
     pub size_mib: Option<u64>,
-    /// Memory that each guest starts with in place of its own, MiB.
+    /// Memory that each guest starts with in place of its own; null for its own. Unit: MiB.
     pub memory_mib: Option<u64>,
-    /// The host's size in this case in place of the experiment's, MiB.
+    /// The host's size in this case in place of the experiment's; null for the experiment's. Unit: MiB.
     pub host_memory_mib: Option<u64>,
 }
 
@@ -175,24 +177,8 @@ impl CaseSpec {
     }
 }
 
-impl Serialize for CaseSpec {
-    fn serialize<S: serde::Serializer>(&self, to: S) -> Result<S::Ok, S::Error> {
-        #[derive(Serialize)]
-        struct Fields<'a> {
-            name: &'a str,
-            reporting: bool,
-            sharing: bool,
-            paging: bool,
-            policy: &'a str,
-            size_mib: Option<u64>,
-            memory_mib: Option<u64>,
-            host_memory_mib: Option<u64>,
-        }
-        let CaseSpec { reporting, sharing, paging, size_mib, memory_mib, host_memory_mib, .. } = *self;
-        let policy = self.policy.map_or(NONE, PolicyName::name);
-        Fields { name: &self.name, reporting, sharing, paging, policy, size_mib, memory_mib, host_memory_mib }
-            .serialize(to)
-    }
+fn policy_word<S: Serializer>(policy: &Option<PolicyName>, to: S) -> Result<S::Ok, S::Error> {
+    to.serialize_str(policy.map_or(NONE, PolicyName::name))
 }
 
 fn policy<'de, D: Deserializer<'de>>(d: D) -> Result<Option<PolicyName>, D::Error> {

@@ -7,6 +7,8 @@
 mod json;
 mod text;
 
+pub use json::schema;
+
 use crate::console::{note, print};
 use crate::status::{self, Status};
 use crate::usage::UsageError;

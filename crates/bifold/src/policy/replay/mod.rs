@@ -9,13 +9,17 @@ use crate::console::print;
 use crate::status::Status;
 use crate::usage::UsageError;
 use crate::words;
-use bifold_policy::evaluate::Input;
+use bifold_mmu::PageSize;
+use bifold_model::VmState;
+use bifold_policy::evaluate::{Input, Shares};
 use bifold_policy::replay::forced_extra;
 use bifold_policy::replay_check;
 use bifold_policy::{Mode, Named, Run, Setup, Track, oracle, replay};
 use bifold_report::{Format, checks_table, scale_words, vm_words, wrapped};
 use clap::Args;
-use serde_json::json;
+use schemars::JsonSchema;
+use serde::Serialize;
+use serde_json::Value;
 use std::fmt::Write as _;
 use std::path::PathBuf;
 
@@ -77,12 +81,89 @@ pub struct ReplayArgs {
     pub vm: VmArgs,
 }
 
-/// A span of the run in one mode.
-struct ModeSpan {
+/// Name and version of the document.
+const SCHEMA: &str = "bifold.policy-replay/2";
+
+/// What `bifold policy replay --format json` writes: when policies switch over timelines.
+#[derive(Serialize, JsonSchema)]
+struct Document<'a> {
+    /// Name and version of this schema.
+    schema: &'static str,
+    /// Version of Bifold.
+    bifold: &'static str,
+    /// Size of the host's pages.
+    host_page: PageSize,
+    /// State of the VM at the start: what the host held of its memory.
+    vm: VmState,
+    /// Whether nested tables are kept in shadow mode.
+    keep_nested: bool,
+    /// Seconds of a policy per second of the run.
+    time_scale: f64,
+    /// What costs of switching are divided by.
+    switch_scale: f64,
+    /// The mode in which the VM starts.
+    start: Mode,
+    /// Each policy over each timeline.
+    replays: Vec<Row<'a>>,
+}
+
+/// A policy over a timeline.
+#[derive(Serialize, JsonSchema)]
+struct Row<'a> {
+    /// The program.
+    program: &'a str,
+    /// The policy.
+    policy: &'a str,
+    /// All cycles. Unit: cycles.
+    cycles: f64,
+    /// Cycles beyond the ideal run's. Unit: % of the ideal run.
+    overhead_percent: f64,
+    /// The part of these cycles that switches cost. Unit: cycles.
+    switch_cycles: f64,
+    /// Cycles above those of the better mode that never switches. Unit: % of those.
+    static_gap_percent: f64,
+    /// Cycles above the oracle's from this start. Unit: % of the oracle's.
+    oracle_gap_percent: f64,
+    /// Number of switches.
+    switches: u64,
+    /// Number of decisions.
+    decisions: u64,
+    #[serde(flatten)]
+    shares: &'a Shares,
+    /// The spans of the run in one mode, in order of time.
+    stays: &'a [ModeSpan],
+    /// The decisions, in order of time; empty without `--explain`.
+    explained: Vec<Explained<'a>>,
+}
+
+/// A decision.
+#[derive(Serialize, JsonSchema)]
+struct Explained<'a> {
+    /// End of the interval after which the policy decided. Unit: s of the run.
+    at_s: f64,
+    /// The mode that the policy chose.
     mode: Mode,
-    /// Seconds of the run.
+    /// Why, for people: the value that the policy looked at, and the threshold.
+    why: &'a str,
+}
+
+/// The schemas of the documents.
+pub fn schemas() -> [Value; 2] {
+    [bifold_report::schema::schema::<Document>(SCHEMA), recorded::schema()]
+}
+
+/// A span of the run in one mode.
+#[derive(Serialize, JsonSchema)]
+struct ModeSpan {
+    /// Start of the span. Unit: s of the run.
+    #[serde(rename = "from_s")]
     from: f64,
+    /// End of the span. Unit: s of the run.
+    #[serde(rename = "to_s")]
     to: f64,
+    /// The mode.
+    mode: Mode,
+    /// Cycles beyond the ideal run's in the span. Unit: % of the ideal run's in the span.
     overhead_percent: f64,
 }
 
@@ -96,8 +177,7 @@ struct Replay<'a> {
     ends: Vec<f64>,
     oracle_gap_percent: f64,
     static_gap_percent: f64,
-    /// Share of the intervals in each mode but nested, which has the rest.
-    shares: Vec<(Mode, f64)>,
+    shares: Shares,
 }
 
 /// Replays and prints.
@@ -128,17 +208,17 @@ pub fn run(args: ReplayArgs) -> anyhow::Result<Status> {
     });
     match args.format {
         Format::Json => {
-            let document = json!({
-                "schema": "bifold.policy-replay/2",
-                "bifold": bifold_base::version(),
-                "host_page": setting.vm.host_page,
-                "vm": state,
-                "keep_nested": setting.vm.keep_nested,
-                "time_scale": setting.scale.time,
-                "switch_scale": setting.scale.switch,
-                "start": start,
-                "replays": replays.iter().map(json).collect::<Vec<_>>(),
-            });
+            let document = Document {
+                schema: SCHEMA,
+                bifold: bifold_base::version(),
+                host_page: setting.vm.host_page,
+                vm: state,
+                keep_nested: setting.vm.keep_nested,
+                time_scale: setting.scale.time,
+                switch_scale: setting.scale.switch,
+                start,
+                replays: replays.iter().map(row).collect(),
+            };
             print(&(serde_json::to_string_pretty(&document)? + "\n"))?;
             if let Some(checks) = &checks {
                 eprint!("{}", checks_table(checks));
@@ -200,7 +280,7 @@ fn one<'a>(
     let better = track.modes().map(|m| track.static_cycles(m)).fold(f64::INFINITY, f64::min);
     let above = |than: f64| if than > 0.0 { 100.0 * (run.cycles / than - 1.0) } else { 0.0 };
     let (oracle_gap_percent, static_gap_percent) = (above(oracle_cycles), above(better));
-    let shares = track.modes().filter(|m| *m != Mode::Nested).map(|m| (m, run.share(m))).collect();
+    let shares = Shares::of(track, &run.modes);
     Replay { input, named, run, stays, ends, oracle_gap_percent, static_gap_percent, shares }
 }
 
@@ -224,7 +304,7 @@ fn text(r: &Replay, start: Mode, explain: bool) -> String {
         r.run.switches,
         r.run.decisions,
     );
-    for (mode, share) in &r.shares {
+    for (mode, share) in r.shares.named() {
         let _ = write!(costs, ", time in {} {:.1} %", mode.name(), 100.0 * share);
     }
     let gaps = format!(
@@ -249,24 +329,21 @@ fn share(part: f64, whole: f64) -> f64 {
     if whole > 0.0 { 100.0 * part / whole } else { 0.0 }
 }
 
-fn json(r: &Replay) -> serde_json::Value {
-    let stay = |s: &ModeSpan| json!({ "from_s": s.from, "to_s": s.to, "mode": s.mode, "overhead_percent": s.overhead_percent });
-    let decision = |(j, d): &(usize, bifold_policy::Decision)| json!({ "at_s": r.ends[*j], "mode": d.mode, "why": d.why });
-    let mut object = json!({
-        "program": r.input.name,
-        "policy": r.named.name,
-        "cycles": r.run.cycles,
-        "overhead_percent": r.run.overhead_percent(),
-        "switch_cycles": r.run.switch_cycles,
-        "static_gap_percent": r.static_gap_percent,
-        "oracle_gap_percent": r.oracle_gap_percent,
-        "switches": r.run.switches,
-        "decisions": r.run.decisions,
-    });
-    for (mode, share) in &r.shares {
-        object[format!("{}_share", mode.name())] = json!(share);
+fn row<'a>(r: &'a Replay) -> Row<'a> {
+    let explained =
+        r.run.explained.iter().map(|(j, d)| Explained { at_s: r.ends[*j], mode: d.mode, why: &d.why });
+    Row {
+        program: &r.input.name,
+        policy: &r.named.name,
+        cycles: r.run.cycles,
+        overhead_percent: r.run.overhead_percent(),
+        switch_cycles: r.run.switch_cycles,
+        static_gap_percent: r.static_gap_percent,
+        oracle_gap_percent: r.oracle_gap_percent,
+        switches: r.run.switches,
+        decisions: r.run.decisions,
+        shares: &r.shares,
+        stays: &r.stays,
+        explained: explained.collect(),
     }
-    object["stays"] = r.stays.iter().map(stay).collect();
-    object["explained"] = r.run.explained.iter().map(decision).collect();
-    object
 }

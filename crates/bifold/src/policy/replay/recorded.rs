@@ -11,8 +11,64 @@ use bifold_live::recording::{self, RecordedVm};
 use bifold_live::replay::replay;
 use bifold_policy::{Decision, Mode, Named, UnknownCounter};
 use bifold_report::{Format, wrapped};
-use serde_json::{Value, json};
+use schemars::JsonSchema;
+use serde::Serialize;
+use serde_json::Value;
 use std::fmt::Write as _;
+
+/// Name and version of the document.
+const SCHEMA: &str = "bifold.policy-replay-recorded/1";
+
+/// What `bifold policy replay --format json` writes over recordings of real VMs: when a policy would have
+/// chosen the other mode.
+#[derive(Serialize, JsonSchema)]
+struct Document<'a> {
+    /// Name and version of this schema.
+    schema: &'static str,
+    /// Version of Bifold.
+    bifold: &'static str,
+    /// Each policy over each VM.
+    replays: Vec<Row<'a>>,
+}
+
+/// A policy over a VM.
+#[derive(Serialize, JsonSchema)]
+struct Row<'a> {
+    /// KVM's identifier of the VM.
+    vm: &'a str,
+    /// The VM's name; the identifier if the recording has none.
+    name: &'a str,
+    /// The policy.
+    policy: &'a str,
+    /// Number of intervals recorded.
+    intervals: usize,
+    /// Why the policy cannot decide over this recording; null if the policy can.
+    refused: Option<String>,
+    /// Number of intervals that the policy could not see; null if the policy is refused, and with `--config`.
+    left_out: Option<usize>,
+    /// The decisions, in order of time; null if the policy is refused.
+    decisions: Option<Vec<DecisionRow<'a>>>,
+}
+
+/// A decision.
+#[derive(Serialize, JsonSchema)]
+struct DecisionRow<'a> {
+    /// End of the interval after which the policy decided. Unit: s since 1970.
+    time: f64,
+    /// The VM's mode in the interval; null if not known.
+    was: Option<Mode>,
+    /// The mode that the policy chose.
+    mode: Mode,
+    /// Why, for people: the value that the policy looked at, and the threshold.
+    why: &'a str,
+    /// What the daemon's limits allow: `stay`, `switch`, `too-early` or `too-many`; null without `--config`.
+    verdict: Option<&'static str>,
+}
+
+/// The schema of the document.
+pub fn schema() -> Value {
+    bifold_report::schema::schema::<Document>(SCHEMA)
+}
 
 /// Refuses options that say nothing about a recording.
 fn refuse(args: &ReplayArgs) -> Result<(), UsageError> {
@@ -112,11 +168,9 @@ pub fn run(args: &ReplayArgs) -> anyhow::Result<Status> {
     }
     print(&match args.format {
         Format::Json => {
-            serde_json::to_string_pretty(&json!({
-                "schema": "bifold.policy-replay-recorded/1",
-                "bifold": bifold_base::version(),
-                "replays": all.iter().map(document).collect::<Vec<_>>(),
-            }))? + "\n"
+            let replays = all.iter().map(row).collect();
+            let document = Document { schema: SCHEMA, bifold: bifold_base::version(), replays };
+            serde_json::to_string_pretty(&document)? + "\n"
         }
         _ => all.iter().map(|r| text(r, args.explain)).collect::<Vec<_>>().join("\n"),
     })?;
@@ -187,26 +241,23 @@ fn text(r: &Replayed, explain: bool) -> String {
     out
 }
 
-fn document(r: &Replayed) -> Value {
-    let decision = |d: &Decided| {
-        let interval = &r.vm.intervals[d.interval];
-        json!({
-            "time": interval.time,
-            "was": interval.seen.mode.map(Mode::name),
-            "mode": d.decision.mode.name(),
-            "why": d.decision.why,
-            "verdict": d.verdict.map(|v| v.word()),
-        })
+fn row<'a>(r: &'a Replayed) -> Row<'a> {
+    let decision = |d: &'a Decided| DecisionRow {
+        time: r.vm.intervals[d.interval].time,
+        was: r.vm.intervals[d.interval].seen.mode,
+        mode: d.decision.mode,
+        why: &d.decision.why,
+        verdict: d.verdict.map(|v| v.word()),
     };
-    json!({
-        "vm": r.vm.vm,
-        "name": r.vm.name,
-        "policy": r.policy,
-        "intervals": r.vm.intervals.len(),
-        "refused": r.replay.as_ref().err().map(ToString::to_string),
-        "left_out": r.replay.as_ref().ok().and_then(|r| r.left_out),
-        "decisions": r.replay.as_ref().map_or(Value::Null, |r| r.decided.iter().map(decision).collect()),
-    })
+    Row {
+        vm: &r.vm.vm,
+        name: &r.vm.name,
+        policy: &r.policy,
+        intervals: r.vm.intervals.len(),
+        refused: r.replay.as_ref().err().map(ToString::to_string),
+        left_out: r.replay.as_ref().ok().and_then(|r| r.left_out),
+        decisions: r.replay.as_ref().ok().map(|r| r.decided.iter().map(decision).collect()),
+    }
 }
 
 #[cfg(test)]
@@ -221,7 +272,7 @@ mod tests {
         args: ReplayArgs,
     }
 
-    fn row(n: u32, mode: &str, misses: u32, faults: u32) -> String {
+    fn line(n: u32, mode: &str, misses: u32, faults: u32) -> String {
         format!(
             "{{\"schema\":\"bifold.stat/1\",\"time\":{}.0,\"seconds\":5.0,\"vm\":\"9-7\",\"name\":\"web\",\"mode\":\"{mode}\",\
              \"instructions\":1000000,\"tlb_misses_4k\":{misses},\"tlb_misses_2m\":0,\"tlb_misses_1g\":0,\
@@ -239,8 +290,8 @@ mod tests {
 
     #[test]
     fn spans_say_what_the_policy_wanted_while_the_vm_was_in_a_mode() {
-        let rows: String = (0..4).map(|n| row(n, "nested", 50_000, 0)).collect();
-        let more: String = (4..6).map(|n| row(n, "shadow", 0, 50_000)).collect();
+        let rows: String = (0..4).map(|n| line(n, "nested", 50_000, 0)).collect();
+        let more: String = (4..6).map(|n| line(n, "shadow", 0, 50_000)).collect();
         let vm = &recorded(&(rows + &more))[0];
         let dsp = bifold_policy::Named::load("dsp").unwrap();
         let setting = Setting { estimator: None, ..setting() };
@@ -257,7 +308,7 @@ mod tests {
         let rpms = bifold_policy::Named::load("rpms-dynamic").unwrap();
         let r = of_policy(vm, &rpms, &setting);
         assert!(text(&r, true).contains("needs the counter `walk_cycles`"), "{}", text(&r, true));
-        assert!(document(&r)["decisions"].is_null());
+        assert!(row(&r).decisions.is_none());
     }
 
     fn setting() -> Setting {
@@ -266,14 +317,14 @@ mod tests {
 
     #[test]
     fn a_rule_of_the_daemon_has_its_limits() {
-        let rows: String = (0..9).map(|n| row(n, "nested", 50_000, 0)).collect();
+        let rows: String = (0..9).map(|n| line(n, "nested", 50_000, 0)).collect();
         let vm = &recorded(&rows)[0];
         let config = |text: &str| Config::parse(text, Path::new("c.toml")).unwrap();
         let rule = "interval_s = 5\n[[vm]]\nname = \"web\"\npolicy = \"dsp\"\n";
         let replayed = of_rule(vm, &config(rule)).unwrap();
         let text = text(&replayed, true);
         assert!(text.contains("-> shadow  switch: "), "{text}");
-        assert_eq!(document(&replayed)["decisions"][0]["verdict"], "switch");
+        assert_eq!(row(&replayed).decisions.unwrap()[0].verdict, Some("switch"));
         assert!(of_rule(vm, &config(&rule.replace("web", "db"))).is_none());
     }
 

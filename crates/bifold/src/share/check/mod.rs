@@ -5,6 +5,8 @@
 
 mod show;
 
+pub use show::schema;
+
 use crate::console::{Delivery, create, note, stop_on_signals};
 use crate::guardian;
 use crate::share::out::OutArgs;

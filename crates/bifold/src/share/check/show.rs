@@ -2,10 +2,13 @@
 //! The results of a check, for a terminal, as JSON and as Markdown. With several runs, a pass has one row
 //! with the lowest and the highest value of all runs.
 
+mod json;
+
+pub use json::schema;
+
 use bifold_report::{grouped, text_table, text_table_with_keys};
 use bifold_trial::experiment::output::ResultTable;
 use bifold_trial::ksm_check::KsmPass;
-use serde_json::{Value, json};
 use std::time::Duration;
 
 /// The results of a check.
@@ -216,49 +219,6 @@ impl Checked {
         }
         format!("{out}\n\n{}\n{}", self.table_of_runs().markdown(), self.table_of_passes().markdown())
     }
-
-    /// As JSON.
-    ///
-    /// # Errors
-    /// None that is known.
-    pub fn json(&self) -> anyhow::Result<String> {
-        let numbered = self.runs.iter().enumerate();
-        let passes: Vec<Value> =
-            numbered.flat_map(|(n, run)| run.rows.iter().map(move |r| pass(n + 1, r))).collect();
-        let runs: Vec<Value> = self.runs.iter().map(|r| json!({ "took_s": r.took.as_secs_f64() })).collect();
-        let all = json!({
-            "schema": "bifold.share.check/1", "command": self.command, "kernel": self.kernel,
-            "pages": self.pages, "tolerance": self.tolerance, "partial": self.partial, "runs": runs,
-            "passes": passes,
-        });
-        Ok(serde_json::to_string_pretty(&all)? + "\n")
-    }
-}
-
-fn pass(run: usize, r: &KsmPass) -> Value {
-    let mut row = json!({ "run": run, "content": r.content, "settings": r.case, "pass": r.pass });
-    for (name, p, c) in r.figures() {
-        row[name] = json!({ "predicted": p, "counted": c });
-    }
-    // The kernel has these for the whole host only, with other processes.
-    for (name, p, host) in [
-        ("pages_unshared", r.predicted.pages_unshared, r.host.pages_unshared),
-        ("pages_volatile", r.predicted.pages_volatile, r.host.pages_volatile),
-        ("stable_node_chains", r.predicted.stable_node_chains, r.host.stable_node_chains),
-        ("stable_node_dups", r.predicted.stable_node_dups, r.host.stable_node_dups),
-    ] {
-        row[name] = json!({ "predicted": p, "host": host });
-    }
-    row["others_merged_pages"] = r.others().into();
-    row["tries"] = r.tries.into();
-    row["disturbed"] = r.disturbed.into();
-    row["difference"] = r.difference().into();
-    let work = r.work.kinds().into_iter().map(|(n, v)| (n.to_string(), Value::from(v)));
-    row["work"] = Value::Object(work.collect());
-    row["cpu_s"] = json!({
-        "predicted": r.predicted_cpu.as_secs_f64(), "counted": r.counted_cpu.map(|d| d.as_secs_f64()),
-    });
-    row
 }
 
 #[cfg(test)]

@@ -4,6 +4,8 @@
 mod data;
 mod text;
 
+pub use data::schema;
+
 use super::out::OutArgs;
 use crate::console::{OutputFile, note};
 use crate::status::Status;

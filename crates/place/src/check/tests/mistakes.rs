@@ -258,7 +258,7 @@ fn reports_show_names_with_markup_escaped() {
     );
     let sound = report(&scene.seen, &[PID], &[]);
     assert_eq!(sound, "sound: \\u{1b}[31m<b> (100): 4 vCPUs, 128 pages looked at\n");
-    let json = document(&scene.seen, &[PID], &findings);
+    let json = serde_json::to_value(document(&scene.seen, &[PID], &findings)).unwrap();
     assert_eq!(
         (&json["schema"], &json["findings"][0]["name"]),
         (&SCHEMA.into(), &"emulator-on-vcpu-cpu".into())

@@ -14,7 +14,7 @@ fn unknown(what: &str) -> Unknown {
 /// The report without findings, the verdict in JSON, and how much JSON says was not seen.
 fn told(scene: &Scene) -> (String, String, usize) {
     let findings = scene.findings(false);
-    let json = document(&scene.seen, &[PID], &findings);
+    let json = serde_json::to_value(document(&scene.seen, &[PID], &findings)).unwrap();
     let guest = &json["guests"][0];
     let verdict = guest["verdict"].as_str().unwrap().to_owned();
     (report(&scene.seen, &[PID], &findings), verdict, guest["unknown"].as_array().unwrap().len())

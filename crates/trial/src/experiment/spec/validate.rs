@@ -8,10 +8,46 @@ use std::collections::BTreeMap;
 /// Most guests of an experiment.
 const MOST_GUESTS: u32 = 256;
 
+/// A field and what is wrong with its value.
+type Refusal = (String, String);
+
+fn wrong(field: &str, why: &str) -> Result<(), Refusal> {
+    Err((field.to_owned(), why.to_owned()))
+}
+
 impl Spec {
     /// Finds the first invalid field.
-    pub(super) fn validate(&self) -> Result<(), (String, String)> {
-        let wrong = |field: &str, why: &str| Err((field.to_owned(), why.to_owned()));
+    pub(super) fn validate(&self) -> Result<(), Refusal> {
+        self.validate_times()?;
+        if self.guests.is_empty() {
+            return wrong("guest", "there must be one");
+        }
+        let mut all = 0u32;
+        for (n, g) in self.guests.iter().enumerate() {
+            let field = |name: &str| format!("guest[{n}].{name}");
+            if self.guests[..n].iter().any(|o| o.name == g.name) {
+                return wrong(&field("name"), "another guest has it");
+            }
+            all = all.saturating_add(g.count);
+            if g.count == 0 || all > MOST_GUESTS {
+                return wrong(&field("count"), "not from 1 to 256 in all");
+            }
+            g.validate(&field)?;
+        }
+        settings(&self.ksm).map_err(|(name, why)| (format!("ksm.{name}"), why))?;
+        self.start.check("start")?;
+        self.validate_cases()?;
+        for (n, p) in self.published.iter().enumerate() {
+            if let Some(case) = &p.case {
+                if !self.cases.iter().any(|c| c.name == *case) {
+                    return wrong(&format!("published[{n}].case"), "there is no such case");
+                }
+            }
+        }
+        Ok(())
+    }
+
+    fn validate_times(&self) -> Result<(), Refusal> {
         let seconds = |field: &str, s: f64| {
             if s > 0.0 && s <= 1e6 { Ok(()) } else { wrong(field, "not a number of seconds above 0") }
         };
@@ -26,68 +62,10 @@ impl Spec {
                 return wrong("time.potential", "after time.length");
             }
         }
-        if self.guests.is_empty() {
-            return wrong("guest", "there must be one");
-        }
-        let mut all = 0u32;
-        for (n, g) in self.guests.iter().enumerate() {
-            let field = |name: &str| format!("guest[{n}].{name}");
-            let plain = |c: char| c.is_ascii_alphanumeric() || "-_.".contains(c);
-            if g.name.is_empty() || !g.name.chars().all(plain) {
-                return wrong(&field("name"), "not letters, digits, `-`, `_` and `.` alone");
-            }
-            if self.guests[..n].iter().any(|o| o.name == g.name) {
-                return wrong(&field("name"), "another guest has it");
-            }
-            all = all.saturating_add(g.count);
-            if g.count == 0 || all > MOST_GUESTS {
-                return wrong(&field("count"), "not from 1 to 256 in all");
-            }
-            if !(SMALLEST_MIB..=1 << 20).contains(&g.memory_mib) {
-                return wrong(&field("memory_mib"), "not from 96 to 1048576");
-            }
-            if !g.files.is_empty() && g.packages.is_empty() {
-                return wrong(&field("files"), "files come out of packages: name them in `packages`");
-            }
-            match &g.workload {
-                WorkloadSpec::Synthetic { buffer_mib, sleep, write_rate } => {
-                    if *buffer_mib == 0 || *buffer_mib >= g.memory_mib {
-                        return wrong(&field("workload.buffer_mib"), "not above 0 and below memory_mib");
-                    }
-                    if !(0.0..=1e6).contains(sleep) {
-                        return wrong(&field("workload.sleep"), "not a number of seconds");
-                    }
-                    if write_rate.value() > 1000.0 {
-                        return wrong(&field("workload.write_rate"), "above 1000 writes per page");
-                    }
-                }
-                WorkloadSpec::Database { clients, iterations, queries_per_client, engine, .. } => {
-                    if [clients, iterations, queries_per_client].iter().any(|n| **n == 0) {
-                        return wrong(
-                            &field("workload"),
-                            "clients, iterations and queries_per_client are above 0",
-                        );
-                    }
-                    if engine.is_empty() || !engine.chars().all(|c| c.is_ascii_alphanumeric()) {
-                        return wrong(&field("workload.engine"), "not an engine's name");
-                    }
-                }
-                WorkloadSpec::Command { command, sleep } => {
-                    if !command.first().is_some_and(|c| c.starts_with('/')) {
-                        return wrong(&field("workload.command"), "does not begin with an absolute path");
-                    }
-                    if command.iter().any(|c| c == "--" || c.contains('\0')) {
-                        return wrong(&field("workload.command"), "has a word `--`, or a NUL byte");
-                    }
-                    if !(0.0..=1e6).contains(sleep) {
-                        return wrong(&field("workload.sleep"), "not a number of seconds");
-                    }
-                }
-                WorkloadSpec::Idle => {}
-            }
-        }
-        settings(&self.ksm).map_err(|(name, why)| (format!("ksm.{name}"), why))?;
-        self.start.check("start")?;
+        Ok(())
+    }
+
+    fn validate_cases(&self) -> Result<(), Refusal> {
         for (n, c) in self.cases.iter().enumerate() {
             let field = |name: &str| format!("case[{n}].{name}");
             if c.name.is_empty() || self.cases[..n].iter().any(|o| o.name == c.name) {
@@ -102,19 +80,68 @@ impl Spec {
                 return wrong(&field("write_rate"), "no guest has a synthetic workload");
             }
         }
-        for (n, p) in self.published.iter().enumerate() {
-            if let Some(case) = &p.case {
-                if !self.cases.iter().any(|c| c.name == *case) {
-                    return wrong(&format!("published[{n}].case"), "there is no such case");
+        Ok(())
+    }
+}
+
+impl GuestSpec {
+    fn validate(&self, field: &dyn Fn(&str) -> String) -> Result<(), Refusal> {
+        let plain = |c: char| c.is_ascii_alphanumeric() || "-_.".contains(c);
+        if self.name.is_empty() || !self.name.chars().all(plain) {
+            return wrong(&field("name"), "not letters, digits, `-`, `_` and `.` alone");
+        }
+        if !(SMALLEST_MIB..=1 << 20).contains(&self.memory_mib) {
+            return wrong(&field("memory_mib"), "not from 96 to 1048576");
+        }
+        if !self.files.is_empty() && self.packages.is_empty() {
+            return wrong(&field("files"), "files come out of packages: name them in `packages`");
+        }
+        self.workload.validate(self.memory_mib, field)
+    }
+}
+
+impl WorkloadSpec {
+    fn validate(&self, memory_mib: u64, field: &dyn Fn(&str) -> String) -> Result<(), Refusal> {
+        match self {
+            WorkloadSpec::Synthetic { buffer_mib, sleep, write_rate } => {
+                if *buffer_mib == 0 || *buffer_mib >= memory_mib {
+                    return wrong(&field("workload.buffer_mib"), "not above 0 and below memory_mib");
+                }
+                if !(0.0..=1e6).contains(sleep) {
+                    return wrong(&field("workload.sleep"), "not a number of seconds");
+                }
+                if write_rate.value() > 1000.0 {
+                    return wrong(&field("workload.write_rate"), "above 1000 writes per page");
                 }
             }
+            WorkloadSpec::Database { clients, iterations, queries_per_client, engine, .. } => {
+                if [clients, iterations, queries_per_client].iter().any(|n| **n == 0) {
+                    let why = "clients, iterations and queries_per_client are above 0";
+                    return wrong(&field("workload"), why);
+                }
+                if engine.is_empty() || !engine.chars().all(|c| c.is_ascii_alphanumeric()) {
+                    return wrong(&field("workload.engine"), "not an engine's name");
+                }
+            }
+            WorkloadSpec::Command { command, sleep } => {
+                if !command.first().is_some_and(|c| c.starts_with('/')) {
+                    return wrong(&field("workload.command"), "does not begin with an absolute path");
+                }
+                if command.iter().any(|c| c == "--" || c.contains('\0')) {
+                    return wrong(&field("workload.command"), "has a word `--`, or a NUL byte");
+                }
+                if !(0.0..=1e6).contains(sleep) {
+                    return wrong(&field("workload.sleep"), "not a number of seconds");
+                }
+            }
+            WorkloadSpec::Idle => {}
         }
         Ok(())
     }
 }
 
 impl StartSpec {
-    fn check(&self, field: &str) -> Result<(), (String, String)> {
+    fn check(&self, field: &str) -> Result<(), Refusal> {
         if self.free_below.is_some_and(|f| !(0.0..=1.0).contains(&f)) {
             return Err((format!("{field}.free_below"), "not a share from 0 to 1".into()));
         }

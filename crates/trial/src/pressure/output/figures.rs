@@ -2,63 +2,69 @@
 //! Figures of a run of the guests, each computed here once.
 
 use crate::pressure::outcome::{CaseOutcome, GuestSample, LoadCounts, Outcome, Sample};
+use schemars::JsonSchema;
 use serde::Serialize;
 
 const MIB: u64 = 1 << 20;
 
 /// Figures of a guest in one run.
-#[derive(Debug, Clone, Default, PartialEq, Serialize)]
+#[derive(Debug, Clone, Default, PartialEq, Serialize, JsonSchema)]
 pub struct GuestFigures {
     /// The guest's name.
     pub name: String,
-    /// Mean bytes outside of its balloon.
+    /// Mean size outside of the balloon; null if unknown. Unit: bytes.
     pub mean_size_bytes: Option<f64>,
-    /// Mean bytes that it has in the host's memory; a page with n mappings counts 1/n.
+    /// Mean memory of the guest in the host's, where a page with n mappings counts 1/n; null without samples.
+    /// Unit: bytes.
     pub mean_used_bytes: Option<f64>,
-    /// Most bytes that it had in the host's memory.
+    /// Most memory of the guest in the host's; null without samples. Unit: bytes.
     pub peak_used_bytes: Option<f64>,
-    /// Operations of its load.
+    /// Operations of the guest's load.
     pub operations: u64,
-    /// Operations over those of the same guest when nothing is taken back.
+    /// Operations over those of the same guest when nothing is taken back; null without such a run, and if
+    /// either run is not whole.
     pub progress: Option<f64>,
-    /// Mean time of an operation, seconds.
+    /// Mean time of an operation; null without operations. Unit: s.
     pub operation_s: Option<f64>,
-    /// Time in which its tasks waited for memory, seconds.
+    /// Time in which tasks of the guest waited for memory. Unit: s.
     pub waited_s: f64,
     /// Faults that read from a disk.
     pub major_faults: u64,
-    /// Pages read from its swap.
+    /// Pages read from the guest's swap.
     pub swapped_in_pages: u64,
     /// Pages that came back after the guest reclaimed them.
     pub refaulted_pages: u64,
-    /// Times that its kernel killed the load for lack of memory.
+    /// Times that the guest's kernel killed the load for lack of memory.
     pub kills: u64,
-    /// CPU time of the emulator, seconds.
+    /// CPU time of the emulator; null without samples. Unit: s.
     pub cpu_s: Option<f64>,
-    /// Mean bytes in the host's swap, where the host pages.
+    /// Mean memory of the guest in the host's swap; null where the host does not page. Unit: bytes.
     pub mean_swapped_bytes: Option<f64>,
-    /// Pages that came back after the host took them.
+    /// Pages that came back after the host took them; null where the host does not page.
     pub host_refaulted_pages: Option<u64>,
-    /// Time in which QEMU's threads waited for memory of the host, seconds.
+    /// Time in which QEMU's threads waited for memory of the host; null where the host does not page.
+    /// Unit: s.
     pub host_waited_s: Option<f64>,
 }
 
 /// Figures of all guests in one run.
-#[derive(Debug, Clone, Default, PartialEq, Serialize)]
+#[derive(Debug, Clone, Default, PartialEq, Serialize, JsonSchema)]
 pub struct HostFigures {
-    /// Mean bytes of guests' memory in the host's.
+    /// Mean memory of the guests in the host's; null without samples. Unit: bytes.
     pub mean_used_bytes: Option<f64>,
-    /// Most bytes.
+    /// Most memory of the guests in the host's; null without samples. Unit: bytes.
     pub peak_used_bytes: Option<f64>,
-    /// Mean bytes beyond the host's size, which a host of that size would have to page out.
+    /// Mean memory beyond the host's size, which a host of that size would have to page out; null without
+    /// samples. Unit: bytes.
     pub mean_beyond_bytes: Option<f64>,
-    /// The part of the samples in which guests had more than the host's size.
+    /// The part of the samples in which guests had more than the host's size, 0 to 1; null without samples.
     pub beyond: Option<f64>,
-    /// Operations of all guests over those when nothing is taken back.
+    /// Operations of all guests over those when nothing is taken back; null without such a run, and if either
+    /// run is not whole.
     pub progress: Option<f64>,
-    /// The least progress of a guest.
+    /// The least progress of a guest; null where no guest has progress.
     pub worst_progress: Option<f64>,
-    /// CPU time of all emulators, seconds.
+    /// CPU time of all emulators; null if one is unknown. Unit: s.
     pub cpu_s: Option<f64>,
 }
 

@@ -7,7 +7,7 @@ mod json;
 mod tests;
 
 pub use figures::{GuestFigures, HostFigures, of_guests, of_host};
-pub use json::json;
+pub use json::{Document, SCHEMA, json};
 
 use super::outcome::{CaseOutcome, Outcome, Sample};
 use super::spec::Spec;
