@@ -49,37 +49,7 @@ pub fn run(mut args: TuneArgs) -> anyhow::Result<Status> {
         ("--state", args.state.as_deref()),
     ]);
     distinct(&inputs, &outputs)?;
-    if let Some(option) = not_for_tune(&args) {
-        let problem = "is about a single run, and `tune` makes several: leave it out";
-        return Err(UsageError::conflict(option, problem).into());
-    }
-    let names: Vec<&str> = args.axis.iter().map(|a| a.name.as_str()).collect();
-    if let Some(twice) = (1..names.len()).find(|i| names[..*i].contains(&names[*i])) {
-        let problem = "is given twice: name all values of an axis in one option";
-        return Err(UsageError::conflict(format!("--axis {}", names[twice]), problem).into());
-    }
-    let now = Config::from_name(&args.now);
-    let within = now.is_some_and(|now| now.mode.has_outer());
-    if now.is_some_and(|now| !now.mode.is_offered() && !within) {
-        let problem =
-            "cannot be chosen in place of another: name nested or shadow paging, or a guest within a guest";
-        return Err(UsageError::value(format!("--now {}", args.now), problem).into());
-    }
-    if args.model.configs.is_empty() {
-        let tried = |c: &Config| match within {
-            true => c.mode.has_outer(),
-            false => CONFIGS.contains(&&*c.name()),
-        };
-        let vm = args.model.vm;
-        let all = Config::KNOWN.into_iter().filter(|c| tried(c) && vm.has_pages(c.host_page));
-        args.model.configs = all.map(Config::name).collect();
-    }
-    let known = configs(&args.model.configs)?;
-    if !known.iter().any(|c| c.name() == args.now) {
-        let names: Vec<String> = known.iter().map(|c| c.name()).collect();
-        let problem = format!("is not among the configurations that are compared: {}", names.join(", "));
-        return Err(UsageError::value(format!("--now {}", args.now), problem).into());
-    }
+    let known = choose(&mut args)?;
     let profile = match state::profile(args.state.as_deref())? {
         Some(own) => args.model.profile_or(|set| own.chosen_by(ChosenBy::State, "of --state", set))?,
         None => args.model.profile()?,
@@ -111,21 +81,9 @@ pub fn run(mut args: TuneArgs) -> anyhow::Result<Status> {
         return Ok(interrupted);
     }
     let clock = profile.cpu.frequency_hz;
-    let mut skipped = skipped;
-    let known = job.state.tried.first().is_some_and(|t| t.costs.iter().any(|c| c.placement.is_some()));
-    if has_nodes(&args) && args.model.vm == VmState::LongLived {
-        skipped.push(
-            "placement on nodes: follows the vCPU that touched a page first, and in a long-lived VM that was before the \
-             run: add --vm started"
-                .into(),
-        );
-    } else if has_nodes(&args) && !known {
-        skipped.push(format!(
-            "placement on nodes: profile {} does not know what remote memory costs (memory.remote_cycles)",
-            profile.name
-        ));
-    }
-    let now = TuneNow { config: &args.now, placement: known.then_some(args.now_placed) };
+    let placed = job.state.tried.first().is_some_and(|t| t.costs.iter().any(|c| c.placement.is_some()));
+    let skipped = skipped.into_iter().chain(no_placements(&args, &profile, placed)).collect();
+    let now = TuneNow { config: &args.now, placement: placed.then_some(args.now_placed) };
     let tuning = Tuning::new(job.state.tried.clone(), &now, clock, skipped)
         .context("the file of --state has no run of the settings of now")?;
     let text = match args.format {
@@ -145,6 +103,56 @@ pub fn run(mut args: TuneArgs) -> anyhow::Result<Status> {
     });
     delivery.done()?;
     Ok(if ended { interrupted } else { Status::Done })
+}
+
+/// Checks the options, and chooses the configurations that are compared.
+fn choose(args: &mut TuneArgs) -> anyhow::Result<Vec<Config>> {
+    if let Some(option) = not_for_tune(args) {
+        let problem = "is about a single run, and `tune` makes several: leave it out";
+        return Err(UsageError::conflict(option, problem).into());
+    }
+    let names: Vec<&str> = args.axis.iter().map(|a| a.name.as_str()).collect();
+    if let Some(twice) = (1..names.len()).find(|i| names[..*i].contains(&names[*i])) {
+        let problem = "is given twice: name all values of an axis in one option";
+        return Err(UsageError::conflict(format!("--axis {}", names[twice]), problem).into());
+    }
+    let now = Config::from_name(&args.now);
+    let within = now.is_some_and(|now| now.mode.has_outer());
+    if now.is_some_and(|now| !now.mode.is_offered() && !within) {
+        let problem =
+            "cannot be chosen in place of another: name nested or shadow paging, or a guest within a guest";
+        return Err(UsageError::value(format!("--now {}", args.now), problem).into());
+    }
+    if args.model.configs.is_empty() {
+        let tried = |c: &Config| match within {
+            true => c.mode.has_outer(),
+            false => CONFIGS.contains(&&*c.name()),
+        };
+        let vm = args.model.vm;
+        let all = Config::KNOWN.into_iter().filter(|c| tried(c) && vm.has_pages(c.host_page));
+        args.model.configs = all.map(Config::name).collect();
+    }
+    let known = configs(&args.model.configs)?;
+    if !known.iter().any(|c| c.name() == args.now) {
+        let names: Vec<String> = known.iter().map(|c| c.name()).collect();
+        let problem = format!("is not among the configurations that are compared: {}", names.join(", "));
+        return Err(UsageError::value(format!("--now {}", args.now), problem).into());
+    }
+    Ok(known)
+}
+
+/// Why placements are not tried, where they are asked for.
+fn no_placements(args: &TuneArgs, profile: &Profile, placed: bool) -> Option<String> {
+    if !has_nodes(args) {
+        return None;
+    }
+    if args.model.vm == VmState::LongLived {
+        let why = "placement on nodes: follows the vCPU that touched a page first, and in a long-lived VM that was before the \
+                   run: add --vm started";
+        return Some(why.into());
+    }
+    let unknown = "does not know what remote memory costs (memory.remote_cycles)";
+    (!placed).then(|| format!("placement on nodes: profile {} {unknown}", profile.name))
 }
 
 /// Whether placements are asked for: the guest has nodes, and the runs count every reference.

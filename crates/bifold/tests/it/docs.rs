@@ -169,7 +169,7 @@ fn the_page_of_changes_has_qemu_s_own_options() {
     let page = std::fs::read_to_string(&path).unwrap();
     let objects: Vec<&str> =
         page.lines().filter_map(|l| l.split("-object ").nth(1)?.split(' ').next()).collect();
-    assert_eq!(objects.len(), 3, "{objects:?}");
+    assert!(objects.len() >= 10, "{objects:?}");
     for object in objects {
         let mut parts = object.split(',');
         let backend = parts.next().unwrap();

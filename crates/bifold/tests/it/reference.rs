@@ -22,7 +22,9 @@ fn page_is(name: &str, text: &str) {
 
 /// The verbs that a help text lists, those of deeper levels with their parents' words.
 fn verbs(help: &str, parent: &str) -> Vec<String> {
-    let list = help.lines().skip_while(|l| *l != "Commands:").skip(1).take_while(|l| !l.is_empty());
+    // Those of the command stand in groups, and those of a verb in one list.
+    let list = help.lines().skip_while(|l| !l.starts_with("Usage:")).skip(1).take_while(|l| *l != "Options:");
+    let list = list.skip_while(|l| !parent.is_empty() && *l != "Commands:");
     let names = list
         .filter(|l| l.starts_with("  ") && !l.starts_with("   "))
         .filter_map(|l| l.split_whitespace().next());

@@ -255,21 +255,8 @@ pub fn survey(
         share: deadline,
         most: 0,
     };
-    let mut not_reached = Vec::new();
     let mut of = Found::default();
-    for (i, part) in Part::ALL.into_iter().enumerate() {
-        say(part.words());
-        let left = (Part::ALL.len() - i) as u32;
-        work.share = Instant::now() + deadline.saturating_duration_since(Instant::now()) / left;
-        if work.ended().is_some() {
-            not_reached.push(part);
-            continue;
-        }
-        match of.measure(part, &mut work) {
-            Err(MeasureError::Ended(_)) => not_reached.push(part),
-            other => other?,
-        }
-    }
+    let not_reached = of.measure_all(&mut work, say)?;
     let ended = if not_reached.is_empty() { None } else { work.ended() };
     let clock = Estimate::of(&work.bench.clocks).filter(|_| not_reached.len() < Part::ALL.len());
     let clock = clock.ok_or_else(|| nothing(ended.unwrap_or(End::Stopped)))?;
@@ -314,6 +301,29 @@ struct Found {
 }
 
 impl Found {
+    /// Measures every part, and returns the parts that were not reached. Each has its share of the time that is left.
+    fn measure_all(
+        &mut self,
+        work: &mut Work<'_>,
+        say: &mut dyn FnMut(&str),
+    ) -> Result<Vec<Part>, MeasureError> {
+        let mut not_reached = Vec::new();
+        for (i, part) in Part::ALL.into_iter().enumerate() {
+            say(part.words());
+            let left = (Part::ALL.len() - i) as u32;
+            work.share = Instant::now() + work.deadline.saturating_duration_since(Instant::now()) / left;
+            if work.ended().is_some() {
+                not_reached.push(part);
+                continue;
+            }
+            match self.measure(part, work) {
+                Err(MeasureError::Ended(_)) => not_reached.push(part),
+                other => other?,
+            }
+        }
+        Ok(not_reached)
+    }
+
     /// Measures a part. A part that is not complete leaves nothing.
     fn measure(&mut self, part: Part, work: &mut Work) -> Result<(), MeasureError> {
         match part {

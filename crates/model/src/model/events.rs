@@ -42,29 +42,7 @@ impl Model {
     pub(super) fn event(&mut self, event: Event<'_>) {
         let vcpu = self.current;
         match event {
-            Event::Insns(n) => {
-                self.common.instructions += n;
-                if !self.between_regions() {
-                    self.vcpus[vcpu].instructions += n;
-                }
-                if let Some(caches) = &mut self.observers.caches {
-                    caches.ran(n, self.common.accesses);
-                }
-                if let Some(uses) = &mut self.observers.uses {
-                    uses.ran(self.common.instructions);
-                }
-                for log in self.regimes.iter_mut().filter_map(|r| r.counts.log.as_mut()) {
-                    log.instructions = self.common.instructions;
-                }
-                let ideal = self.ideal_cycles();
-                // A sampled stream has no timeline: its intervals would hold windows by chance.
-                if self.timeline.due(ideal) && self.sampled.is_none() && !self.between_regions() {
-                    self.cut(ideal, Cut::Due);
-                }
-                if self.limit.is_some() {
-                    self.keep_limit();
-                }
-            }
+            Event::Insns(n) => self.ran(n, vcpu),
             Event::Vcpu(n) => {
                 self.current = n as usize;
                 if let Some(uses) = &mut self.observers.uses {
@@ -78,16 +56,7 @@ impl Model {
                 }
             }
             Event::Cr4(value) => self.load_cr4(value),
-            Event::Invlpg(gva) => {
-                self.flushed_for_another();
-                self.invalidate(vcpu, Gva(gva));
-                for regime in &mut self.regimes {
-                    regime.flush_caches(vcpu, &self.guest);
-                    regime.invlpg(vcpu, Gva(gva), &self.guest);
-                }
-                self.flush_asked();
-                self.vcpus[vcpu].forget();
-            }
+            Event::Invlpg(gva) => self.invlpg(vcpu, Gva(gva)),
             Event::Fault { gva, error } => self.fault(Gva(gva), error),
             Event::Ipi(ipi::SENT) => {
                 self.regimes.iter_mut().for_each(Regime::send_ipi);
@@ -95,24 +64,7 @@ impl Model {
                 self.vcpus[vcpu].forget();
             }
             Event::Ipi(vector) => self.vcpus[vcpu].called = matches!(vector, ipi::CALL | ipi::CALL_SINGLE),
-            Event::PtStore { gpa, new, old } => {
-                // The waits of a sampled stream are those of windows, which stand for the rest; this event is
-                // seen everywhere.
-                if let (Some(caches), None) = (&mut self.observers.caches, &self.sampled) {
-                    let level = self.guest.level(gpa >> 12).filter(|_| self.guest.format().entry_shift == 3);
-                    if level.is_some_and(|level| first_use(level, old, new)) {
-                        caches.first_use();
-                    }
-                }
-                self.hear(Stored::Entry(Gpa(gpa)));
-                self.guest.store_word(Gpa(gpa), old, new);
-                if self.pcid && old & 1 != 0 {
-                    let owner = self.guest.owner(gpa >> 12);
-                    for v in &mut self.vcpus {
-                        v.spaces.changed(owner, v.root);
-                    }
-                }
-            }
+            Event::PtStore { gpa, new, old } => self.store_entry(gpa, new, old),
             // Tables are in memory; what a damaged stream puts elsewhere reads as not present.
             Event::Table { gfn, level, entries } if gfn < self.frames => {
                 self.hear(Stored::Table(gfn, entries));
@@ -168,6 +120,62 @@ impl Model {
             // Only now: the exit that delivers the fault is charged to the code that faulted.
             if let Event::Fault { gva, error } = event {
                 running.fault(Gva(gva), error);
+            }
+        }
+    }
+
+    #[inline]
+    fn ran(&mut self, n: u64, vcpu: usize) {
+        self.common.instructions += n;
+        if !self.between_regions() {
+            self.vcpus[vcpu].instructions += n;
+        }
+        if let Some(caches) = &mut self.observers.caches {
+            caches.ran(n, self.common.accesses);
+        }
+        if let Some(uses) = &mut self.observers.uses {
+            uses.ran(self.common.instructions);
+        }
+        for log in self.regimes.iter_mut().filter_map(|r| r.counts.log.as_mut()) {
+            log.instructions = self.common.instructions;
+        }
+        let ideal = self.ideal_cycles();
+        // A sampled stream has no timeline: its intervals would hold windows by chance.
+        if self.timeline.due(ideal) && self.sampled.is_none() && !self.between_regions() {
+            self.cut(ideal, Cut::Due);
+        }
+        if self.limit.is_some() {
+            self.keep_limit();
+        }
+    }
+
+    fn invlpg(&mut self, vcpu: usize, gva: Gva) {
+        self.flushed_for_another();
+        self.invalidate(vcpu, gva);
+        for regime in &mut self.regimes {
+            regime.flush_caches(vcpu, &self.guest);
+            regime.invlpg(vcpu, gva, &self.guest);
+        }
+        self.flush_asked();
+        self.vcpus[vcpu].forget();
+    }
+
+    #[inline]
+    fn store_entry(&mut self, gpa: u64, new: u64, old: u64) {
+        // The waits of a sampled stream are those of windows, which stand for the rest; this event is
+        // seen everywhere.
+        if let (Some(caches), None) = (&mut self.observers.caches, &self.sampled) {
+            let level = self.guest.level(gpa >> 12).filter(|_| self.guest.format().entry_shift == 3);
+            if level.is_some_and(|level| first_use(level, old, new)) {
+                caches.first_use();
+            }
+        }
+        self.hear(Stored::Entry(Gpa(gpa)));
+        self.guest.store_word(Gpa(gpa), old, new);
+        if self.pcid && old & 1 != 0 {
+            let owner = self.guest.owner(gpa >> 12);
+            for v in &mut self.vcpus {
+                v.spaces.changed(owner, v.root);
             }
         }
     }
