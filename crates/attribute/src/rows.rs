@@ -23,9 +23,9 @@ pub struct PlaceRow {
     pub binary: String,
     /// Name of the function; `at 0x...` if only the address is known, `?` if nothing is.
     pub function: String,
-    /// What was accessed: heap, stack, anonymous memory, a file, a region of the kernel; with the guest's page
-    /// size if that is not 4 KB. By cause, also what the user code faulted on or how it entered the kernel:
-    /// system call, exception.
+    /// What was accessed: heap, stack, anonymous memory, a file, a region of the kernel; with the guest's
+    /// page size if that is not 4 KB. By cause, also what the user code faulted on or how it entered the
+    /// kernel: system call, exception.
     pub mapping: String,
     /// One per configuration, in the order of `configs`.
     pub costs: Vec<Costs>,

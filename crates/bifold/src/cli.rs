@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! The command line: what the table of verbs (`main.rs`) is made into, help by groups, and the form of usage errors. Each
-//! verb's options and their help are in the verb's module.
+//! The command line: what the table of verbs (`main.rs`) is made into, help by groups, and the form of usage
+//! errors. Each verb's options and their help are in the verb's module.
 //!
 //! The first paragraph of a comment on an option is what `-h` shows, all of it is what `--help` and the
 //! man pages show.

@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! The command `bifold`.
 //!
-//! A verb is a line of the table below, and a folder or file with the verb's options, their help, and its work. Verbs
-//! use [`run`], one run of the model. Verbs and [`run`] use modules that know no verb: [`words`] (values that several
-//! verbs take), [`vms`] (the VMs of this host), `child` (`compare` as a process of its own), [`console`] (stdout,
-//! stderr and files), [`usage`] (usage errors), [`status`] (the exit status).
+//! A verb is a line of the table below, and a folder or file with the verb's options, their help, and its
+//! work. Verbs use [`run`], one run of the model. Verbs and [`run`] use modules that know no verb: [`words`]
+//! (values that several verbs take), [`vms`] (the VMs of this host), `child` (`compare` as a process of its
+//! own), [`console`] (stdout, stderr and files), [`usage`] (usage errors), [`status`] (the exit status).
 //!
 //! Data goes to stdout. Notes, progress and the output of a command in a guest go to stderr. An error is
 //! printed once, with its causes, and decides the exit status.
@@ -72,8 +72,8 @@ use status::Status;
 use std::process::ExitCode;
 use usage::UsageError;
 
-// Groups in the order of help and manual, each with its verbs: arguments, what carries the verb out, and what the verb
-// needs of the machine.
+// Groups in the order of help and manual, each with its verbs: arguments, what carries the verb out, and what
+// the verb needs of the machine.
 verbs! {
     "What a program costs":
     Compare(Box<compare::CompareArgs>) => |args| compare::compare(*args), compare::NEEDS;

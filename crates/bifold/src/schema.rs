@@ -12,9 +12,9 @@ use serde_json::Value;
 
 /// Print the JSON Schema of an output
 ///
-/// Every field has its meaning and its unit. An output names its schema in the field `schema`: `bifold.compare/2`. With
-/// `--format jsonl`, the schema is that of a line. Fields may be added within a version of a schema; none changes its
-/// meaning or goes away. Without a name, the names are listed.
+/// Every field has its meaning and its unit. An output names its schema in the field `schema`:
+/// `bifold.compare/2`. With `--format jsonl`, the schema is that of a line. Fields may be added within a
+/// version of a schema; none changes its meaning or goes away. Without a name, the names are listed.
 #[derive(Debug, Args)]
 #[command(after_help = "\
 Examples:

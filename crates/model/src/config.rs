@@ -43,8 +43,8 @@ pub struct Config {
     /// Size of the pages with which the guest's hypervisor backs the guest's memory; without meaning for
     /// native, direct and offset.
     pub host_page: PageSize,
-    /// Size of the pages with which an outer hypervisor backs the memory of the guest's; absent where that size
-    /// is `host_page`.
+    /// Size of the pages with which an outer hypervisor backs the memory of the guest's; absent where that
+    /// size is `host_page`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub outer_page: Option<PageSize>,
 }

@@ -23,8 +23,8 @@ pub(crate) const SCHEMA: &str = "bifold.compare/2";
 /// Schemas that are read: the first version has the same counters, and no predicted times.
 pub(crate) const SCHEMAS: [&str; 2] = [SCHEMA, "bifold.compare/1"];
 
-/// What `bifold compare --format json` writes: what a program would cost under each paging mode. Fields may be
-/// added within this version; none changes its meaning or goes away.
+/// What `bifold compare --format json` writes: what a program would cost under each paging mode. Fields may
+/// be added within this version; none changes its meaning or goes away.
 #[derive(Serialize, JsonSchema)]
 pub(crate) struct Document<'a> {
     /// Name and version of this schema.

@@ -44,8 +44,8 @@ pub enum Input {
         path: String,
         /// The generator recorded; null if a guest was recorded.
         generator: Option<String>,
-        /// The tool whose trace of a user program was imported: lackey, drmemtrace or champsim. Absent if a guest or a
-        /// generator was recorded.
+        /// The tool whose trace of a user program was imported: lackey, drmemtrace or champsim. Absent if a
+        /// guest or a generator was recorded.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         imported: Option<String>,
         /// The program whose trace was imported, as the trace or its file names it.

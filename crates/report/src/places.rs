@@ -246,8 +246,8 @@ pub(crate) struct Listing<'a> {
     rows: Vec<&'a PlaceRow>,
     /// All other places by the code that ran.
     others: Others,
-    /// The costliest 1,000 places by the user code that caused the cost. The kernel's work for that code counts
-    /// there; `(interrupt)` and `(idle)` are functions that no user code caused.
+    /// The costliest 1,000 places by the user code that caused the cost. The kernel's work for that code
+    /// counts there; `(interrupt)` and `(idle)` are functions that no user code caused.
     cause_rows: Vec<&'a PlaceRow>,
     /// All other places by cause.
     cause_others: Others,

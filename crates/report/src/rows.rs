@@ -12,9 +12,9 @@ use bifold_model::{ConfigOutcome, Sample, VmState};
 use schemars::JsonSchema;
 use serde::Serialize;
 
-/// A line of `bifold compare --format jsonl`. The rows of type interval, without their type, are also those of
-/// `--format csv`; with `--placement`, the rows of type placement are. Fields may be added within this version,
-/// columns at the end; none changes its meaning or goes away.
+/// A line of `bifold compare --format jsonl`. The rows of type interval, without their type, are also those
+/// of `--format csv`; with `--placement`, the rows of type placement are. Fields may be added within this
+/// version, columns at the end; none changes its meaning or goes away.
 #[derive(Serialize, JsonSchema)]
 #[serde(tag = "type", rename_all = "lowercase")]
 pub(crate) enum JsonLine<'a> {

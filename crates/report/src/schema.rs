@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! JSON Schemas of outputs, made from the types that are written. A field's doc comment is the field's meaning.
+//! JSON Schemas of outputs, made from the types that are written. A field's doc comment is the field's
+//! meaning.
 //!
-//! A type with a name in lowercase (`#[schemars(rename = "config")]`) is a definition of its own in a schema. All
-//! other types stand where they are used.
+//! A type with a name in lowercase (`#[schemars(rename = "config")]`) is a definition of its own in a schema.
+//! All other types stand where they are used.
 
 use crate::{diff, json, memory, policies, rows, runs, tune};
 use schemars::JsonSchema;
@@ -22,8 +23,8 @@ pub fn schemas() -> Vec<Value> {
     ]
 }
 
-/// The JSON Schema of documents of type `T` that call themselves `name`: `bifold.compare/2`. For lines of several
-/// kinds, `T` is an enum.
+/// The JSON Schema of documents of type `T` that call themselves `name`: `bifold.compare/2`. For lines of
+/// several kinds, `T` is an enum.
 pub fn schema<T: JsonSchema>(name: &str) -> Value {
     let generator = SchemaSettings::draft2020_12().for_serialize().into_generator();
     let Value::Object(mut body) = generator.into_root_schema_for::<T>().to_value() else {
@@ -59,8 +60,8 @@ pub fn schema<T: JsonSchema>(name: &str) -> Value {
     all.into()
 }
 
-/// A schema with the definitions at the places that refer to them. What stands beside a reference goes before what
-/// the definition says.
+/// A schema with the definitions at the places that refer to them. What stands beside a reference goes before
+/// what the definition says.
 fn in_place(schema: Value, definitions: &Map<String, Value>) -> Value {
     match schema {
         Value::Object(mut object) => {
@@ -84,7 +85,8 @@ fn in_place(schema: Value, definitions: &Map<String, Value>) -> Value {
     }
 }
 
-/// Fields of an alternative without a meaning of their own, such as the tag of an enum, have the alternative's.
+/// Fields of an alternative without a meaning of their own, such as the tag of an enum, have the
+/// alternative's.
 fn describe(alternative: &mut Value) {
     let Some(meaning) = alternative["description"].as_str().map(String::from) else { return };
     let fields = alternative.get_mut("properties").and_then(Value::as_object_mut);

@@ -10,7 +10,8 @@ use serde::{Deserialize, Serialize};
 pub struct Clock {
     /// Guest time by CLOCK_MONOTONIC; null if the guest had to be killed. Unit: ns.
     pub guest_ns: Option<u64>,
-    /// Idle time of all the guest's CPUs together, in steps of 10 ms; null if the guest had to be killed. Unit: ns.
+    /// Idle time of all the guest's CPUs together, in steps of 10 ms; null if the guest had to be killed.
+    /// Unit: ns.
     pub idle_ns: Option<u64>,
     /// Host time. Unit: s.
     pub wall_seconds: f64,

@@ -301,7 +301,8 @@ struct Found {
 }
 
 impl Found {
-    /// Measures every part, and returns the parts that were not reached. Each has its share of the time that is left.
+    /// Measures every part, and returns the parts that were not reached. Each has its share of the time that
+    /// is left.
     fn measure_all(
         &mut self,
         work: &mut Work<'_>,

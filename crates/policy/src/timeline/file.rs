@@ -119,8 +119,8 @@ struct RunColumns {
     /// What the run cost in each interval.
     counters: Columns,
     /// Table entries that an interval used and that existed before, per interval and age. The four numbers
-    /// are: the bucket of the intervals since the last use, that of the intervals since the entries were made,
-    /// the exits that would fill the entries again, and the shadow pages to make again.
+    /// are: the bucket of the intervals since the last use, that of the intervals since the entries were
+    /// made, the exits that would fill the entries again, and the shadow pages to make again.
     reuse: Vec<Vec<[u32; 4]>>,
 }
 

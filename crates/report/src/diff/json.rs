@@ -10,8 +10,8 @@ use serde::Serialize;
 /// Name and version of the document's schema.
 pub(crate) const SCHEMA: &str = "bifold.diff/2";
 
-/// What `bifold diff A B --format json` writes: two recordings or results beside each other. Fields may be added
-/// within this version; none changes its meaning or goes away.
+/// What `bifold diff A B --format json` writes: two recordings or results beside each other. Fields may be
+/// added within this version; none changes its meaning or goes away.
 #[derive(Serialize, JsonSchema)]
 pub(crate) struct Document<'a> {
     /// Name and version of this schema.
@@ -30,8 +30,8 @@ pub(crate) struct Document<'a> {
     verdict: String,
     /// Whether no counter differs.
     same: bool,
-    /// The ideal runs. Where they differ, compare times and not overheads, which are percents of each run's own
-    /// ideal run.
+    /// The ideal runs. Where they differ, compare times and not overheads, which are percents of each run's
+    /// own ideal run.
     ideal: Ideal,
     /// The configurations that both have.
     configs: Vec<OfConfig<Change>>,

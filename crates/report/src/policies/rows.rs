@@ -24,7 +24,8 @@ pub(crate) struct Document<'a> {
     bifold: &'a str,
     #[serde(flatten)]
     evaluation: &'a Evaluation,
-    /// VMs that really switched while the programs were captured, beside their replay; absent unless asked for.
+    /// VMs that really switched while the programs were captured, beside their replay; absent unless asked
+    /// for.
     #[serde(skip_serializing_if = "Option::is_none")]
     checks: Option<Vec<CheckRow<'a>>>,
 }
@@ -46,7 +47,8 @@ pub(crate) struct CheckRow<'a> {
     switches: u64,
     /// The replay's cycles less the run's for the same modes. Unit: % of the run's cycles.
     same_modes_percent: f64,
-    /// The same where the replay decides for itself; null if that was not asked for. Unit: % of the run's cycles.
+    /// The same where the replay decides for itself; null if that was not asked for. Unit: % of the run's
+    /// cycles.
     own_decisions_percent: Option<f64>,
     /// Switches of the replay by its own decisions; null if these were not asked for.
     own_switches: Option<u64>,

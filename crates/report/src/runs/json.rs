@@ -13,8 +13,8 @@ use serde::Serialize;
 /// Name and version of the document's schema.
 pub(crate) const SCHEMA: &str = "bifold.runs/2";
 
-/// What `bifold compare --runs N --format json` writes for N above 1: all runs of a command and their spread. Fields
-/// may be added within this version; none changes its meaning or goes away.
+/// What `bifold compare --runs N --format json` writes for N above 1: all runs of a command and their spread.
+/// Fields may be added within this version; none changes its meaning or goes away.
 #[derive(Serialize, JsonSchema)]
 pub(crate) struct Document<'a> {
     /// Name and version of this schema.
@@ -35,12 +35,13 @@ pub(crate) struct Document<'a> {
     endings: Vec<Ending>,
     /// When a run stands out, for people.
     outlier_rule: &'static str,
-    /// Overheads and instructions that stand out by the rule, in the order of the runs. The means include them.
+    /// Overheads and instructions that stand out by the rule, in the order of the runs. The means include
+    /// them.
     outliers: Vec<Outlier>,
     /// Means and spreads by configuration over the whole runs; empty if none is whole.
     summary: Vec<OfConfig<Spread>>,
-    /// The runs, each as `bifold compare --format json` writes one. A run that was interrupted or failed is here
-    /// only if it is the first.
+    /// The runs, each as `bifold compare --format json` writes one. A run that was interrupted or failed is
+    /// here only if it is the first.
     runs: Vec<json::Document<'a>>,
 }
 

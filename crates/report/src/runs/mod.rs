@@ -40,8 +40,8 @@ pub struct Outlier {
     pub value: f64,
     /// The runs' median.
     pub median: f64,
-    /// Distance from the median in scaled median absolute deviations; in JSON null where more than half of the runs
-    /// have the median itself.
+    /// Distance from the median in scaled median absolute deviations; in JSON null where more than half of
+    /// the runs have the median itself.
     #[schemars(with = "Option<f64>")]
     pub deviations: f64,
 }

@@ -42,8 +42,8 @@ pub struct PageConclusion {
     #[serde(flatten, serialize_with = "by_name")]
     #[schemars(schema_with = "by_name_schema")]
     pub costs: Vec<ModeCost>,
-    /// The cheapest mode at the costs as stated, or `equal`: the lowest cost and another differ by less than 5 % of
-    /// the larger or 0.1 % of the ideal run.
+    /// The cheapest mode at the costs as stated, or `equal`: the lowest cost and another differ by less than
+    /// 5 % of the larger or 0.1 % of the ideal run.
     pub winner: Winner,
     /// The winners over the band, in the order of modes: as stated, if the core hides nothing and all
     /// that it can, and within the error of a sample. Only one if the verdict does not depend on these.

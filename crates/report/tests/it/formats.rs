@@ -261,8 +261,8 @@ fn choices<'a>(field: &'a Value, out: &mut Vec<&'a str>) {
     }
 }
 
-/// A table of fields, down to those that are of a named kind. Rows with all fields of another kind refer to that
-/// kind.
+/// A table of fields, down to those that are of a named kind. Rows with all fields of another kind refer to
+/// that kind.
 fn table(root: &Value, schema: &Value, path: &str, out: &mut String) {
     parts(schema).for_each(|part| match part["$ref"].as_str() {
         Some(reference) => table(root, at(root, reference), path, out),
