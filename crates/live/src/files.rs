@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! Files of intervals: one row for each VM (or vCPU) and interval, one column for each figure of
-//! [`columns`](crate::columns).
+//! [`columns`].
 //!
 //! CSV and JSON lines are complete after every interval. A Parquet or Arrow file is complete only when it is
 //! finished.
