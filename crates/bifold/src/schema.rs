@@ -58,7 +58,7 @@ fn all() -> Vec<Value> {
 /// The schemas of the outputs of verbs that are about this host.
 #[cfg(feature = "host")]
 fn host() -> Vec<Value> {
-    use crate::{ci, mode, place, policy, reclaim, share, sweep, tune};
+    use crate::{ci, ctl, mode, place, policy, reclaim, share, sweep, tune};
     use bifold_daemon as daemon;
     use bifold_live::{files, recording};
     let mut all = vec![
@@ -68,11 +68,11 @@ fn host() -> Vec<Value> {
         schema::<daemon::DecisionLine>(recording::DECISION_SCHEMA),
         schema::<daemon::MemoryLine>(recording::MEMORY_DECISION_SCHEMA),
         schema::<daemon::StartLine>(recording::START_SCHEMA),
-        schema::<daemon::Status>(daemon::STATUS_SCHEMA),
     ];
     all.extend(sweep::schemas());
     all.extend(policy::schemas());
     all.extend(mode::schemas());
+    all.extend(ctl::schemas());
     all.extend(share::schemas());
     all.extend(place::schemas());
     all.extend(reclaim::schemas());

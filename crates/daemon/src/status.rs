@@ -114,7 +114,7 @@ pub struct GuestTotals {
 }
 
 /// What the daemon knows of one VM.
-#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct Explanation {
     /// The VM, if KVM runs it.
     pub vm: Option<VmStatus>,

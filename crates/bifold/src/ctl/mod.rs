@@ -2,14 +2,16 @@
 //! `bifold ctl`: asks and commands the daemon.
 
 mod args;
+mod json;
 mod text;
 
 pub use args::CtlArgs;
+pub use json::schemas;
 
 use crate::console::print;
 use crate::status::Status;
 use args::Ask;
-use bifold_daemon::control::{Answer, Request, ask};
+use bifold_daemon::control::{Request, ask};
 use bifold_report::Format;
 
 /// Carries out the verb.
@@ -24,18 +26,8 @@ pub fn run(args: &CtlArgs) -> anyhow::Result<Status> {
     };
     let answer = ask(&args.state, &request)?;
     print(&match args.format {
-        Format::Json => json(&answer)?,
+        Format::Json => json::answer(&answer)?,
         _ => text::answer(&answer),
     })?;
     Ok(Status::Done)
-}
-
-fn json(answer: &Answer) -> serde_json::Result<String> {
-    let text = match answer {
-        Answer::Status(status) => serde_json::to_string_pretty(status),
-        Answer::Explained(about) => serde_json::to_string_pretty(about),
-        Answer::Done(told) => serde_json::to_string_pretty(&serde_json::json!({ "done": told })),
-        Answer::Refused(why) => serde_json::to_string_pretty(&serde_json::json!({ "refused": why })),
-    };
-    text.map(|t| t + "\n")
 }

@@ -82,5 +82,6 @@ pub fn run(args: ShareArgs) -> anyhow::Result<Status> {
 
 /// The schemas of the verbs' documents.
 pub fn schemas() -> Vec<Value> {
-    vec![counted::schema(), schema::<Part>(Part::SCHEMA), model::schema(), check::schema(), advise::schema()]
+    let [potential, rows] = counted::schemas();
+    vec![potential, rows, schema::<Part>(Part::SCHEMA), model::schema(), check::schema(), advise::schema()]
 }

@@ -10,6 +10,7 @@ use crate::status::{Totals, VmStatus};
 use bifold_host::Mode;
 use bifold_host::{Obstacle, State, VmId, printable};
 use bifold_live::{Observation, Watched};
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use std::collections::VecDeque;
 use std::time::Duration;
@@ -18,7 +19,7 @@ use std::time::Duration;
 const KEPT: usize = 50;
 
 /// Something that happened.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct Event {
     /// Seconds since 1970.
     pub time: f64,

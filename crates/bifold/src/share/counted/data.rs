@@ -1,14 +1,17 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! A count for programs: one document, or rows.
 
+use bifold_report::schema::schema;
 use bifold_share::image::{HUGE, PAGE};
 use bifold_share::potential::{Content, Counts, Found, Guest, Potential};
 use schemars::JsonSchema;
 use serde::Serialize;
-use serde_json::{Value, json, to_value};
+use serde_json::Value;
 
 /// Name and version of the JSON document.
 const SCHEMA: &str = "bifold.share-potential/1";
+/// Name and version of the JSON lines.
+const ROWS: &str = "bifold.share-potential-rows/1";
 
 /// What `bifold share potential --format json` and `bifold share merge --format json` write: how much guests
 /// could share.
@@ -89,9 +92,36 @@ struct FileRow<'a> {
     guest_pages: u64,
 }
 
-/// The schema of the document.
-pub fn schema() -> Value {
-    bifold_report::schema::schema::<Document>(SCHEMA)
+/// Guests that have contents in common.
+#[derive(Serialize, JsonSchema)]
+struct PairRow<'a> {
+    /// A guest.
+    a: &'a str,
+    /// Another guest.
+    b: &'a str,
+    /// Distinct contents of 4 KB, without zeros, that both have.
+    contents_in_common: u64,
+}
+
+/// A line of `bifold share potential --format jsonl` and `bifold share merge --format jsonl`.
+#[derive(Serialize, JsonSchema)]
+#[serde(tag = "row", rename_all = "lowercase")]
+enum Line<'a> {
+    /// A guest by pages of one size. The rows of `--format csv` are these and those of all guests.
+    Guest(CountsRow<'a>),
+    /// All guests by pages of one size.
+    All(CountsRow<'a>),
+    /// A content and its pages.
+    Content(ContentRow<'a>),
+    /// A file of `--kernel` or `--known`.
+    File(FileRow<'a>),
+    /// Two guests; none where there are more than 256 guests.
+    Pair(PairRow<'a>),
+}
+
+/// The schemas of the document and of the lines.
+pub fn schemas() -> [Value; 2] {
+    [schema::<Document>(SCHEMA), schema::<Line>(ROWS)]
 }
 
 /// One document.
@@ -124,30 +154,24 @@ fn of_guest(g: &Guest) -> GuestRow<'_> {
     }
 }
 
-/// Objects tagged `guest`, `all`, `content`, `file` or `pair`.
+fn of_size(row: CountsRow<'_>) -> Line<'_> {
+    if row.guest.is_some() { Line::Guest(row) } else { Line::All(row) }
+}
+
+/// A line for each row.
 pub fn jsonl(p: &Potential) -> anyhow::Result<String> {
-    let mut rows: Vec<Value> = Vec::new();
-    let mut tagged = |tag: &str, mut row: Value| {
-        row["row"] = tag.into();
-        rows.push(row);
-    };
-    for row in sizes(p) {
-        tagged(if row.guest.is_some() { "guest" } else { "all" }, row.json()?);
-    }
-    for c in &p.top {
-        tagged("content", to_value(content(p, c))?);
-    }
-    for k in &p.known {
-        tagged("file", to_value(found(k))?);
-    }
+    let mut lines: Vec<Line<'_>> = sizes(p).into_iter().map(of_size).collect();
+    lines.extend(p.top.iter().map(|c| Line::Content(content(p, c))));
+    lines.extend(p.known.iter().map(|k| Line::File(found(k))));
     for (i, a) in p.guests.iter().enumerate() {
         for (j, b) in p.guests.iter().enumerate().skip(i + 1) {
             if let Some(pairs) = &p.pairs {
-                tagged("pair", json!({ "a": a.name, "b": b.name, "contents_in_common": pairs[i][j] }));
+                let contents_in_common = pairs[i][j];
+                lines.push(Line::Pair(PairRow { a: &a.name, b: &b.name, contents_in_common }));
             }
         }
     }
-    let lines: Vec<String> = rows.iter().map(serde_json::to_string).collect::<Result<_, _>>()?;
+    let lines: Vec<String> = lines.iter().map(serde_json::to_string).collect::<Result<_, _>>()?;
     Ok(lines.join("\n") + "\n")
 }
 
@@ -169,47 +193,51 @@ pub fn csv(p: &Potential) -> anyhow::Result<String> {
     for row in sizes(p) {
         let c = row.counts;
         let numbers = [row.page_bytes, c.pages, c.zero, c.minimum, c.intra, c.inter].map(|n| n.to_string());
-        let own = row.contents.map_or([String::new(), String::new()], |n| n.map(|n| n.to_string()));
-        let name = row.guest.map_or("", |g| &g.name).to_string();
+        let own =
+            [row.contents, row.contents_with_others].map(|n| n.map(|n| n.to_string()).unwrap_or_default());
+        let name = row.guest.unwrap_or_default().to_owned();
         out.write_record([name].iter().chain(&numbers).chain(&own))?;
     }
     Ok(String::from_utf8(out.into_inner()?)?)
 }
 
 /// Counts of one guest, or all, by pages of one size.
+#[derive(Serialize, JsonSchema)]
 struct CountsRow<'a> {
-    guest: Option<&'a Guest>,
+    /// The guest's name; null for all guests.
+    guest: Option<&'a str>,
+    /// Size of the pages. Unit: bytes.
     page_bytes: u64,
+    #[serde(flatten)]
     counts: &'a Counts,
-    /// Distinct, and those that others have; of 4 KB pages of one guest.
-    contents: Option<[u64; 2]>,
+    /// Distinct contents of 4 KB that the guest has, without zeros; absent for pages of 2 MB and for all guests.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    contents: Option<u64>,
+    /// Distinct contents of 4 KB, without zeros, that another guest has too; absent where `contents` is.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    contents_with_others: Option<u64>,
 }
 
 fn sizes(p: &Potential) -> Vec<CountsRow<'_>> {
-    let small = PAGE as u64;
     let mut rows = Vec::new();
     for g in &p.guests {
-        let contents = Some([g.contents, g.with_others]);
-        rows.push(CountsRow { guest: Some(g), page_bytes: small, counts: &g.small, contents });
-        rows.push(CountsRow { guest: Some(g), page_bytes: HUGE * small, counts: &g.huge, contents: None });
+        let [small, huge] = by_size(Some(&g.name), &g.small, &g.huge);
+        let (contents, contents_with_others) = (Some(g.contents), Some(g.with_others));
+        rows.extend([CountsRow { contents, contents_with_others, ..small }, huge]);
     }
-    rows.push(CountsRow { guest: None, page_bytes: small, counts: &p.small, contents: None });
-    rows.push(CountsRow { guest: None, page_bytes: HUGE * small, counts: &p.huge, contents: None });
+    rows.extend(by_size(None, &p.small, &p.huge));
     rows
 }
 
-impl CountsRow<'_> {
-    fn json(&self) -> serde_json::Result<Value> {
-        let mut row =
-            json!({ "row": null, "guest": self.guest.map(|g| &g.name), "page_bytes": self.page_bytes });
-        let Value::Object(counts) = to_value(self.counts)? else { unreachable!("counts are an object") };
-        row.as_object_mut().expect("made just now").extend(counts);
-        if let Some([contents, with_others]) = self.contents {
-            row["contents"] = contents.into();
-            row["contents_with_others"] = with_others.into();
-        }
-        Ok(row)
-    }
+fn by_size<'a>(guest: Option<&'a str>, small: &'a Counts, huge: &'a Counts) -> [CountsRow<'a>; 2] {
+    let page = PAGE as u64;
+    [(page, small), (HUGE * page, huge)].map(|(page_bytes, counts)| CountsRow {
+        guest,
+        page_bytes,
+        counts,
+        contents: None,
+        contents_with_others: None,
+    })
 }
 
 fn content<'a>(p: &'a Potential, c: &Content) -> ContentRow<'a> {

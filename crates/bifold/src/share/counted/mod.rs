@@ -4,7 +4,7 @@
 mod data;
 mod text;
 
-pub use data::schema;
+pub use data::schemas;
 
 use super::out::OutArgs;
 use crate::console::{OutputFile, note};
