@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! Bodies for `bifold-host`: files of a live host's kernel, and the journal of KSM's settings.
 
-use bifold_host::{Forecast, MemInfo, PagingStats, Pressure, State, VmId, VmStat};
+use bifold_host::{CommandLine, Forecast, MemInfo, PagingStats, Pressure, State, VmId, VmStat};
 
 /// A live host's files about a VM: no value, or a value that is written back unchanged.
 pub fn host(data: &[u8]) {
@@ -29,7 +29,7 @@ pub fn host(data: &[u8]) {
     if let Some(id) = std::str::from_utf8(data).ok().and_then(VmId::parse) {
         assert_eq!(id.to_string().as_bytes(), data);
     }
-    assert_ne!(bifold_host::guest_name(data), Some(String::new()));
+    assert_ne!(CommandLine::parse(data).guest_name(), Some(String::new()));
 }
 
 /// The host's `meminfo`, `vmstat` and `pressure/memory`: figures that the text has, or none.
@@ -97,7 +97,7 @@ pub fn smaps(data: &[u8]) {
 /// QEMU's command line, and its monitor's answers about memory: values that the text has, or none.
 pub fn monitor(data: &[u8]) {
     use bifold_host::guest_memory::{GuestStatistics, MonitorPlace, VirtioMem};
-    if let Some(place) = MonitorPlace::of(data) {
+    if let Some(place) = MonitorPlace::of(&CommandLine::parse(data)) {
         // A journal has it on one line.
         assert!(!place.to_string().contains('\n'), "{place}");
         assert_eq!(MonitorPlace::parse(&place.to_string()), Some(place));

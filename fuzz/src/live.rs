@@ -51,7 +51,7 @@ pub fn guest_reports(data: &[u8]) {
 
 /// A VMM's command line: the path of the reporter's socket, which is not empty, or none.
 pub fn reporter_socket(data: &[u8]) {
-    if let Some(path) = bifold_live::reporter::socket(data) {
+    if let Some(path) = bifold_live::reporter::socket(&bifold_host::CommandLine::parse(data)) {
         assert!(!path.as_os_str().is_empty());
     }
 }

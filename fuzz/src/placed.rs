@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! Bodies for guests that are placed: files of procfs, and a VMM's command line.
 
+use bifold_host::CommandLine;
 use bifold_host::placement::{MapLine, NumaMap};
 use bifold_place::view::View;
 
@@ -21,7 +22,7 @@ pub fn mappings(data: &[u8]) {
 /// A command line in the form of `/proc/PID/cmdline`: a view whose numbers agree.
 pub fn command_line(data: &[u8]) {
     let line = [b"qemu-system-x86_64\0", data].concat();
-    let view = View::parse(&line).expect("the program is QEMU");
+    let view = View::parse(&CommandLine::parse(&line)).expect("the program is QEMU");
     assert!(view.vcpus <= view.most_vcpus.max(1 << 16), "{view:?}");
     assert!(!view.distances.is_empty() || view.distance(0, 1) == 20);
     for vcpu in [0, 1, view.vcpus, u32::MAX] {

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! Finds a VM's process and its name, from procfs.
 
-use crate::{Host, read};
+use crate::{CommandLine, Host, read};
 use std::io;
 use std::path::Path;
 
@@ -10,7 +10,7 @@ use std::path::Path;
 pub struct Process {
     /// Process id.
     pub pid: u32,
-    /// The VM's name on its VMM's command line ([`guest_name`]), else the process's name; `None` if the
+    /// The VM's name on its VMM's command line ([`CommandLine::guest_name`]), else the process's name; `None` if the
     /// process is not visible from here.
     pub name: Option<String>,
 }
@@ -125,81 +125,7 @@ pub(crate) fn name_of(proc: &Path, pid: u32) -> Option<String> {
         let comm = String::from_utf8_lossy(comm.strip_suffix(b"\n").unwrap_or(&comm)).into_owned();
         Some(comm).filter(|c| !c.is_empty())
     };
-    let guest = read(&dir.join("cmdline")).ok().and_then(|c| guest_name(&c));
+    let guest = CommandLine::of(proc, pid).and_then(|line| line.guest_name());
     // The VM's owner chooses the name, and rows and tables have it.
     guest.or_else(comm).map(|name| name.chars().take(MOST_NAME).collect())
-}
-
-/// The guest's name on a VMM's command line, in the form of `/proc/PID/cmdline`; `None` if the command line
-/// has none.
-///
-/// - QEMU: `-name X` or `-name guest=X,debug-threads=on`, with `,,` for a comma within X;
-/// - Firecracker: `--id X`; crosvm: `--name X`;
-/// - Cloud Hypervisor has no names: the socket of its API without folder and ending, from `--api-socket PATH`
-///   or `path=PATH`.
-///
-/// ```
-/// use bifold_host::guest_name;
-///
-/// assert_eq!(guest_name(b"qemu-system-x86_64\0-name\0guest=web").as_deref(), Some("web"));
-/// assert_eq!(guest_name(b"/usr/bin/firecracker\0--id\0f7").as_deref(), Some("f7"));
-/// assert_eq!(guest_name(b"cloud-hypervisor\0--api-socket\0/run/db.sock").as_deref(), Some("db"));
-/// ```
-pub fn guest_name(cmdline: &[u8]) -> Option<String> {
-    let words: Vec<_> = cmdline.split(|b| *b == 0).map(String::from_utf8_lossy).collect();
-    let program = words[0].rsplit('/').next().unwrap_or_default();
-    if program.starts_with("firecracker") {
-        return value(&words, "--id").map(String::from);
-    }
-    if program.starts_with("crosvm") {
-        return value(&words, "--name").map(String::from);
-    }
-    if program.starts_with("cloud-hypervisor") {
-        let socket = value(&words, "--api-socket")?;
-        let file = Path::new(socket.strip_prefix("path=").unwrap_or(socket)).file_stem()?;
-        return file.to_str().map(String::from);
-    }
-    // QEMU takes the last `-name`.
-    let names = words.windows(2).filter(|w| matches!(w[0].as_ref(), "-name" | "--name"));
-    names.filter_map(|w| guest_of(&w[1])).next_back()
-}
-
-/// The value of an option: `--id X` or `--id=X`.
-fn value<'a>(words: &'a [std::borrow::Cow<str>], option: &str) -> Option<&'a str> {
-    let at = words
-        .iter()
-        .position(|w| w.strip_prefix(option).is_some_and(|r| r.is_empty() || r.starts_with('=')))?;
-    let value = match words[at].strip_prefix(option)? {
-        "" => words.get(at + 1)?,
-        joined => &joined[1..],
-    };
-    Some(value).filter(|v| !v.is_empty())
-}
-
-/// The parts of an option's value between single commas, at least one; two commas are one within a part
-/// (QEMU's `util/keyval.c`).
-///
-/// ```
-/// assert_eq!(bifold_host::comma_parts("guest=a,,b,process=c"), ["guest=a,b", "process=c"]);
-/// ```
-pub fn comma_parts(value: &str) -> Vec<String> {
-    let mut parts = vec![String::new()];
-    let mut chars = value.chars().peekable();
-    while let Some(c) = chars.next() {
-        let last = parts.last_mut().expect("there is always one");
-        match c {
-            ',' if chars.next_if_eq(&',').is_some() => last.push(','),
-            ',' => parts.push(String::new()),
-            c => last.push(c),
-        }
-    }
-    parts
-}
-
-/// The guest's name in the value of `-name`.
-fn guest_of(value: &str) -> Option<String> {
-    let options = comma_parts(value);
-    let named = options.iter().filter_map(|o| o.strip_prefix("guest=")).next_back();
-    let first = options.first().filter(|o| !o.contains('=')).map(String::as_str);
-    named.or(first).filter(|n| !n.is_empty()).map(String::from)
 }

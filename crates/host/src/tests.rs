@@ -402,7 +402,7 @@ fn a_file_that_only_root_may_read_is_said_to_be_one() {
 
 #[test]
 fn names_are_taken_as_qemu_takes_them() {
-    let name = |line: &str| guest_name(line.replace(' ', "\0").as_bytes());
+    let name = |line: &str| CommandLine::parse(line.replace(' ', "\0").as_bytes()).guest_name();
     for (line, is) in [
         ("qemu -name web", Some("web")),
         ("qemu --name web -m 1G", Some("web")),
@@ -421,7 +421,7 @@ fn names_are_taken_as_qemu_takes_them() {
     ] {
         assert_eq!(name(line).as_deref(), is, "{line}");
     }
-    assert_eq!(guest_name(b"qemu\0-name\0w\xff\0").as_deref(), Some("w\u{fffd}"));
+    assert_eq!(CommandLine::parse(b"qemu\0-name\0w\xff\0").guest_name().as_deref(), Some("w\u{fffd}"));
 }
 
 proptest! {
@@ -448,7 +448,7 @@ proptest! {
     #[test]
     fn any_bytes_are_figures_a_state_and_a_name_or_nothing(bytes in prop::collection::vec(any::<u8>(), 0..200)) {
         let _ = PagingStats::parse(&bytes);
-        let _ = guest_name(&bytes);
+        let _ = CommandLine::parse(&bytes).guest_name();
         if let Some(state) = State::parse(&bytes) {
             prop_assert_eq!(State::parse(state.to_string().as_bytes()), Some(state));
         }

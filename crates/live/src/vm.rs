@@ -9,7 +9,7 @@ use crate::interval::{Interval, Reading, VcpuReading};
 use crate::reporter::{MemoryView, Reporter, socket};
 use bifold_host::{
     Backing, BinaryStatistics, Entries, Forecast, Host, Kvm, Obstacle, Paging, State, Statistic, Statistics,
-    StatisticsFiles, ThreadTimes, Vcpu, VmDirectory, VmId, read_up_to,
+    StatisticsFiles, ThreadTimes, Vcpu, VmDirectory, VmId,
 };
 use std::io;
 use std::path::PathBuf;
@@ -20,9 +20,6 @@ pub(crate) type Clock<'a> = &'a dyn Fn() -> Duration;
 
 /// Names the socket of a VM's reporter.
 pub(crate) type SocketOf = Box<dyn Fn(&Watched) -> Option<PathBuf> + Send>;
-
-/// Upper limit for a command line.
-const MOST_CMDLINE: u64 = 1 << 20;
 
 /// A VM that is watched.
 pub struct Watched {
@@ -135,8 +132,7 @@ impl Watched {
 
     /// Looks for a reporter on the VMM's command line, which does not change, and connects.
     fn find_reporter(&mut self, host: &Host, socket_of: Option<&SocketOf>, clock: Clock) {
-        let cmdline = host.proc.join(format!("{}/cmdline", self.pid));
-        let path = read_up_to(&cmdline, MOST_CMDLINE).ok().and_then(|c| socket(&c));
+        let path = host.command_line(self.pid).and_then(|line| socket(&line));
         self.reporter = path.map(|path| Reporter::of(host, self.pid, path));
         self.reconnect(socket_of, clock);
     }

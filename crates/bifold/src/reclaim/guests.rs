@@ -2,7 +2,7 @@
 //! The guests that a user's word means.
 
 use crate::usage::UsageError;
-use bifold_host::placement::LiveGuest;
+use bifold_host::LiveGuest;
 use bifold_host::{Host, named, printable, word_rank};
 use bifold_live::memory::{GuestMemory, HostMemory};
 

@@ -91,11 +91,11 @@ fn text(seen: &Observed, advice: &Advice) -> String {
         let or = |n: Option<u64>| n.map_or(UNKNOWN.into(), grouped);
         let rows = seen.vms.iter().map(|vm| {
             vec![
-                vm.process.name.chars().flat_map(char::escape_debug).collect(),
-                vm.process.pid.to_string(),
-                vm.process.uid.map_or(UNKNOWN.into(), |u| u.to_string()),
-                mib(vm.process.resident),
-                vm.process.huge.map_or(UNKNOWN.into(), mib),
+                vm.guest.name.chars().flat_map(char::escape_debug).collect(),
+                vm.guest.pid.to_string(),
+                vm.uid.map_or(UNKNOWN.into(), |u| u.to_string()),
+                mib(vm.memory.resident.unwrap_or(0)),
+                vm.memory.huge.map_or(UNKNOWN.into(), mib),
                 or(vm.ksm.merging_pages),
                 or(vm.ksm.zero_pages),
                 vm.ksm.profit.map_or(UNKNOWN.into(), |p| (p / (1 << 20)).to_string()),
@@ -198,11 +198,11 @@ pub fn schema() -> serde_json::Value {
 
 fn document<'a>(seen: &'a Observed, advice: &'a Advice) -> Document<'a> {
     let vm = |vm: &'a GuestKsm| VmRow {
-        domain: &vm.process.name,
-        pid: vm.process.pid,
-        uid: vm.process.uid,
-        resident_bytes: vm.process.resident,
-        huge_bytes: vm.process.huge,
+        domain: &vm.guest.name,
+        pid: vm.guest.pid,
+        uid: vm.uid,
+        resident_bytes: vm.memory.resident.unwrap_or(0),
+        huge_bytes: vm.memory.huge,
         merging_pages: vm.ksm.merging_pages,
         zero_pages: vm.ksm.zero_pages,
         profit_bytes: vm.ksm.profit,

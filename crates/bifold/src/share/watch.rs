@@ -159,8 +159,8 @@ fn table(before: Option<&Snapshot>, now: &Snapshot) -> String {
         let or = |n: Option<u64>| n.map_or(UNKNOWN.into(), grouped);
         let rows = now.seen.vms.iter().map(|vm| {
             vec![
-                vm.process.name.chars().flat_map(char::escape_debug).collect(),
-                vm.process.pid.to_string(),
+                vm.guest.name.chars().flat_map(char::escape_debug).collect(),
+                vm.guest.pid.to_string(),
                 or(vm.ksm.merging_pages),
                 or(vm.ksm.zero_pages),
                 vm.ksm.profit.map_or(UNKNOWN.into(), |p| (p / (1 << 20)).to_string()),
@@ -214,8 +214,8 @@ fn csv(before: Option<&Snapshot>, now: &Snapshot, head: bool) -> anyhow::Result<
     for vm in &now.seen.vms {
         writer.serialize(WatchRow {
             time_s: now.time_s,
-            domain: &vm.process.name,
-            pid: Some(vm.process.pid),
+            domain: &vm.guest.name,
+            pid: Some(vm.guest.pid),
             ksm_zero_pages: vm.ksm.zero_pages.map(|n| n as i64),
             profit_bytes: vm.ksm.profit,
             merging_pages: vm.ksm.merging_pages,

@@ -7,7 +7,7 @@ use super::hand::mib;
 use crate::config::VmMemory;
 use crate::engine::{Event, Hold};
 use crate::status::{GuestStatus, GuestTotals};
-use bifold_host::placement::LiveGuest;
+use bifold_host::LiveGuest;
 use bifold_host::printable;
 use bifold_live::reporter::MemoryView;
 use bifold_reclaim::{GuestObservation, PolicyName};

@@ -8,8 +8,8 @@
 //! killed, the order's guardian gives the memory back.
 
 use super::control::{Control, Kind, MemoryObservation, Under};
+use bifold_host::LiveGuest;
 use bifold_host::held::{Guardian, Journal};
-use bifold_host::placement::LiveGuest;
 use bifold_host::{Host, printable};
 use bifold_live::memory::rules::advise;
 use bifold_live::memory::see_one;

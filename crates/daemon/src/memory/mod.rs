@@ -24,7 +24,7 @@ use crate::config::{Config, VmMemory};
 use crate::engine::{Event, Hold};
 use crate::record::MemoryLine;
 use crate::status::{GuestStatus, MemoryStatus};
-use bifold_host::placement::LiveGuest;
+use bifold_host::LiveGuest;
 use bifold_host::{Host, VmId, word_rank};
 use bifold_live::order::{OrderError, places};
 use bifold_live::reporter::MemoryView;

@@ -8,7 +8,7 @@
 
 use crate::process::name_of;
 use crate::qmp::{self, Qmp};
-use crate::{Host, comma_parts, read_up_to};
+use crate::{CommandLine, Host, Pairs};
 use nix::sys::socket::sockopt::{PeerCredentials, SendTimeout};
 use nix::sys::socket::{self, AddressFamily, SockFlag, SockType, UnixAddr, getsockopt, setsockopt};
 use nix::sys::time::TimeVal;
@@ -26,7 +26,7 @@ use std::time::{Duration, Instant};
 const PATIENCE: Duration = Duration::from_secs(2);
 /// Time limit of `virsh`, which connects to libvirt's daemon first.
 const VIRSH: Duration = Duration::from_secs(10);
-/// Longest command line, and longest answer of `virsh`.
+/// Longest answer of `virsh`.
 const MOST: u64 = 4 << 20;
 /// The name that libvirt gives to the monitor's character device.
 const OF_LIBVIRT: &str = "charmonitor";
@@ -41,43 +41,30 @@ pub enum MonitorPlace {
 }
 
 impl MonitorPlace {
-    /// The monitor on a command line of QEMU, in the form of `/proc/PID/cmdline`: `-qmp unix:PATH,server=on`,
-    /// or `-mon` with `-chardev socket,path=PATH,server=on`. `None` if the command line has no monitor that a
-    /// program can connect to.
-    pub fn of(cmdline: &[u8]) -> Option<MonitorPlace> {
-        let words: Vec<_> = cmdline.split(|b| *b == 0).map(String::from_utf8_lossy).collect();
-        let named = |name: &str| -> Vec<Vec<String>> {
-            let is = |w: &str| w.strip_prefix("--").or(w.strip_prefix('-')) == Some(name);
-            words.windows(2).filter(|w| is(&w[0])).map(|w| comma_parts(&w[1])).collect()
-        };
-        let controls: Vec<String> = named("mon")
-            .iter()
-            .filter(|parts| value(parts, "mode") == Some("control"))
-            .filter_map(|parts| {
-                let first = parts.first().filter(|p| !p.contains('=')).map(String::as_str);
-                value(parts, "chardev").or(first).map(String::from)
-            })
-            .collect();
-        if controls.iter().any(|id| id == OF_LIBVIRT) {
-            let uuid = named("uuid").into_iter().flatten().next()?;
+    /// The monitor on a command line of QEMU: `-qmp unix:PATH,server=on`, or `-mon` with
+    /// `-chardev socket,path=PATH,server=on`. `None` if the command line has no monitor that a program can
+    /// connect to.
+    pub fn of(line: &CommandLine) -> Option<MonitorPlace> {
+        let controls: Vec<Pairs> =
+            line.pairs("mon", "chardev").filter(|mon| mon.get("mode") == Some("control")).collect();
+        let is_control =
+            |id: Option<&str>| id.is_some() && controls.iter().any(|mon| mon.get("chardev") == id);
+        if is_control(Some(OF_LIBVIRT)) {
+            let (_, uuid) = line.options().find(|(name, _)| *name == "uuid")?;
             let plain = uuid.len() == 36 && uuid.chars().all(|c| c.is_ascii_hexdigit() || c == '-');
-            return plain.then_some(MonitorPlace::Libvirt(uuid));
+            return plain.then(|| MonitorPlace::Libvirt(uuid.to_owned()));
         }
-        let direct = named("qmp").into_iter().filter_map(|mut parts| {
-            let path = parts.first()?.strip_prefix("unix:")?.to_owned();
-            parts[0] = format!("path={path}");
-            Some(parts)
+        let direct = line.options().filter(|(name, _)| *name == "qmp").filter_map(|(_, value)| {
+            let socket = format!("socket,path={}", value.strip_prefix("unix:")?);
+            Some(Pairs::parse(&socket, "backend"))
         });
-        let through = named("chardev").into_iter().filter(|parts| {
-            parts.first().is_some_and(|p| p == "socket")
-                && value(parts, "id").is_some_and(|id| controls.iter().any(|c| c == id))
-        });
-        let path = direct.chain(through).find_map(|parts| {
+        let through = line.pairs("chardev", "backend").filter(|chardev| is_control(chardev.get("id")));
+        let path = direct.chain(through).find_map(|chardev| {
             // A path of QEMU's own folder is unknown here, and a new line would not fit into a journal.
-            let path = value(&parts, "path").filter(|p| p.starts_with('/') && !p.contains('\n'))?;
-            listens(&parts).then(|| path.to_owned())
+            let path = chardev.listening_socket().filter(|p| p.starts_with('/') && !p.contains('\n'))?;
+            Some(PathBuf::from(path))
         });
-        path.map(|p| MonitorPlace::Socket(p.into()))
+        path.map(MonitorPlace::Socket)
     }
 
     /// Parses what [`fmt::Display`] writes.
@@ -138,8 +125,7 @@ impl fmt::Display for MonitorPlace {
 impl Host {
     /// Where the monitor of a guest's process is.
     pub fn monitor_place(&self, pid: u32) -> Option<MonitorPlace> {
-        let cmdline = read_up_to(&self.proc.join(pid.to_string()).join("cmdline"), MOST).ok()?;
-        MonitorPlace::of(&cmdline)
+        MonitorPlace::of(&self.command_line(pid)?)
     }
 }
 
@@ -172,17 +158,6 @@ impl Monitor {
             Way::Virsh(uuid) => virsh(uuid, command, arguments, self.end),
         }
     }
-}
-
-/// The value of `KEY=VALUE` among an option's parts; the last one counts, as for QEMU.
-fn value<'a>(parts: &'a [String], key: &str) -> Option<&'a str> {
-    parts.iter().filter_map(|p| p.strip_prefix(key)?.strip_prefix('=')).next_back()
-}
-
-/// Whether QEMU listens: `server=on`, or `server` alone.
-fn listens(parts: &[String]) -> bool {
-    value(parts, "server").is_some_and(|v| v == "on" || v == "yes" || v == "true")
-        || parts.iter().any(|p| p == "server")
 }
 
 /// Connects within a time limit: connect(2) waits without one while the socket's queue is full.
@@ -279,7 +254,7 @@ mod tests {
     use std::os::unix::net::UnixListener;
 
     fn of(line: &str) -> Option<String> {
-        MonitorPlace::of(line.replace(' ', "\0").as_bytes()).map(|p| p.to_string())
+        MonitorPlace::of(&CommandLine::parse(line.replace(' ', "\0").as_bytes())).map(|p| p.to_string())
     }
 
     #[test]

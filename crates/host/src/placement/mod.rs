@@ -11,7 +11,6 @@
 mod cpu_groups;
 mod cpuset;
 mod foreign;
-mod guests;
 mod interrupts;
 mod mappings;
 mod numa_maps;
@@ -20,7 +19,6 @@ mod threads;
 pub use cpu_groups::{CpuGroup, CpuGroups, Quota, Weight};
 pub use cpuset::Cpuset;
 pub use foreign::{ForeignThread, ForeignThreads};
-pub use guests::LiveGuest;
 pub use interrupts::Interrupt;
 pub use mappings::{MapLine, Memory};
 pub use numa_maps::NumaMap;

@@ -57,6 +57,13 @@ pub struct Scheduling {
     pub policy: u32,
 }
 
+impl Scheduling {
+    /// Whether the policy is SCHED_FIFO or SCHED_RR.
+    pub fn is_real_time(&self) -> bool {
+        matches!(self.policy, 1 | 2)
+    }
+}
+
 impl Host {
     /// The threads of a process in order of id. `vcpus` names those of vCPUs that the caller knows; the other
     /// roles come from the threads' names.

@@ -6,8 +6,8 @@
 pub mod rules;
 
 use crate::order::{Facts, facts, used};
+use bifold_host::LiveGuest;
 use bifold_host::guest_memory::{GuestStatistics, Stalls, Swap};
-use bifold_host::placement::LiveGuest;
 use bifold_host::{Host, MemInfo};
 use std::time::{SystemTime, UNIX_EPOCH};
 

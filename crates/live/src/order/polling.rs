@@ -5,9 +5,9 @@ use super::record::alone;
 use super::refusal::POLLING;
 use super::running::make;
 use super::{OrderError, Record, WHAT, Way, facts, places};
+use bifold_host::LiveGuest;
 use bifold_host::guest_memory::Balloon;
 use bifold_host::held::{Guardian, Held, Journal, Places, remove_unused_lock};
-use bifold_host::placement::LiveGuest;
 use bifold_host::{Host, printable};
 use std::path::Path;
 

@@ -68,7 +68,7 @@ pub fn facts(host: &Host, pid: u32, place: Option<&MonitorPlace>) -> Facts {
         group: host.memory_group(pid),
         pid,
         swap: host.swap(),
-        hugetlb: host.asks_for_hugetlb(pid),
+        hugetlb: host.command_line(pid).is_some_and(|line| line.asks_for_hugetlb()),
     }
 }
 

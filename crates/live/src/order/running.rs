@@ -4,9 +4,9 @@
 use super::record::{OF_ROOT, WHAT, alone};
 use super::refusal::{Facts, POLLING, Refusal, facts, is_seldom, one, refusal, size_of};
 use super::{Act, Back, Goal, OrderDriver, OrderError, Record, SizeObservation, Steer, Way, Why, places};
+use bifold_host::LiveGuest;
 use bifold_host::guest_memory::{Balloon, MonitorPlace};
 use bifold_host::held::{Guardian, Held, HeldError, Journal, Places, lock, remove_unused_lock};
-use bifold_host::placement::LiveGuest;
 use bifold_host::{Host, printable};
 use std::fs::{DirBuilder, File, Permissions};
 use std::os::unix::fs::{DirBuilderExt as _, PermissionsExt as _};

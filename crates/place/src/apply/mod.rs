@@ -20,8 +20,8 @@ pub use undo::{IfChanged, Undone, undo};
 
 use crate::plan::{Plan, Step};
 use crate::settings;
+use bifold_host::LiveGuest;
 use bifold_host::held::{Journal, lock};
-use bifold_host::placement::LiveGuest;
 use bifold_host::{Host, printable};
 use kept::{Entry, Record, WHAT};
 use std::fs::{self, File};

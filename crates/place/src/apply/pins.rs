@@ -6,7 +6,8 @@ use super::{ApplyError, Event, Work};
 use crate::check::threads_of;
 use crate::os;
 use crate::plan::GuestPlan;
-use bifold_host::placement::{LiveGuest, Role, Thread};
+use bifold_host::LiveGuest;
+use bifold_host::placement::{Role, Thread};
 use bifold_host::topology::NumberSet;
 
 /// Longest id of an I/O thread that the thread's name can have: names have 15 bytes, of which QEMU takes 3

@@ -197,11 +197,13 @@ fn by_node(view: &View, part: &Part, piece: Memory) -> Vec<Found> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use bifold_host::CommandLine;
 
     const MIB: u64 = 1 << 20;
 
     fn view(line: &str) -> View {
-        View::parse(format!("qemu-system-x86_64 {line}").replace(' ', "\0").as_bytes()).unwrap()
+        View::parse(&CommandLine::parse(format!("qemu-system-x86_64 {line}").replace(' ', "\0").as_bytes()))
+            .unwrap()
     }
 
     fn memory(start: u64, mib: u64, file: &str, descriptor: Option<u32>) -> Memory {

@@ -10,14 +10,14 @@ use crate::apply::MOST_ID;
 use crate::plan::Plan;
 use crate::settings;
 use crate::view::View;
-use bifold_host::placement::{LiveGuest, Memory, Role, Thread};
+use bifold_host::LiveGuest;
+use bifold_host::guest_memory::MonitorPlace;
+use bifold_host::placement::{Memory, Role, Thread};
 use bifold_host::topology::NumberSet;
 use bifold_host::{Host, HostError, named, printable, read_up_to, word_rank};
 use std::io;
 use std::path::{Path, PathBuf};
 
-/// Upper limit for a command line.
-const MOST_CMDLINE: u64 = 4 << 20;
 /// Upper limit for a setting's text.
 const MOST_SETTING: u64 = 64 << 10;
 
@@ -197,14 +197,9 @@ fn outline(host: &Host, guest: &LiveGuest, told: &Told) -> Result<GuestFacts, Ch
         threads,
         cpuset: host.cpuset(guest.pid),
         thread_cpusets,
-        view: view(host, guest.pid),
+        view: host.command_line(guest.pid).and_then(|line| View::parse(&line)),
         ..GuestFacts::default()
     })
-}
-
-fn view(host: &Host, pid: u32) -> Option<View> {
-    let cmdline = read_up_to(&host.proc.join(pid.to_string()).join("cmdline"), MOST_CMDLINE).ok()?;
-    View::parse(&cmdline)
 }
 
 /// A guest with its memory, and what is not known of it.
@@ -248,10 +243,12 @@ fn monitor(
     if let Some(socket) = options.qmp {
         return qmp::ask(socket).map_err(|source| CheckError::Monitor { socket: socket.into(), source });
     }
-    let Some(socket) = view(host, guest.pid).and_then(|v| v.qmp).filter(|s| s.starts_with('/')) else {
+    // libvirt would note in its log that the guest is tainted.
+    let Some(MonitorPlace::Socket(socket)) = host.monitor_place(guest.pid) else {
         return Ok(Told::default());
     };
-    Ok(qmp::ask(Path::new(&socket)).unwrap_or_else(|e| {
+    Ok(qmp::ask(&socket).unwrap_or_else(|e| {
+        let socket = socket.display();
         let what = format!("its monitor at {socket} does not answer ({e}); its threads' names and its mappings' sizes tell instead");
         unknown.push(Unknown { what, privilege: e.kind() == io::ErrorKind::PermissionDenied });
         Told::default()

@@ -3,7 +3,7 @@
 
 use super::seen::{GuestFacts, Unknown};
 use bifold_host::Host;
-use bifold_host::placement::LiveGuest;
+use bifold_host::LiveGuest;
 
 /// Of threads and of what the guest sees: what the facts lack.
 pub(super) fn of_threads(host: &Host, live: &LiveGuest, seen: &GuestFacts) -> Vec<Unknown> {

@@ -6,11 +6,9 @@
 //! `-numa dist` are 10 and 20 apart (`hw/core/numa.c`), and a guest's L3 is one per die
 //! (`target/i386/cpu.c`).
 
-mod options;
 mod read;
 
-pub use options::{Pairs, size};
-
+use bifold_host::CommandLine;
 use bifold_host::topology::NumberSet;
 use std::collections::BTreeMap;
 
@@ -47,8 +45,6 @@ pub struct View {
     pub devices: Vec<String>,
     /// Backends of memory in DIMMs and virtio devices, by id.
     pub plugged: Vec<String>,
-    /// The socket of QEMU's machine protocol, if QEMU listens on one.
-    pub qmp: Option<String>,
 }
 
 /// Levels of a CPU topology.
@@ -139,9 +135,9 @@ impl Levels {
 }
 
 impl View {
-    /// The guest's view; `None` if the command line (as `/proc/PID/cmdline` has it) is not QEMU's.
-    pub fn parse(cmdline: &[u8]) -> Option<View> {
-        read::view(cmdline)
+    /// The guest's view; `None` if the command line is not QEMU's.
+    pub fn parse(line: &CommandLine) -> Option<View> {
+        read::view(line)
     }
 
     /// The node of a vCPU; 0 if the guest has no nodes.

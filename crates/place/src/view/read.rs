@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! Reads the options of a command line that say what a guest sees.
 
-use super::{Backend, Level, Levels, Pairs, View, ViewNode, size};
+use super::{Backend, Level, Levels, View, ViewNode};
 use bifold_host::topology::NumberSet;
+use bifold_host::{CommandLine, Pairs, size};
 use std::collections::BTreeMap;
 
 /// Most vCPUs that are believed: QEMU's own limit is 4,096.
@@ -11,25 +12,15 @@ const MIB: u64 = 1 << 20;
 /// Memory without `-m`.
 const DEFAULT_MEMORY: u64 = 128 * MIB;
 
-/// The options with their values in order; QEMU takes `--smp` for `-smp`.
-fn options(words: &[String]) -> impl Iterator<Item = (&str, &str)> {
-    words.windows(2).filter_map(|pair| {
-        let name = pair[0].strip_prefix("--").or_else(|| pair[0].strip_prefix('-'))?;
-        Some((name, pair[1].as_str()))
-    })
-}
-
-pub fn view(cmdline: &[u8]) -> Option<View> {
-    let words: Vec<String> =
-        cmdline.split(|b| *b == 0).map(|w| String::from_utf8_lossy(w).into_owned()).collect();
-    let program = words.first()?.rsplit('/').next()?;
+pub fn view(line: &CommandLine) -> Option<View> {
+    let program = line.program();
     if !(program.starts_with("qemu-system-") || program == "qemu-kvm" || program == "kvm") {
         return None;
     }
     let mut view = View { memory: DEFAULT_MEMORY, l3: Some(Level::Die), ..View::default() };
     let mut numa: Vec<Pairs> = Vec::new();
     let (mut smp, mut path, mut prealloc) = (Pairs::default(), None, false);
-    for (name, value) in options(&words) {
+    for (name, value) in line.options() {
         match name {
             "smp" => smp = Pairs::parse(value, "cpus"),
             "m" => {
@@ -42,7 +33,6 @@ pub fn view(cmdline: &[u8]) -> Option<View> {
             "cpu" => cpu(&mut view, &Pairs::parse(value, "model")),
             "device" => device(&mut view, &Pairs::parse(value, "driver")),
             "mem-path" => path = Some(value.to_owned()),
-            "qmp" => view.qmp = view.qmp.or_else(|| socket(value)),
             _ => {}
         }
         // An option without a value stands before another option or an argument of its own.
@@ -165,12 +155,6 @@ fn device(view: &mut View, device: &Pairs) {
     if device.get("driver").is_some_and(plugs) {
         view.plugged.extend(device.get("memdev").map(String::from));
     }
-}
-
-/// The path of a socket on which QEMU listens: `unix:PATH,server=on,wait=off`.
-fn socket(value: &str) -> Option<String> {
-    let pairs = Pairs::parse(value.strip_prefix("unix:")?, "path");
-    (pairs.is_on("server")).then(|| pairs.get("path").map(String::from)).flatten()
 }
 
 fn nodes(view: &mut View, numa: &[Pairs]) {

@@ -3,6 +3,7 @@
 //! QEMU's arguments read back from its command line.
 
 use crate::random::{host, wishes};
+use bifold_host::CommandLine;
 use bifold_host::placement::{Interrupt, Memory, Role, Thread};
 use bifold_host::topology::{NumberSet, Topology};
 use bifold_place::check::{Block, GuestFacts, HostFacts, Pages, PlacementFacts, check};
@@ -53,7 +54,7 @@ fn running(pid: u32, guest: &GuestPlan, topology: &Topology) -> GuestFacts {
         name: guest.name.clone(),
         kvm: true,
         threads: threads(pid, guest, &topology.nodes.keys().copied().collect()),
-        view: View::parse(line.join("\0").as_bytes()),
+        view: View::parse(&CommandLine::parse(line.join("\0").as_bytes())),
         blocks: guest.nodes.iter().map(block).collect(),
         ..GuestFacts::default()
     }

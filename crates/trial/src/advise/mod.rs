@@ -12,14 +12,23 @@ mod rules;
 
 pub use rules::{Advice, Kind, Recommendation, advise};
 
+use bifold_host::guest_memory::ProcessMemory;
 use bifold_host::ksm::{Activity, Counters, Ksm, KsmError, ProcessKsm, Settings};
-use bifold_host::{GuestProcess, Host, MemInfo, Pressure};
+use bifold_host::{Host, LiveGuest, MemInfo, Pressure};
 
 /// A process that runs a guest, and KSM's figures of it.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct GuestKsm {
-    /// The guest's process.
-    pub process: GuestProcess,
+    /// The guest.
+    pub guest: LiveGuest,
+    /// User of the guest's process.
+    pub uid: Option<u32>,
+    /// Memory of the guest's process.
+    pub memory: ProcessMemory,
+    /// Whether the command line asks for memory in hugetlbfs.
+    pub hugetlb: bool,
+    /// Whether a thread of the process is scheduled as real-time.
+    pub real_time: bool,
     /// KSM's figures; empty if this user may not read them.
     pub ksm: ProcessKsm,
     /// Whether this user may read KSM's figures. Root may, and the process's own user.
@@ -57,8 +66,8 @@ impl Observed {
              of user {}): `-` stands for these figures",
             hidden.len(),
             self.vms.len(),
-            first.process.pid,
-            first.process.uid.map_or("unknown".into(), |u| u.to_string())
+            first.guest.pid,
+            first.uid.map_or("unknown".into(), |u| u.to_string())
         ))
     }
 }
@@ -85,8 +94,9 @@ pub fn observe(host: &Host) -> Result<Observed, KsmError> {
 
 fn guests(host: &Host, ksm: &Ksm) -> Result<Vec<GuestKsm>, KsmError> {
     let mut found = Vec::new();
-    for process in host.guest_processes() {
-        let (ksm, readable) = match ksm.process(process.pid) {
+    for guest in host.live_guests() {
+        let pid = guest.pid;
+        let (ksm, readable) = match ksm.process(pid) {
             Ok(Some(figures)) => (figures, true),
             // The process has just ended.
             Ok(None) => continue,
@@ -94,7 +104,17 @@ fn guests(host: &Host, ksm: &Ksm) -> Result<Vec<GuestKsm>, KsmError> {
             Err(KsmError::NotRoot { .. }) => (ProcessKsm::default(), false),
             Err(e) => return Err(e),
         };
-        found.push(GuestKsm { process, ksm, readable });
+        found.push(GuestKsm {
+            uid: host.user(pid),
+            memory: host.process_memory(pid),
+            hugetlb: host.command_line(pid).is_some_and(|line| line.asks_for_hugetlb()),
+            real_time: host
+                .threads(pid, &guest.vcpus)
+                .is_ok_and(|all| all.iter().any(|t| t.scheduling.is_some_and(|s| s.is_real_time()))),
+            guest,
+            ksm,
+            readable,
+        });
     }
     Ok(found)
 }

@@ -8,9 +8,9 @@
 
 use super::outcome::Orders;
 use bifold_host::Host;
+use bifold_host::LiveGuest;
 use bifold_host::guest_memory::{Balloon, Machine, MonitorPlace};
 use bifold_host::held::Guardian;
-use bifold_host::placement::LiveGuest;
 use bifold_live::order::{Event, Order, OrderError, OrderRequest, Way};
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering};

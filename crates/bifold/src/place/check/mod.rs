@@ -12,7 +12,7 @@ use crate::console::{Progress, note, print};
 use crate::status::Status;
 use crate::usage::UsageError;
 use bifold_host::Host;
-use bifold_host::placement::LiveGuest;
+use bifold_host::LiveGuest;
 use bifold_host::topology::Topology;
 use bifold_place::apply::Kept;
 use bifold_place::check::{

@@ -3,9 +3,9 @@
 
 use super::*;
 use crate::order::Facts;
+use bifold_host::LiveGuest;
 use bifold_host::MemInfo;
 use bifold_host::guest_memory::*;
-use bifold_host::placement::LiveGuest;
 
 const GIB: u64 = 1 << 30;
 

@@ -257,7 +257,7 @@ fn order_by_group(change: impl Fn(&std::path::Path, usize, u64)) -> (Result<Even
     let dir = tempfile::tempdir().unwrap();
     let host = with_group(dir.path());
     let group = dir.path().join("sys/fs/cgroup/web.scope");
-    let guest = bifold_host::placement::LiveGuest {
+    let guest = bifold_host::LiveGuest {
         pid: 9,
         name: "web".into(),
         started: 22,

@@ -7,7 +7,7 @@ use crate::check::*;
 use crate::os;
 use crate::plan::{Plan, Smp, VcpuPlan};
 use bifold_host::Host;
-use bifold_host::placement::LiveGuest;
+use bifold_host::LiveGuest;
 use bifold_host::topology::{NumberSet, Topology};
 use std::path::PathBuf;
 use std::process::{Child, Command, Stdio};

@@ -10,6 +10,7 @@ mod unseen;
 use super::*;
 use crate::plan::{Caches, Cost, GuestNode, GuestPlan, SCHEMA as PLAN_SCHEMA, Smp, Step, VcpuPlan};
 use crate::view::View;
+use bifold_host::CommandLine;
 use bifold_host::placement::{Cpuset, Interrupt, Memory, Role, Thread};
 use bifold_host::topology::{Cache, Cpu, Device, HugePool, Node, NumberSet};
 use std::collections::BTreeMap;
@@ -87,7 +88,7 @@ const OPTIONS: &str = "-smp 4,sockets=2,cores=2,threads=1 -m 256M -object iothre
     -numa dist,src=0,dst=1,val=21 -device vfio-pci,host=0000:3b:00.0";
 
 fn view(options: &str) -> Option<View> {
-    View::parse(format!("qemu-system-x86_64 {options}").replace(' ', "\0").as_bytes())
+    View::parse(&CommandLine::parse(format!("qemu-system-x86_64 {options}").replace(' ', "\0").as_bytes()))
 }
 
 /// Memory of 128 MB in 2 MB pages on a host node.

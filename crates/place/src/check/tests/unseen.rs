@@ -4,7 +4,8 @@
 use super::*;
 use crate::check::unseen;
 use bifold_host::Host;
-use bifold_host::placement::{LiveGuest, Scheduling};
+use bifold_host::LiveGuest;
+use bifold_host::placement::Scheduling;
 use std::fs;
 
 fn unknown(what: &str) -> Unknown {

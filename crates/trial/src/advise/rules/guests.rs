@@ -11,7 +11,7 @@ pub(super) fn owners(v: &View) -> Option<Recommendation> {
     if vms.len() < 2 || !(v.runs() || v.counter(Counter::PagesSharing) > 0) {
         return None;
     }
-    let mut users: Vec<u32> = vms.iter().filter_map(|vm| vm.process.uid).collect();
+    let mut users: Vec<u32> = vms.iter().filter_map(|vm| vm.uid).collect();
     users.sort_unstable();
     users.dedup();
     let (kind, who) = match users.len() {
@@ -49,7 +49,7 @@ pub(super) fn owners(v: &View) -> Option<Recommendation> {
 /// Latency-bound guests should not wait for copies of merged pages.
 pub(super) fn latency(v: &View) -> Option<Recommendation> {
     let vms = v.mergeable();
-    let bound: Vec<&GuestKsm> = vms.iter().copied().filter(|vm| vm.process.real_time).collect();
+    let bound: Vec<&GuestKsm> = vms.iter().copied().filter(|vm| vm.real_time).collect();
     let isolated = v.0.isolated.as_deref().filter(|_| !vms.is_empty());
     if bound.is_empty() && isolated.is_none() {
         return None;
@@ -74,11 +74,11 @@ pub(super) fn latency(v: &View) -> Option<Recommendation> {
 /// Merging splits huge pages.
 pub(super) fn huge_pages(v: &View) -> Option<Recommendation> {
     let vms = v.mergeable();
-    let huge: u64 = vms.iter().filter_map(|vm| vm.process.huge).sum();
+    let huge: u64 = vms.iter().filter_map(|vm| vm.memory.huge).sum();
     if huge == 0 || !v.runs() {
         return None;
     }
-    let backed = vms.iter().copied().filter(|vm| vm.process.huge.unwrap_or(0) > 0);
+    let backed = vms.iter().copied().filter(|vm| vm.memory.huge.unwrap_or(0) > 0);
     Some(Recommendation {
         rule: "huge-pages",
         kind: Kind::Beware,
@@ -96,13 +96,13 @@ pub(super) fn huge_pages(v: &View) -> Option<Recommendation> {
 
 /// KSM does not scan these guests.
 pub(super) fn unreached(v: &View) -> Option<Recommendation> {
-    let reached: Vec<u32> = v.mergeable().iter().map(|vm| vm.process.pid).collect();
+    let reached: Vec<u32> = v.mergeable().iter().map(|vm| vm.guest.pid).collect();
     let out: Vec<&GuestKsm> =
-        v.0.vms.iter().filter(|vm| vm.readable && !reached.contains(&vm.process.pid)).collect();
+        v.0.vms.iter().filter(|vm| vm.readable && !reached.contains(&vm.guest.pid)).collect();
     if out.is_empty() {
         return None;
     }
-    let hugetlb = out.iter().filter(|vm| vm.process.hugetlb).count();
+    let hugetlb = out.iter().filter(|vm| vm.hugetlb).count();
     Some(Recommendation {
         rule: "unreached",
         kind: Kind::Beware,

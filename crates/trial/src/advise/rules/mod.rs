@@ -141,7 +141,7 @@ fn ksm_file(name: Setting, value: &str) -> String {
 }
 
 fn names<'a>(vms: impl Iterator<Item = &'a GuestKsm>) -> String {
-    vms.map(|v| format!("{} ({})", v.process.name, v.process.pid)).collect::<Vec<_>>().join(", ")
+    vms.map(|v| format!("{} ({})", v.guest.name, v.guest.pid)).collect::<Vec<_>>().join(", ")
 }
 
 /// How to exclude single guests from KSM.

@@ -1,10 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! QEMU's options: the words of a command line, and `name=value` lists with `,,` for a comma
-//! (`util/keyval.c`).
-//!
-//! `-object` and `-device` take JSON as well, as libvirt writes them.
+//! The value of an option of QEMU: a list of `name=value` with `,,` for a comma (`util/keyval.c`), or JSON, as
+//! libvirt writes it (`ChardevOptions`, `DeviceState` and `ObjectOptions` of the QAPI schema).
 
-use bifold_host::comma_parts;
 use serde_json::Value;
 
 /// An option's value as names and values, in order. A name without a value has the value `on`, a first value
@@ -14,6 +11,14 @@ pub struct Pairs(Vec<(String, String)>);
 
 impl Pairs {
     /// Parses a value. `implied` names a first part without `=`.
+    ///
+    /// ```
+    /// use bifold_host::Pairs;
+    ///
+    /// let monitor = Pairs::parse("socket,id=m,path=/run/a,,b,server", "backend");
+    /// assert_eq!((monitor.get("backend"), monitor.get("path")), (Some("socket"), Some("/run/a,b")));
+    /// assert!(monitor.is_on("server"));
+    /// ```
     pub fn parse(text: &str, implied: &str) -> Pairs {
         if text.starts_with('{') {
             return Pairs(serde_json::from_str(text).map(|v| flat(&v)).unwrap_or_default());
@@ -48,6 +53,32 @@ impl Pairs {
     pub fn is_on(&self, name: &str) -> bool {
         matches!(self.get(name), Some("on" | "yes" | "true" | "y"))
     }
+
+    /// The path of the Unix socket on which QEMU listens, by the value of `-chardev`; `None` if QEMU connects to
+    /// the socket, or was handed it as a file descriptor. QEMU listens by default only in the form of JSON.
+    pub fn listening_socket(&self) -> Option<&str> {
+        let is_socket = [self.get("backend"), self.get("backend.type")].contains(&Some("socket"));
+        let listens = self.is_on("server")
+            || self.get("backend.data.server").map_or(self.get("backend.type").is_some(), |on| on == "on");
+        let path = self.get("path").or_else(|| self.get("backend.data.addr.data.path"));
+        path.filter(|path| is_socket && listens && !path.is_empty())
+    }
+}
+
+/// The parts of an option's value between single commas, at least one; two commas are one within a part
+/// (QEMU's `util/keyval.c`).
+fn comma_parts(value: &str) -> Vec<String> {
+    let mut parts = vec![String::new()];
+    let mut chars = value.chars().peekable();
+    while let Some(c) = chars.next() {
+        let last = parts.last_mut().expect("there is always one");
+        match c {
+            ',' if chars.next_if_eq(&',').is_some() => last.push(','),
+            ',' => parts.push(String::new()),
+            c => last.push(c),
+        }
+    }
+    parts
 }
 
 /// The members of a JSON object; those of inner objects have dotted names, as in the other syntax.

@@ -1,12 +1,21 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! The guests that run here, emulated ones included.
+//!
+//! [`Host::vms`] lists KVM's VMs alone, which only root may see. A [`LiveGuest`] is found by the program's
+//! name, which any user may read, or by its file descriptors.
+
+mod command_line;
+mod options;
+
+pub use command_line::CommandLine;
+pub use options::{Pairs, size};
 
 use crate::process::name_of;
 use crate::{Host, Vcpu, VmId};
 use std::collections::BTreeSet;
 
 /// A process that runs a guest.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct LiveGuest {
     /// Process id.
     pub pid: u32,
@@ -29,8 +38,9 @@ impl Host {
         let kvm: BTreeSet<u32> = self.kvm_processes().into_iter().map(|p| p.pid).collect();
         let ids = self.vm_ids().unwrap_or_default();
         let vms: Vec<(u32, VmId)> = ids.into_iter().map(|id| (self.process(id.thread).pid, id)).collect();
-        let pids: BTreeSet<u32> =
-            self.guest_pids().into_iter().chain(kvm.iter().copied()).chain(vms.iter().map(|v| v.0)).collect();
+        let known = |pid: &u32| self.command_line(*pid).is_some_and(|line| line.runs_a_guest());
+        let pids = self.pids().into_iter().filter(known);
+        let pids: BTreeSet<u32> = pids.chain(kvm.iter().copied()).chain(vms.iter().map(|v| v.0)).collect();
         let guest = |pid: u32| {
             let vm = vms.iter().find(|v| v.0 == pid).map(|v| v.1);
             Some(LiveGuest {
@@ -53,13 +63,24 @@ mod tests {
     #[test]
     fn emulated_guests_are_guests_too() {
         let (_dir, host) = host();
+        assert_eq!(host.live_guests(), []);
         let fields = (3..=22).map(|n| n.to_string()).collect::<Vec<_>>().join(" ");
-        for (pid, cmdline) in [(42, "qemu-system-x86_64\0-name\0a,,b\0"), (43, "/bin/cat\0")] {
+        for (pid, cmdline) in [
+            (42, "/usr/bin/qemu-system-x86_64\0-name\0a,,b\0-mem-path\0/dev/hugepages\0"),
+            (7, "firecracker\0--id\0x\0"),
+            (43, "/bin/cat\0"),
+            (44, "/usr/bin/emacs\0qemu-notes\0"),
+            // A capture of Bifold's.
+            (45, "/usr/bin/qemu-system-x86_64\0-name\0bifold,debug-threads=on\0-plugin\0file=/x.so\0"),
+        ] {
             put(&host.proc.join(format!("{pid}/cmdline")), cmdline.as_bytes());
             put(&host.proc.join(format!("{pid}/stat")), format!("{pid} (x) {fields}\n").as_bytes());
         }
+        put(&host.proc.join("self/cmdline"), b"qemu-x\0");
         let guests = host.live_guests();
-        assert_eq!(guests.len(), 1);
-        assert_eq!((guests[0].name.as_str(), guests[0].started, guests[0].kvm), ("a,b", 22, false));
+        let found: Vec<_> = guests.iter().map(|g| (g.pid, g.name.as_str(), g.started, g.kvm)).collect();
+        assert_eq!(found, [(7, "x", 22, false), (42, "a,b", 22, false)]);
+        let hugetlb = |pid| host.command_line(pid).map(|line| line.asks_for_hugetlb());
+        assert_eq!([42, 7, 1].map(hugetlb), [Some(true), Some(false), None]);
     }
 }
