@@ -50,7 +50,7 @@ setup: ## install missing packages on Debian 12 or newer (lists them; no prompt)
 	@tools/setup
 
 build: setup ## build the command: target/release/bifold
-	$(CARGO) build --release --locked
+	$(CARGO) build --release --locked -p bifold
 
 workspace: setup ## build the command, the laboratory and the programs that measure, for the targets below that use them
 	$(CARGO) build --release --locked --workspace
@@ -62,7 +62,7 @@ reporter: setup ## build the program for guests, static: target/reporter/bifold-
 
 # The demo needs `compare` alone, so a first build leaves the other verbs out. A build that has them keeps them.
 demo: setup ## show what compiling a C file costs in each paging mode: table, chart and report
-	$(CARGO) build --release --locked $$($(BIFOLD) policy --help >/dev/null 2>&1 || echo --no-default-features)
+	$(CARGO) build --release --locked -p bifold $$($(BIFOLD) policy --help >/dev/null 2>&1 || echo --no-default-features)
 	@source=$$(realpath --relative-to=. "$$(tools/demo-source)"); set -x; \
 	$(BIFOLD) compare --profile i5-7600 --report $(REPORT) --chart $(CHART) -- gcc -O2 -c -DSTB_IMAGE_IMPLEMENTATION "$$source" -o /tmp/stb_image.o
 
