@@ -2,6 +2,7 @@
 //! Carries out a plan: creates its files, makes the run, and delivers the results.
 
 use super::baseline::Against;
+use super::output::{Beside, Output};
 use super::plan::Plan;
 use super::{keep, runs};
 use crate::console::{Delivery, create, create_for_data, note, stop_on_signals};
@@ -20,15 +21,14 @@ pub fn run(mut plan: Plan) -> anyhow::Result<Status> {
         keep::prepare(dir)?;
     }
     plan.run.source.prepare()?;
-    let report = create(plan.report.as_deref())?;
-    let chart = create(plan.chart.as_deref())?;
     let output = create_for_data(plan.output.as_deref())?;
-    let timeline = create(plan.timeline.as_deref())?;
-    let folded = create(plan.folded.as_deref())?;
-    let (pprof, trace) = (create(plan.pprof.as_deref())?, create(plan.trace.as_deref())?);
-    let counts = create(plan.save_baseline.as_deref())?;
+    let mut files = Vec::new();
+    for (one, path) in &plan.outputs {
+        files.push((*one, create(Some(path))?));
+    }
     let stop = stop_on_signals()?;
     if plan.runs > 1 {
+        let report = files.into_iter().find(|(one, _)| *one == Output::Report).and_then(|(_, file)| file);
         return runs::run(plan, output, report, &stop);
     }
     let mut carried = carry_out(&mut plan.run, "", &stop)?;
@@ -36,7 +36,7 @@ pub fn run(mut plan: Plan) -> anyhow::Result<Status> {
     let (written, archive, short) = (carried.written, carried.kept.take(), carried.short_of_memory.take());
     let own = plan.needs_timeline().then(|| carried.timeline(&plan.run));
     // As bytes first: the policies take the timeline itself.
-    let bytes = own.as_ref().filter(|_| plan.timeline.is_some()).map(Timeline::to_bytes);
+    let bytes = own.as_ref().filter(|_| plan.writes(Output::Timeline)).map(Timeline::to_bytes);
     let policies = own.filter(|_| plan.needs_policies()).map(|own| policies::over(&carried, own, &plan.run));
     let no_timeline = carried.no_timeline();
     let mut comparison = Comparison { policies, ..carried.plain() };
@@ -53,26 +53,13 @@ pub fn run(mut plan: Plan) -> anyhow::Result<Status> {
         Format::Table => comparison.render_table(plan.show),
         format => comparison.render(format)?,
     };
-    let stacks = comparison.places.as_ref().map(|p| p.places.folded(p.view, p.config, plan.count));
     let notes = plan.run.notes.notes;
     let mut delivery = Delivery::new(notes);
     delivery.data(&text, output);
-    delivery.file("timeline", timeline, || match &no_timeline {
-        Some(why) => Err(anyhow!("--timeline needs a timeline, and {why}")),
-        None => Ok(bytes.unwrap_or_default()),
-    });
-    delivery.file("stacks", folded, || Ok(stacks.unwrap_or_default().into_bytes()));
-    delivery.file("profile", pprof, || match &comparison.places {
-        Some(p) => Ok(p.places.pprof(p.view, p.config, plan.count)?),
-        None => Ok(Vec::new()),
-    });
-    delivery.file("trace", trace, || Ok(comparison.render_trace()?.into_bytes()));
-    delivery.file("baseline", counts, || match whole {
-        true => Ok(comparison.render_baseline()?.into_bytes()),
-        false => Err(anyhow!("--save-baseline needs a whole run")),
-    });
-    delivery.file("chart", chart, || Ok(comparison.render_chart()?.into_bytes()));
-    delivery.file("report", report, || Ok(comparison.render_html()?.into_bytes()));
+    let beside = Beside { timeline: no_timeline.clone().map_or(Ok(bytes.unwrap_or_default()), Err), whole };
+    for (one, file) in files {
+        delivery.file(one.names().1, file, || one.content(&comparison, &beside, &plan));
+    }
     let kept = match (archive, &plan.keep) {
         (Some(archive), Some(dir)) => keep::unpack(archive, dir),
         _ => Ok(()),

@@ -2,13 +2,14 @@
 //! `bifold compare`, and `bifold record`, which is `compare` that also writes the events to a file.
 //!
 //! Options ([`args`], [`guest`], [`region`]) become a plan ([`plan`]); [`deliver`] makes the run and
-//! writes its results, [`runs`] does so for several runs of one command.
+//! writes its results ([`output`]), [`runs`] does so for several runs of one command.
 
 mod args;
 mod baseline;
 mod deliver;
 mod guest;
 mod keep;
+mod output;
 mod placement;
 mod plan;
 mod region;

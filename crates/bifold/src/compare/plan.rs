@@ -6,6 +6,7 @@ use super::args::{
 };
 use super::baseline::{Against, BaselineArgs};
 use super::guest::GuestArgs;
+use super::output::Output;
 use super::placement::PlacementArgs;
 use crate::console::{distinct, named, not_stdout};
 use crate::run::source::{EventSource, Guest, Recording, what_else};
@@ -34,29 +35,22 @@ pub struct Plan {
     pub show: Show,
     /// File for the data instead of stdout.
     pub output: Option<PathBuf>,
-    /// File for the HTML report.
-    pub report: Option<PathBuf>,
-    /// File for the chart of predicted times.
-    pub chart: Option<PathBuf>,
-    /// File for the timeline.
-    pub timeline: Option<PathBuf>,
-    /// File for the stacks.
-    pub folded: Option<PathBuf>,
-    /// File for the profile of --where.
-    pub pprof: Option<PathBuf>,
-    /// File for the trace of the intervals.
-    pub trace: Option<PathBuf>,
+    /// Files beside the data.
+    pub outputs: Vec<(Output, PathBuf)>,
     /// The count in the stacks.
     pub count: Metric,
     /// Directory for the files that the command writes.
     pub keep: Option<PathBuf>,
     /// What the run's counts are judged by.
     pub against: Option<Against>,
-    /// File for the run's counts.
-    pub save_baseline: Option<PathBuf>,
 }
 
 impl Plan {
+    /// Whether this file is to be written.
+    pub fn writes(&self, output: Output) -> bool {
+        self.outputs.iter().any(|(one, _)| *one == output)
+    }
+
     /// Whether policies are replayed over the run. Replays over hundreds of intervals take some tenths of a
     /// second, so they are made only if their result is shown.
     pub fn needs_policies(&self) -> bool {
@@ -65,12 +59,12 @@ impl Plan {
             Format::Json | Format::Jsonl => true,
             Format::Csv => false,
         };
-        shown || self.report.is_some() || !self.run.on_line.is_empty()
+        shown || self.writes(Output::Report) || !self.run.on_line.is_empty()
     }
 
     /// Whether the run's timeline is needed, for its file or for policies.
     pub fn needs_timeline(&self) -> bool {
-        self.timeline.is_some() || self.needs_policies()
+        self.writes(Output::Timeline) || self.needs_policies()
     }
 }
 
@@ -91,14 +85,9 @@ pub fn compare(args: CompareArgs) -> anyhow::Result<Plan> {
         let problem = "is shown for one run: leave out --runs";
         return Err(UsageError::conflict("--memory-use", problem).into());
     }
-    let show = &common.show;
-    let of_one = [
-        (show.timeline.is_some(), "--timeline"),
-        (show.trace.is_some(), "--trace"),
-        (show.chart.is_some(), "--chart"),
-    ];
-    if let Some((_, option)) = of_one.into_iter().find(|(given, _)| runs > 1 && *given) {
-        return Err(UsageError::conflict(option, "holds one run: leave out --runs").into());
+    let outputs = files(&common.show, Some(&baseline));
+    if let Some((one, _)) = outputs.iter().find(|(one, _)| runs > 1 && one.holds_one_run()) {
+        return Err(UsageError::conflict(one.names().0, "holds one run: leave out --runs").into());
     }
     let sample = common.guest.region.windows(common.model.seed);
     baseline.check(runs, common.guest.fast, sample)?;
@@ -108,7 +97,7 @@ pub fn compare(args: CompareArgs) -> anyhow::Result<Plan> {
     let source = plan.run.source.header().source;
     baseline.check(runs, source.timing.as_deref() == Some("fast"), source.sample)?;
     let against = before.map(|before| baseline.against(before, &plan.run)).transpose()?;
-    Ok(Plan { output, runs, against, save_baseline: baseline.save_baseline, ..plan })
+    Ok(Plan { output, outputs, runs, against, ..plan })
 }
 
 /// The plan of `record`.
@@ -135,18 +124,16 @@ fn distinct_files(
         ("the profile", common.model.named.file()),
         ("the kernel", common.guest.kernel.as_deref()),
     ];
-    let show = &common.show;
-    let outputs = [
-        ("--output", output),
-        ("--report", show.report.as_deref()),
-        ("--chart", show.chart.as_deref()),
-        ("--timeline", show.timeline.as_deref()),
-        ("--folded", show.folded.as_deref()),
-        ("--pprof", show.pprof.as_deref()),
-        ("--trace", show.trace.as_deref()),
-        ("--save-baseline", baseline.and_then(|b| b.save_baseline.as_deref())),
-    ];
-    distinct(&named(inputs), &named(outputs))
+    let files = files(&common.show, baseline);
+    let mut outputs = named([("--output", output)]);
+    outputs.extend(files.iter().map(|(one, path)| (one.names().0, path.as_path())));
+    distinct(&named(inputs), &outputs)
+}
+
+/// The files beside the data.
+fn files(show: &OutputArgs, baseline: Option<&BaselineArgs>) -> Vec<(Output, PathBuf)> {
+    let named = |one: Output| Some((one, one.path(show, baseline)?.to_owned()));
+    Output::ALL.into_iter().filter_map(named).collect()
 }
 
 /// The verb that needs a source of events.
@@ -406,12 +393,7 @@ fn plan(
             checks: has(ShowArg::Checks),
         },
         output: None,
-        report: show.report,
-        chart: show.chart,
-        timeline: show.timeline,
-        folded: show.folded,
-        pprof: show.pprof,
-        trace: show.trace,
+        outputs: files(&show, None),
         count: match show.folded_count.unwrap_or(CountArg::ExtraCycles) {
             CountArg::ExtraCycles => Metric::ExtraCycles,
             CountArg::TlbMisses => Metric::TlbMisses,
@@ -421,6 +403,5 @@ fn plan(
         },
         keep,
         against: None,
-        save_baseline: None,
     })
 }
