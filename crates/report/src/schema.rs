@@ -19,6 +19,7 @@ pub fn schemas() -> Vec<Value> {
         schema::<diff::Document>(diff::SCHEMA),
         schema::<memory::Document>(memory::SCHEMA),
         schema::<policies::Document>(policies::SCHEMA),
+        schema::<policies::JsonLine>("bifold.policy-compare-rows/2"),
         schema::<tune::Document>(tune::SCHEMA),
     ]
 }

@@ -3,6 +3,7 @@
 
 use crate::fleet::Fingerprints;
 use crate::plan::{Plan, Task, Verb};
+use bifold_trace::generate::Generator;
 use serde::Deserialize;
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -284,6 +285,9 @@ impl Spec {
             }
             if program.run.as_ref().is_some_and(Vec::is_empty) {
                 return bad(field(".run"), "is empty");
+            }
+            if let Some(Err(e)) = program.generate.as_deref().map(Generator::parse) {
+                return bad(field(".generate"), &e.to_string());
             }
             if program.run.is_none() && !program.env.is_empty() {
                 return bad(field(".env"), "is for a command, and the program has none");

@@ -24,11 +24,11 @@ pub fn run(mut plan: Plan) -> anyhow::Result<Status> {
     let output = create_for_data(plan.output.as_deref())?;
     let mut files = Vec::new();
     for (one, path) in &plan.outputs {
-        files.push((*one, create(Some(path))?));
+        files.push((*one, path.clone(), create(Some(path))?));
     }
     let stop = stop_on_signals()?;
     if plan.runs > 1 {
-        let report = files.into_iter().find(|(one, _)| *one == Output::Report).and_then(|(_, file)| file);
+        let report = files.into_iter().find(|(one, ..)| *one == Output::Report).and_then(|(.., file)| file);
         return runs::run(plan, output, report, &stop);
     }
     let mut carried = carry_out(&mut plan.run, "", &stop)?;
@@ -57,8 +57,8 @@ pub fn run(mut plan: Plan) -> anyhow::Result<Status> {
     let mut delivery = Delivery::new(notes);
     delivery.data(&text, output);
     let beside = Beside { timeline: no_timeline.clone().map_or(Ok(bytes.unwrap_or_default()), Err), whole };
-    for (one, file) in files {
-        delivery.file(one.names().1, file, || one.content(&comparison, &beside, &plan));
+    for (one, path, file) in files {
+        delivery.file(one.names().1, file, || one.content(&path, &comparison, &beside, &plan));
     }
     let kept = match (archive, &plan.keep) {
         (Some(archive), Some(dir)) => keep::unpack(archive, dir),

@@ -6,6 +6,7 @@ use super::baseline::BaselineArgs;
 use super::plan::Plan;
 use anyhow::anyhow;
 use bifold_report::{Comparison, Places};
+use bifold_trace::CommandExit;
 use std::path::Path;
 
 /// A file beside the data.
@@ -76,7 +77,13 @@ impl Output {
     ///
     /// # Errors
     /// If the run lacks what the file needs, or a format cannot hold the figures.
-    pub fn content(self, of: &Comparison, beside: &Beside, plan: &Plan) -> anyhow::Result<Vec<u8>> {
+    pub fn content(
+        self,
+        path: &Path,
+        of: &Comparison,
+        beside: &Beside,
+        plan: &Plan,
+    ) -> anyhow::Result<Vec<u8>> {
         let with_places = |make: &dyn Fn(&Places) -> anyhow::Result<Vec<u8>>| {
             of.places.as_ref().map_or(Ok(Vec::new()), make)
         };
@@ -90,10 +97,19 @@ impl Output {
             }
             Output::Pprof => with_places(&|p| Ok(p.places.pprof(p.view, p.config, plan.count)?)),
             Output::Trace => Ok(of.render_trace()?.into_bytes()),
-            Output::Baseline if beside.whole => Ok(of.render_baseline()?.into_bytes()),
-            Output::Baseline => Err(anyhow!("--save-baseline needs a whole run")),
+            Output::Baseline if !beside.whole => Err(anyhow!("--save-baseline needs a whole run")),
+            // A command that failed did other work than the one whose counts the file may have.
+            Output::Baseline if of.meta.exit.is_some_and(failed) && path.is_file() => Err(anyhow!(
+                "--save-baseline: the command failed, so {} stays as it is: delete the file to save such a run",
+                path.display()
+            )),
+            Output::Baseline => Ok(of.render_baseline()?.into_bytes()),
             Output::Chart => Ok(of.render_chart()?.into_bytes()),
             Output::Report => Ok(of.render_html()?.into_bytes()),
         }
     }
+}
+
+fn failed(exit: CommandExit) -> bool {
+    !matches!(exit, CommandExit::Code(0) | CommandExit::AfterRegion | CommandExit::AccurateEnough)
 }

@@ -6,7 +6,7 @@ use super::settings::Base;
 use crate::run::{ModelArgs, ProfileArg};
 use anyhow::{Context as _, bail};
 use bifold_base::whole;
-use bifold_model::{Profile, VmState};
+use bifold_model::Profile;
 use bifold_report::{Setting, Tried};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
@@ -81,8 +81,8 @@ pub fn schema() -> Value {
 
 /// What runs depend on beside their setting.
 pub fn identity(args: &TuneArgs, profile: &Profile) -> Value {
-    // The profile counts by its values, however it was named; the state of the VM has a field of its own.
-    let model = ModelArgs { named: ProfileArg::default(), vm: VmState::default(), ..args.model.clone() };
+    // The profile counts by its values, however it was named.
+    let model = ModelArgs { named: ProfileArg::default(), ..args.model.clone() };
     let identity = Identity {
         bifold: bifold_base::version(),
         command: args.command.iter().map(|w| w.to_string_lossy()).collect(),

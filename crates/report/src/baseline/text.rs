@@ -22,7 +22,7 @@ impl Judged {
         match (self.grew.len(), self.fell.len()) {
             (0, 0) => format!("no count moved by more than {percent} %"),
             (0, n) => format!(
-                "no count grew by more than {percent} %, and {} fell by more: --save-baseline keeps the gain",
+                "no count grew by more than {percent} %, and {} fell by more: save the baseline again to keep the gain",
                 counts(n)
             ),
             (n, _) => format!("WORSE: {} grew by more than {percent} %", counts(n)),

@@ -9,7 +9,7 @@ mod rows;
 mod text;
 
 pub(crate) use html::{Strips, html_table, strips, strips_between};
-pub(crate) use rows::{CheckRow, Document, PolicyRow, SCHEMA, check_rows, policy_rows};
+pub(crate) use rows::{CheckRow, Document, JsonLine, PolicyRow, SCHEMA, check_rows, policy_rows};
 pub(crate) use text::{checks, of_run};
 
 use crate::text::page_words;

@@ -6,10 +6,10 @@ use super::PolicyComparison;
 use crate::RenderError;
 use bifold_mmu::PageSize;
 use bifold_policy::Mode;
-use bifold_policy::evaluate::{Evaluation, Shares};
+use bifold_policy::evaluate::{Evaluation, Program, Shares, Summary};
 use bifold_policy::replay_check::{ReplayCheck, TOLERANCE_PERCENT};
-use schemars::JsonSchema;
-use serde::Serialize;
+use schemars::{JsonSchema, Schema, SchemaGenerator};
+use serde::{Serialize, Serializer};
 use serde_json::Value;
 
 /// Name and version of the document.
@@ -138,40 +138,72 @@ pub(crate) fn policy_rows(e: &Evaluation) -> impl Iterator<Item = PolicyRow<'_>>
     })
 }
 
-/// A value of rows that differ in kind.
-fn typed(kind: &str, value: impl Serialize) -> Result<String, RenderError> {
-    let mut object = serde_json::Map::new();
-    object.insert("type".into(), kind.into());
-    if let Value::Object(fields) = serde_json::to_value(value)? {
-        object.extend(fields);
+/// A line of `bifold policy compare --format jsonl`. The rows of type row, without their type, are also those of
+/// `--format csv`.
+#[derive(Serialize, JsonSchema)]
+#[serde(tag = "type", rename_all = "lowercase")]
+pub(crate) enum JsonLine<'a> {
+    /// What all rows rest on: first, once.
+    Evaluation(EvaluationLine<'a>),
+    /// A program and its bounds.
+    Program(ProgramLine<'a>),
+    /// A policy over all programs.
+    Policy(&'a Summary),
+    /// A policy over a program from one starting mode.
+    Row(PolicyRow<'a>),
+    /// A VM that really switched, beside its replay.
+    Check(CheckRow<'a>),
+}
+
+/// An evaluation without what has lines of its own.
+#[derive(Serialize, JsonSchema)]
+pub(crate) struct EvaluationLine<'a> {
+    #[serde(flatten, serialize_with = "without_lists")]
+    #[schemars(schema_with = "schema_without_lists::<Evaluation>")]
+    evaluation: &'a Evaluation,
+    /// Version of Bifold.
+    bifold: &'a str,
+}
+
+/// A program without what has lines of its own.
+#[derive(Serialize, JsonSchema)]
+pub(crate) struct ProgramLine<'a> {
+    #[serde(flatten, serialize_with = "without_lists")]
+    #[schemars(schema_with = "schema_without_lists::<Program>")]
+    program: &'a Program,
+}
+
+/// The lists of an evaluation and of its programs whose members have lines of their own.
+const LISTS: [&str; 3] = ["policies", "programs", "rows"];
+
+fn without_lists<S: Serializer>(of: &impl Serialize, s: S) -> Result<S::Ok, S::Error> {
+    let mut value = serde_json::to_value(of).map_err(serde::ser::Error::custom)?;
+    if let Value::Object(fields) = &mut value {
+        fields.retain(|name, _| !LISTS.contains(&name.as_str()));
     }
-    Ok(serde_json::to_string(&object)? + "\n")
+    value.serialize(s)
+}
+
+fn schema_without_lists<T: JsonSchema>(generator: &mut SchemaGenerator) -> Schema {
+    let mut schema = T::json_schema(generator);
+    if let Some(Value::Object(properties)) = schema.get_mut("properties") {
+        properties.retain(|name, _| !LISTS.contains(&name.as_str()));
+    }
+    if let Some(Value::Array(required)) = schema.get_mut("required") {
+        required.retain(|name| name.as_str().is_none_or(|name| !LISTS.contains(&name)));
+    }
+    schema
 }
 
 pub(super) fn render_jsonl(c: &PolicyComparison) -> Result<String, RenderError> {
     let e = &c.evaluation;
-    let mut head = serde_json::to_value(e)?;
-    let fields = head.as_object_mut().expect("an evaluation is an object");
-    // They have rows of their own.
-    fields.shift_remove("policies");
-    fields.shift_remove("programs");
-    fields.insert("bifold".into(), c.bifold.as_str().into());
-    let mut out = typed("evaluation", head)?;
-    for p in &e.programs {
-        let mut value = serde_json::to_value(p)?;
-        value.as_object_mut().expect("a program is an object").shift_remove("rows");
-        out += &typed("program", value)?;
-    }
-    for s in &e.policies {
-        out += &typed("policy", s)?;
-    }
-    for row in policy_rows(e) {
-        out += &typed("row", row)?;
-    }
-    for check in checks(c).unwrap_or_default() {
-        out += &typed("check", check)?;
-    }
-    Ok(out)
+    let mut lines = vec![JsonLine::Evaluation(EvaluationLine { evaluation: e, bifold: &c.bifold })];
+    lines.extend(e.programs.iter().map(|program| JsonLine::Program(ProgramLine { program })));
+    lines.extend(e.policies.iter().map(JsonLine::Policy));
+    lines.extend(policy_rows(e).map(JsonLine::Row));
+    lines.extend(checks(c).unwrap_or_default().into_iter().map(JsonLine::Check));
+    let lines: Vec<String> = lines.iter().map(serde_json::to_string).collect::<Result<_, _>>()?;
+    Ok(lines.iter().map(|line| format!("{line}\n")).collect())
 }
 
 pub(super) fn render_csv(c: &PolicyComparison) -> Result<String, RenderError> {

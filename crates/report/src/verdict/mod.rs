@@ -16,7 +16,7 @@ use crate::figures::{at_overlaps, error_cycles};
 use crate::{Comparison, Figures};
 use bifold_mmu::PageSize;
 use bifold_model::{Config, ConfigOutcome, Paging, Sample};
-use race::{Line, Race, winner};
+use race::{Assumption, Race, Says, Verdict};
 use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
 use serde::{Serialize, Serializer};
 use serde_json::json;
@@ -51,14 +51,20 @@ pub struct PageConclusion {
     /// Whether the winner's band of predicted times and another mode's overlap. The winner is compared under
     /// each assumption, so the winner may win all the same.
     pub bands_overlap: bool,
-    /// The least factor with which the verdict (`winner`) stays, on all exit costs together and on each
-    /// alone; null if every factor below 1 leaves the verdict.
+    /// The least factor with which the verdict (`winner` and `possible`) stays, on all exit costs together and
+    /// on each alone; null if every factor below 1 leaves the verdict.
     pub holds_from: Option<f64>,
     /// The largest factor with which the verdict stays, on all exit costs together and on each alone; null if
     /// every factor above 1 leaves the verdict.
     pub holds_to: Option<f64>,
     /// The change of exit costs by the smallest ratio that changes the verdict; null if none can.
     pub flip: Option<Flip>,
+}
+
+impl PageConclusion {
+    fn says(&self) -> Says {
+        Verdict { winner: self.winner, possible: self.possible.clone() }.says()
+    }
 }
 
 /// What a run costs in a mode.
@@ -104,8 +110,16 @@ pub struct Flip {
     pub at_cycles: Option<u64>,
     /// The factor on the profile's value, or on all, up to which the verdict stays.
     pub factor: f64,
-    /// The verdict beyond.
+    /// The cheapest mode beyond, at the costs as stated.
     pub winner: Winner,
+    /// The winners over the band beyond.
+    pub possible: Vec<Winner>,
+}
+
+impl Flip {
+    fn says(&self) -> Says {
+        Verdict { winner: self.winner, possible: self.possible.clone() }.says()
+    }
 }
 
 /// Counts and costs of one configuration.
@@ -167,8 +181,7 @@ fn page_conclusion(c: &Comparison, rows: &[&ConfigCosts]) -> PageConclusion {
     // Of changes by the same factor, but for rounding, that of a single cost says more.
     let far = |f: &Flip| f.factor.ln().abs() + if f.key.is_none() { 1e-9 } else { 0.0 };
     let nearest = flips.iter().min_by(|a, b| far(a).total_cmp(&far(b)));
-    let costs: Vec<(Paging, f64)> = rows.iter().map(|r| (r.config.mode, r.extra)).collect();
-    let winner = winner(&costs, c.outcome.ideal_cycles());
+    let Verdict { winner, possible } = race(c, rows, 1.0, &|_| 0.0).verdict(1.0);
     let meet = |a: &ConfigCosts, b: &ConfigCosts| {
         a.figures.low_seconds <= b.figures.high_seconds && b.figures.low_seconds <= a.figures.high_seconds
     };
@@ -182,7 +195,7 @@ fn page_conclusion(c: &Comparison, rows: &[&ConfigCosts]) -> PageConclusion {
         host_page: rows[0].config.host_page,
         costs: rows.iter().map(of).collect(),
         winner,
-        possible: possible(c, rows),
+        possible,
         bands_overlap: first
             .is_some_and(|w| rows.iter().any(|r| r.config.mode != w.config.mode && meet(w, r))),
         holds_from: factors().filter(|f| *f < 1.0).max_by(f64::total_cmp),
@@ -191,33 +204,33 @@ fn page_conclusion(c: &Comparison, rows: &[&ConfigCosts]) -> PageConclusion {
     }
 }
 
-/// The winners over the band. What a core hides, it hides in every mode; the errors of two samples do not
-/// cancel.
-fn possible(c: &Comparison, rows: &[&ConfigCosts]) -> Vec<Winner> {
-    let stated = (rows.iter().map(|r| r.extra).collect::<Vec<f64>>(), c.outcome.ideal_cycles());
-    let ends = [0, 1].map(|end| (rows.iter().map(|r| r.ends[end].0).collect(), rows[0].ends[end].1));
-    let modes = || rows.iter().map(|r| r.config.mode);
-    let mut out = Vec::new();
-    for (costs, ideal) in [stated].into_iter().chain(ends) {
+/// The race of these rows over a number with which the cost of each grows by its slope. What a core hides, it
+/// hides in every mode; the errors of two samples do not cancel.
+fn race(c: &Comparison, rows: &[&ConfigCosts], assumed: f64, slope: &dyn Fn(&ConfigCosts) -> f64) -> Race {
+    let costs = |of: &dyn Fn(&ConfigCosts) -> f64| rows.iter().map(|r| of(r)).collect::<Vec<f64>>();
+    let mut assumptions = vec![Assumption { costs: costs(&|r| r.extra), ideal: c.outcome.ideal_cycles() }];
+    for end in [0, 1] {
+        assumptions.push(Assumption { costs: costs(&|r| r.ends[end].0), ideal: rows[0].ends[end].1 });
+    }
+    for of in assumptions.clone() {
         for (i, j) in (0..rows.len()).flat_map(|j| (0..j).map(move |i| (i, j))) {
             let error = rows[i].error.hypot(rows[j].error);
-            for e in [-error, 0.0, error] {
-                let mut costs: Vec<(Paging, f64)> = modes().zip(costs.iter().copied()).collect();
-                costs[i].1 += e;
-                out.push(winner(&costs, ideal));
+            for error in [-error, error] {
+                let mut other = of.clone();
+                other.costs[i] += error;
+                assumptions.push(other);
             }
         }
     }
-    out.sort();
-    out.dedup();
-    out
-}
-
-/// The race of these rows over a number with which the cost of each grows by its slope.
-fn race(c: &Comparison, rows: &[&ConfigCosts], assumed: f64, slope: &dyn Fn(&ConfigCosts) -> f64) -> Race {
-    let line = |r: &ConfigCosts| Line { at: r.extra, slope: slope(r) };
-    let modes = rows.iter().map(|r| (r.config.mode, line(r))).collect();
-    Race { modes, ideal: c.outcome.ideal_cycles(), assumed }
+    // Without data caches and samples, all are the same.
+    let mut different: Vec<Assumption> = Vec::new();
+    for one in assumptions {
+        if !different.contains(&one) {
+            different.push(one);
+        }
+    }
+    let modes = rows.iter().map(|r| (r.config.mode, slope(r))).collect();
+    Race { modes, assumptions: different, assumed }
 }
 
 /// Each change of a single exit cost, and of all together, that changes the verdict on these rows. A cost of
@@ -228,7 +241,8 @@ fn flips(c: &Comparison, rows: &[&ConfigCosts]) -> Vec<Flip> {
         assumed_cycles: None,
         at_cycles: None,
         factor: end.border,
-        winner: end.winner,
+        winner: end.verdict.winner,
+        possible: end.verdict.possible,
     });
     let each = c.meta.hardware.exit.iter().filter(|(_, cost)| cost.cycles > 0).flat_map(|(name, cost)| {
         let count = |r: &ConfigCosts| {
@@ -245,7 +259,8 @@ fn flips(c: &Comparison, rows: &[&ConfigCosts]) -> Vec<Flip> {
             at_cycles: Some(whole.border as u64),
             // The border beside the whole value: a nearer one may have no whole value beyond.
             factor: border.clamp(whole.border - 1.0, whole.border + 1.0) / assumed,
-            winner: whole.winner,
+            winner: whole.verdict.winner,
+            possible: whole.verdict.possible,
         })
     });
     each.collect::<Vec<_>>().into_iter().chain(together).collect()

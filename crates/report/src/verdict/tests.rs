@@ -339,8 +339,8 @@ fn runs_with_one_mode_or_none_have_a_verdict_too() {
 }
 
 /// The verdict when a profile's costs are really changed, and the cycles are counted again.
-fn verdict_with(rows: &[(&str, u64, Sample)], set: &[String]) -> Winner {
-    run(rows, profile(set)).conclusion().pages[0].winner
+fn verdict_with(rows: &[(&str, u64, Sample)], set: &[String]) -> Says {
+    run(rows, profile(set)).conclusion().pages[0].says()
 }
 
 fn counts() -> impl Strategy<Value = Sample> {
@@ -372,7 +372,7 @@ fn assert_ends(rows: &[(&str, u64, Sample)]) {
     let rows: Vec<_> = rows.iter().map(|(name, walks, counts)| (*name, FINE * walks, *counts)).collect();
     let fine = scaled(&run(&rows, profile(&[])), FINE as f64);
     let with = |set: &[String]| run_of(FINE * IDEAL, &rows, profile(&[&fine[..], set].concat()));
-    let verdict_with = |set: &[String]| with(set).conclusion().pages[0].winner;
+    let verdict_with = |set: &[String]| with(set).conclusion().pages[0].says();
     let c = with(&[]);
     let p = c.conclusion().pages[0].clone();
     let modes = super::rows(&c);
@@ -387,8 +387,8 @@ fn assert_ends(rows: &[(&str, u64, Sample)]) {
         match (&f.key, f.at_cycles) {
             (Some(key), Some(at)) => {
                 let before = if up { at - 1 } else { at + 1 };
-                assert_eq!(verdict_with(&[format!("{key}={before}")]), p.winner, "{f:?}");
-                assert_eq!(verdict_with(&[format!("{key}={at}")]), f.winner, "{f:?}");
+                assert_eq!(verdict_with(&[format!("{key}={before}")]), p.says(), "{f:?}");
+                assert_eq!(verdict_with(&[format!("{key}={at}")]), f.says(), "{f:?}");
             }
             _ => {
                 let step = 1.01 + 0.5 / (least * f.factor);
@@ -396,9 +396,9 @@ fn assert_ends(rows: &[(&str, u64, Sample)]) {
                 // A stretch between two near ends may be shorter than the step.
                 let is = |factor: f64| verdict_with(&scaled(&c, factor));
                 let near = f.factor.ln().abs() <= step.ln().abs();
-                assert!(near || is(f.factor / step) == p.winner, "{f:?}");
+                assert!(near || is(f.factor / step) == p.says(), "{f:?}");
                 let all = race(&c, &modes.iter().collect::<Vec<_>>(), 1.0, &|r| r.exits);
-                let beyond = all.winner(f.factor * step);
+                let beyond = all.verdict(f.factor * step).says();
                 assert_eq!(is(f.factor * step), beyond, "{f:?}");
             }
         }
@@ -435,7 +435,7 @@ proptest! {
                     // Whole cycles on the near side of the ratio.
                     let cycles = if sign > 0.0 { cycles.floor() } else { cycles.ceil() };
                     let is = verdict_with(&rows, &[format!("exit.{name}.cycles={cycles}")]);
-                    prop_assert_eq!(is, p.winner, "{}={} changes {:?}", name, cycles, p);
+                    prop_assert_eq!(is, p.says(), "{}={} changes {:?}", name, cycles, p);
                 }
             }
         }
@@ -453,9 +453,9 @@ proptest! {
         let near = |end: f64| (factor / end - 1.0).abs() < 0.02; // costs are whole cycles
         let told = p.holds_from.is_none_or(|f| factor >= f) && p.holds_to.is_none_or(|t| factor <= t);
         if told && !p.holds_from.is_some_and(near) && !p.holds_to.is_some_and(near) {
-            prop_assert_eq!(verdict_with(&rows, &scaled(&c, factor)), p.winner, "all, factor {}: {:?}", factor, p);
+            prop_assert_eq!(verdict_with(&rows, &scaled(&c, factor)), p.says(), "all, factor {}: {:?}", factor, p);
             for one in scaled(&c, factor) {
-                prop_assert_eq!(verdict_with(&rows, std::slice::from_ref(&one)), p.winner, "{}, factor {}: {:?}", one, factor, p);
+                prop_assert_eq!(verdict_with(&rows, std::slice::from_ref(&one)), p.says(), "{}, factor {}: {:?}", one, factor, p);
             }
         }
     }

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! Verdict texts: the conclusions of a comparison as sentences, each under a label.
 
-use super::race::equal;
-use super::{Flip, ModeCost, PageConclusion, Winner, conclusion};
+use super::race::{Says, equal};
+use super::{Flip, ModeCost, PageConclusion, conclusion};
 use crate::text::{TimeUnit, grouped, number, page_words, shell_words};
 use crate::{Comparison, Figures, Input, Tuning};
 use bifold_model::{Config, Paging};
@@ -72,14 +72,6 @@ fn not_offered(c: &Comparison, rankings: &[Tuning]) -> Option<String> {
     })
 }
 
-/// The verdict in words.
-fn is_cheaper(winner: Winner) -> String {
-    match winner {
-        Winner::Mode(mode) => format!("{} is cheaper", mode.words()),
-        Winner::Equal => "no mode is cheaper".into(),
-    }
-}
-
 /// Why a mode whose band of times overlaps another's is cheaper all the same.
 const OVERLAP: &str = "The bands of the modes overlap, and the cheaper mode is cheaper at both ends of its band: what a core hides, it \
      hides in every mode.";
@@ -133,9 +125,8 @@ pub(super) fn modes(p: &PageConclusion, unit: TimeUnit) -> String {
         let others = p.costs.iter().filter(|cost| cost.mode != but);
         others.map(|cost| format!("{} {}", cost.mode.name(), words(cost))).collect::<Vec<_>>().join(", ")
     };
-    let may: Vec<Paging> = p.possible.iter().filter_map(|w| w.mode()).collect();
-    match (p.winner, &may[..]) {
-        (_, [_, _, ..]) => {
+    match p.says() {
+        Says::AnyOf(may) => {
             let which = if p.costs.len() == 2 {
                 "either mode".into()
             } else {
@@ -149,11 +140,14 @@ pub(super) fn modes(p: &PageConclusion, unit: TimeUnit) -> String {
                 others(first)
             )
         }
-        (_, [mode]) if p.possible.contains(&Winner::Equal) => {
-            format!("{} is cheaper or costs the same: {}, {}", mode.words(), cost(*mode), others(*mode))
+        Says::CheaperOrEqual(mode) => {
+            format!("{} is cheaper or costs the same: {}, {}", mode.words(), cost(mode), others(mode))
         }
-        (Winner::Mode(mode), _) => format!("{}: {}, {}", is_cheaper(p.winner), cost(mode), others(mode)),
-        (Winner::Equal, _) => equal_modes(p, &words),
+        Says::EqualOrCheaper(mode) => {
+            format!("{}; within the band, {} may be cheaper", equal_modes(p, &words), mode.words())
+        }
+        Says::Cheaper(mode) => format!("{} is cheaper: {}, {}", mode.words(), cost(mode), others(mode)),
+        Says::Equal => equal_modes(p, &words),
     }
 }
 
@@ -237,9 +231,13 @@ fn rounded(factor: f64, round: fn(f64) -> f64) -> String {
 }
 
 fn flip(f: &Flip) -> String {
-    let then = match f.winner {
-        Winner::Mode(_) => is_cheaper(f.winner),
-        Winner::Equal => "the modes cost about the same".into(),
+    let then = match f.says() {
+        Says::Cheaper(mode) => format!("{} is cheaper", mode.words()),
+        Says::CheaperOrEqual(mode) => format!("{} is cheaper or costs the same", mode.words()),
+        Says::EqualOrCheaper(mode) => format!("the modes cost about the same or {} is cheaper", mode.words()),
+        Says::AnyOf(modes) if modes.len() == 2 => "either mode may be cheaper within the band".into(),
+        Says::AnyOf(_) => "several modes may be cheapest within the band".into(),
+        Says::Equal => "the modes cost about the same".into(),
     };
     let more = f.factor >= 1.0;
     match (&f.key, f.assumed_cycles, f.at_cycles) {
@@ -247,8 +245,8 @@ fn flip(f: &Flip) -> String {
             let (key, or) = (key.trim_end_matches(".cycles"), if more { "more" } else { "less" });
             format!("{then} if {key} costs {} cycles or {or} (profile: {})", grouped(at), grouped(assumed))
         }
-        _ if more => format!("{then} if all exits cost more than {} times as much", down(f.factor)),
-        _ => format!("{then} if all exits cost less than {} times as much", up(f.factor)),
+        _ if more => format!("{then} if all exits cost more than {} times as much", up(f.factor)),
+        _ => format!("{then} if all exits cost less than {} times as much", down(f.factor)),
     }
 }
 
