@@ -32,7 +32,7 @@ pub const TABLE_OR_JSON: &[Format] = &[Format::Table, Format::Json];
 /// Bytes, from a number with a binary suffix: `512M`, `2GiB`, `4kB`. A number without a suffix counts
 /// `bare` bytes.
 pub fn size(text: &str, bare: u64) -> Result<u64, String> {
-    bifold_host::keys::size(text, bare)
+    bifold_host::keys::size(text, bare).map_err(|e| e.to_string())
 }
 
 /// A size within bounds, which the error names.

@@ -2,6 +2,11 @@
 //! The tables of Bifold's own TOML files. Each key is declared once, with its default and meaning: the struct
 //! that serde reads and the reference pages are made of the declaration.
 
+/// A text is no size in bytes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+#[error("not a size such as 512M or 2GiB")]
+pub struct BadSize;
+
 /// Bytes, from a number with a binary suffix: `512M`, `2GiB`, `4kB`. A number without a suffix counts `bare`
 /// bytes.
 ///
@@ -10,10 +15,9 @@
 /// ```
 ///
 /// # Errors
-/// What the text is, such as `not a size such as 512M or 2GiB`.
-pub fn size(text: &str, bare: u64) -> Result<u64, String> {
+/// If the text is no such number, or 16 EiB and more.
+pub fn size(text: &str, bare: u64) -> Result<u64, BadSize> {
     const KIB: u64 = 1 << 10;
-    let no_size = || "not a size such as 512M or 2GiB".to_owned();
     let digits = text.len() - text.trim_start_matches(|c: char| c.is_ascii_digit()).len();
     let (number, suffix) = text.split_at(digits);
     let unit = match suffix.strip_suffix("iB").or(suffix.strip_suffix('B')).unwrap_or(suffix) {
@@ -23,9 +27,9 @@ pub fn size(text: &str, bare: u64) -> Result<u64, String> {
         "M" | "m" => KIB << 10,
         "G" | "g" => KIB << 20,
         "T" | "t" => KIB << 30,
-        _ => return Err(no_size()),
+        _ => return Err(BadSize),
     };
-    number.parse().ok().and_then(|n: u64| n.checked_mul(unit)).ok_or_else(no_size)
+    number.parse().ok().and_then(|n: u64| n.checked_mul(unit)).ok_or(BadSize)
 }
 
 /// A key of a table.

@@ -63,6 +63,9 @@ pub enum RecordingError {
     },
 }
 
+/// The error for a line, of what is wrong with it.
+type Wrong<'a> = dyn Fn(String) -> RecordingError + 'a;
+
 /// The intervals of a VM, in the order of the file.
 #[derive(Debug, Clone, PartialEq)]
 pub struct RecordedVm {
@@ -140,12 +143,12 @@ pub fn parse(mut file: impl BufRead, path: &Path) -> Result<Vec<RecordedVm>, Rec
         let line: Map<String, Value> = serde_json::from_slice(&line).map_err(|e| wrong(e.to_string()))?;
         if line.get("schema").and_then(Value::as_str) == Some(START_SCHEMA) {
             vms.start(&line);
-        } else if let Some((vm, name, interval)) = row(&line).map_err(wrong)? {
+        } else if let Some((vm, name, interval)) = row(&line, &wrong)? {
             rows += 1;
             if rows > MOST_ROWS {
                 return Err(wrong(format!("more than {MOST_ROWS} intervals of VMs")));
             }
-            vms.add(vm, name, interval).map_err(wrong)?;
+            vms.add(vm, name, interval, &wrong)?;
         }
     }
     if vms.all.is_empty() {
@@ -174,7 +177,13 @@ impl Vms {
         self.away = away.filter_map(Value::as_str).map(String::from).collect();
     }
 
-    fn add(&mut self, vm: String, name: Option<String>, interval: RecordedInterval) -> Result<(), String> {
+    fn add(
+        &mut self,
+        vm: String,
+        name: Option<String>,
+        interval: RecordedInterval,
+        wrong: &Wrong,
+    ) -> Result<(), RecordingError> {
         let place = match self.places.get(&vm) {
             Some(place) => *place,
             None => {
@@ -191,7 +200,7 @@ impl Vms {
         {
             *sum += value;
             if *sum > MOST_SUM {
-                return Err(format!("{} is above {MOST_SUM} over all intervals", counter.name));
+                return Err(wrong(format!("{} is above {MOST_SUM} over all intervals", counter.name)));
             }
         }
         if let Some(name) = name {
@@ -207,12 +216,15 @@ impl Vms {
 }
 
 /// The VM, its name and the interval of a line; `None` for a vCPU or a decision.
-fn row(row: &Map<String, Value>) -> Result<Option<(String, Option<String>, RecordedInterval)>, String> {
+fn row(
+    row: &Map<String, Value>,
+    wrong: &Wrong,
+) -> Result<Option<(String, Option<String>, RecordedInterval)>, RecordingError> {
     match row.get("schema").and_then(Value::as_str) {
         Some(SCHEMA) => {}
         Some(DECISION_SCHEMA | MEMORY_DECISION_SCHEMA) => return Ok(None),
-        Some(other) => return Err(format!("schema {} is not {SCHEMA}", other.escape_debug())),
-        None => return Err("it has no schema".into()),
+        Some(other) => return Err(wrong(format!("schema {} is not {SCHEMA}", other.escape_debug()))),
+        None => return Err(wrong("it has no schema".into())),
     }
     if row.contains_key("vcpu") {
         return Ok(None);
@@ -222,28 +234,28 @@ fn row(row: &Map<String, Value>) -> Result<Option<(String, Option<String>, Recor
         None => Ok(None),
         Some(v) => match v.as_f64().filter(|n| n.is_finite() && *n >= 0.0) {
             Some(n) => Ok(Some(n)),
-            None => Err(format!("{name} = {v} is no number from 0 on")),
+            None => Err(wrong(format!("{name} = {v} is no number from 0 on"))),
         },
     };
-    let needed = |name: &str| number(name)?.ok_or_else(|| format!("it has no {name}"));
+    let needed = |name: &str| number(name)?.ok_or_else(|| wrong(format!("it has no {name}")));
     let seconds = needed("seconds")?;
     let mode = match text("mode").as_deref() {
         None => None,
         Some(word) => {
             let mode = mode_from_name(word);
-            Some(mode.ok_or_else(|| format!("mode {} is unknown", word.escape_debug()))?)
+            Some(mode.ok_or_else(|| wrong(format!("mode {} is unknown", word.escape_debug())))?)
         }
     };
     let load = number("load")?.map(|l| l.min(1.0));
-    let (sample, known) = counters(row)?;
+    let (sample, known) = counters(row, wrong)?;
     let measured = Measured { sample, known, cycles: number("cycles")?, load };
-    let vm = text("vm").ok_or("it has no vm")?;
+    let vm = text("vm").ok_or_else(|| wrong("it has no vm".into()))?;
     let time = needed("time")?;
     let progress = match row.get("reported_progress") {
         None => None,
         Some(v) => {
             let count = v.as_u64().filter(|n| *n <= MOST);
-            Some(count.ok_or_else(|| format!("reported_progress = {v} is no count up to {MOST}"))?)
+            Some(count.ok_or_else(|| wrong(format!("reported_progress = {v} is no count up to {MOST}")))?)
         }
     };
     Ok(Some((
@@ -254,14 +266,14 @@ fn row(row: &Map<String, Value>) -> Result<Option<(String, Option<String>, Recor
 }
 
 /// The counters that the row has.
-fn counters(row: &Map<String, Value>) -> Result<(Sample, Counters), String> {
+fn counters(row: &Map<String, Value>, wrong: &Wrong) -> Result<(Sample, Counters), RecordingError> {
     let mut values = Sample::default().values();
     let mut known = Counters::NONE;
     for (place, counter) in Sample::COUNTERS.iter().enumerate() {
         let Some(value) = row.get(counter.name) else { continue };
         let count = value.as_u64().filter(|n| *n <= MOST);
         values[place] =
-            count.ok_or_else(|| format!("{} = {value} is no count up to {MOST}", counter.name))?;
+            count.ok_or_else(|| wrong(format!("{} = {value} is no count up to {MOST}", counter.name)))?;
         known = known.and(Counters::of(&[counter.name]));
     }
     Ok((Sample::from_values(values), known))

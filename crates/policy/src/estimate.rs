@@ -55,17 +55,38 @@ pub struct Linear {
     terms: Vec<(usize, f64)>,
 }
 
-impl TryFrom<BTreeMap<String, f64>> for Linear {
-    type Error = String;
+/// Why coefficients cannot be used.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum EstimatorError {
+    /// Not TOML, or not the tables of an estimator.
+    #[error(transparent)]
+    Toml(#[from] toml::de::Error),
+    /// No counter has the name.
+    #[error("no counter {0}")]
+    NoCounter(String),
+    /// The model counts it, and a live host does not.
+    #[error("{0} cannot be measured on a live host")]
+    NotMeasurable(String),
+    /// A counter's coefficient is not finite.
+    #[error("{0} = {1} is no number of cycles")]
+    NotFinite(String, f64),
+    /// The cost of a switch is negative or not finite.
+    #[error("switch = {0} is not at least 0")]
+    Switch(f64),
+}
 
-    fn try_from(map: BTreeMap<String, f64>) -> Result<Self, String> {
+impl TryFrom<BTreeMap<String, f64>> for Linear {
+    type Error = EstimatorError;
+
+    fn try_from(map: BTreeMap<String, f64>) -> Result<Self, EstimatorError> {
         let term = |(name, cycles): (String, f64)| {
             let counter = Sample::COUNTERS.iter().position(|c| c.name == name);
             match counter {
                 Some(i) if MEASURABLE.contains(&name.as_str()) && cycles.is_finite() => Ok((i, cycles)),
-                Some(_) if cycles.is_finite() => Err(format!("{name} cannot be measured on a live host")),
-                Some(_) => Err(format!("{name} = {cycles} is no number of cycles")),
-                None => Err(format!("no counter {name}")),
+                Some(_) if cycles.is_finite() => Err(EstimatorError::NotMeasurable(name)),
+                Some(_) => Err(EstimatorError::NotFinite(name, cycles)),
+                None => Err(EstimatorError::NoCounter(name)),
             }
         };
         Ok(Linear { terms: map.into_iter().map(term).collect::<Result<_, _>>()? })
@@ -116,13 +137,9 @@ impl Estimator {
     }
 
     /// Parses TOML text.
-    pub fn parse(text: &str) -> Result<Estimator, String> {
-        let e: Estimator = toml::from_str(text).map_err(|e| e.to_string())?;
-        if e.switch >= 0.0 && e.switch.is_finite() {
-            Ok(e)
-        } else {
-            Err(format!("switch = {} is not at least 0", e.switch))
-        }
+    pub fn parse(text: &str) -> Result<Estimator, EstimatorError> {
+        let e: Estimator = toml::from_str(text)?;
+        if e.switch >= 0.0 && e.switch.is_finite() { Ok(e) } else { Err(EstimatorError::Switch(e.switch)) }
     }
 
     /// The counters that the estimator reads.
@@ -191,6 +208,6 @@ mod tests {
     #[test]
     fn what_no_host_can_measure_is_refused() {
         let text = "switch = 0.0\n[shadow.extra]\nroot_misses = 1.0\n[shadow.rebuild]\n[nested.extra]\n[nested.rebuild]";
-        assert!(Estimator::parse(text).unwrap_err().contains("root_misses cannot be measured"));
+        assert!(Estimator::parse(text).unwrap_err().to_string().contains("root_misses cannot be measured"));
     }
 }

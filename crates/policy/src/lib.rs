@@ -53,7 +53,7 @@ pub use driver::{Decision, Driver, Interval, Scale, Source, UnknownCounter};
 pub use estimate::Estimator;
 pub use modes::{PerMode, mode_from_name};
 pub use oracle::{Oracle, oracle};
-pub use policy::{Log, Other, Parameters, Policy, View};
+pub use policy::{Log, Other, ParameterError, Parameters, Policy, View};
 pub use replay::{Run, Setup, forced, replay};
 pub use spec::{Named, Spec, SpecError};
 pub use timeline::{Timeline, TimelineError};

@@ -142,10 +142,52 @@ pub trait Policy: Send {
     fn decide(&mut self, view: &View, log: &mut Log) -> Mode;
 }
 
+/// Why a policy does not take its parameters. Fields are in the order of the message.
+#[derive(Debug, Clone, PartialEq, thiserror::Error)]
+#[non_exhaustive]
+pub enum ParameterError {
+    /// The interval is 0 or less, or longer than an hour.
+    #[error("interval_s = {0} is not above 0 and at most 3600")]
+    Interval(f64),
+    /// A VM was to run in the mode of a machine without one.
+    #[error("mode = native is no mode of a VM")]
+    Native,
+    /// A value is outside of its range.
+    #[error("{0} = {1} is not in {2}..={3}")]
+    Outside(String, f64, f64, f64),
+    /// A value is 0 or less, or no number.
+    #[error("{0} = {1} is not above 0 and finite")]
+    NotPositive(String, f64),
+    /// A lower bound reaches the upper one.
+    #[error("{0} = {1} is not below {2} = {3}")]
+    NotBelow(String, f64, String, f64),
+    /// The lower level of RPMS is above the upper one.
+    #[error("t_low = {0} is above t_high = {1}")]
+    Levels(f64, f64),
+    /// The ends of bins do not rise.
+    #[error("{0} does not rise from {1} to {2}")]
+    Falls(String, f64, f64),
+    /// A list of a machine is not as long as another.
+    #[error("{0}.{1} has {2} entries, not {3}")]
+    Length(String, &'static str, usize, usize),
+    /// A value in a list of a machine is not finite.
+    #[error("{0}.{1} has {2}, which is not finite")]
+    NotFinite(String, &'static str, f64),
+    /// A machine has no feature, or too many.
+    #[error("{0}.features has {1} entries, not 1 to {2}")]
+    Features(String, usize, usize),
+    /// A machine has a feature twice.
+    #[error("{0}.features names entry {1} twice")]
+    Twice(String, usize),
+    /// A machine has no support vector.
+    #[error("{0}.vectors is empty, not 1 or more")]
+    NoVectors(String),
+}
+
 /// A policy's parameters.
 pub trait Parameters {
     /// Checks the parameters; the error names the parameter and its range.
-    fn check(&self) -> Result<(), String>;
+    fn check(&self) -> Result<(), ParameterError>;
 
     /// Length of the interval after which the policy decides, in seconds.
     fn interval_s(&self) -> f64;

@@ -7,7 +7,7 @@ use crate::estimate::Estimator;
 use crate::replay::{self, Setup};
 use crate::timeline::{TIME_SCALE, Timeline};
 use crate::track::{Track, VmKind};
-use crate::{Mode, Named};
+use crate::{Mode, Named, SpecError};
 use bifold_mmu::PageSize;
 use bifold_model::{Model, Profile, SwitchedOutcome, Switching};
 
@@ -25,19 +25,31 @@ pub struct OnLine {
     pub start: Mode,
 }
 
+/// Why a text names no policy for a VM inside the model.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum OnLineError {
+    /// The policy cannot be used.
+    #[error(transparent)]
+    Policy(#[from] SpecError),
+    /// A word after a `+` is unknown.
+    #[error("`+{0}` is unknown: give +shadow, +dropped or +2m")]
+    Word(String),
+}
+
 impl OnLine {
     /// Parses `POLICY[+shadow][+dropped][+2m]`. `+shadow` starts in shadow instead of nested mode, `+dropped`
     /// drops nested tables at a switch, and `+2m` takes 2 MB host pages instead of 4 KB.
-    pub fn parse(text: &str) -> Result<OnLine, String> {
+    pub fn parse(text: &str) -> Result<OnLine, OnLineError> {
         let mut words = text.split('+');
-        let named = Named::load(words.next().unwrap_or("")).map_err(|e| e.to_string())?;
+        let named = Named::load(words.next().unwrap_or(""))?;
         let mut on_line = OnLine { named, vm: VmKind::default(), start: Mode::Nested };
         for word in words {
             match word {
                 "shadow" => on_line.start = Mode::Shadow,
                 "dropped" => on_line.vm.keep_nested = false,
                 "2m" => on_line.vm.host_page = PageSize::Size2M,
-                _ => return Err(format!("`+{word}` is unknown: give +shadow, +dropped or +2m")),
+                _ => return Err(OnLineError::Word(word.into())),
             }
         }
         Ok(on_line)

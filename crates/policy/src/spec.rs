@@ -5,7 +5,7 @@
 //! policy is a file under `policies/`, a line in [`Spec`] and a file under `params/`.
 
 use crate::policies::*;
-use crate::{Counters, Mode, Parameters, Policy};
+use crate::{Counters, Mode, ParameterError, Parameters, Policy};
 use bifold_base::bounded;
 use serde::{Deserialize, Serialize};
 use std::path::{Path, PathBuf};
@@ -104,13 +104,16 @@ pub enum SpecError {
         message: String,
     },
     /// A parameter is out of its range, or contradicts another.
-    #[error("policy {name}: {message}")]
+    #[error("policy {name}: {why}")]
     Range {
         /// File or built-in name.
         name: String,
         /// The parameter and its range.
-        message: String,
+        why: ParameterError,
     },
+    /// No combination of a sweep's values is in range: the policy, their number, and why the first is not.
+    #[error("policy {0}: none of {1} settings is in range: {2}")]
+    NoneInRange(String, usize, String),
 }
 
 /// Parameters under a name.
@@ -135,7 +138,7 @@ impl Named {
     pub fn checked(self) -> Result<Named, SpecError> {
         match self.spec.check() {
             Ok(()) => Ok(self),
-            Err(message) => Err(SpecError::Range { name: self.name, message }),
+            Err(why) => Err(SpecError::Range { name: self.name, why }),
         }
     }
 
@@ -182,10 +185,10 @@ impl Named {
 
 impl Spec {
     /// Checks the parameters; the error names the parameter and its range.
-    pub fn check(&self) -> Result<(), String> {
+    pub fn check(&self) -> Result<(), ParameterError> {
         let interval = self.interval_s();
         if !(interval > 0.0 && interval <= 3600.0) {
-            return Err(format!("interval_s = {interval} is not above 0 and at most 3600"));
+            return Err(ParameterError::Interval(interval));
         }
         self.parameters().check()
     }

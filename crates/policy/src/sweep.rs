@@ -27,13 +27,35 @@ pub struct Axis {
     pub values: Vec<Value>,
 }
 
+/// How an axis is written.
+const AXIS: &str = "give KEY=FROM:TO:STEPS[:log] or KEY=VALUE,VALUE...";
+
+/// Why a text is no axis.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum AxisError {
+    /// The text has no `=`.
+    #[error("`{0}`: no `=`; {AXIS}")]
+    NoEquals(String),
+    /// An end of the text's range is no number.
+    #[error("`{0}`: `{1}` is no number; {AXIS}")]
+    NoNumber(String, String),
+    /// The range has a number of steps that is no number, or too small or large.
+    #[error("`{0}`: STEPS is not 2 to 10000; {AXIS}")]
+    Steps(String),
+    /// Even factors do not lead from or to 0.
+    #[error("`{0}`: log needs ends above 0; {AXIS}")]
+    Log(String),
+    /// The text lacks its key or values.
+    #[error("`{0}`: no key or no value; {AXIS}")]
+    Empty(String),
+}
+
 impl Axis {
     /// Parses `KEY=FROM:TO:STEPS` (even distances), `KEY=FROM:TO:STEPS:log` (even factors) or
     /// `KEY=VALUE,VALUE,...`.
-    pub fn parse(text: &str) -> Result<Axis, String> {
-        let wrong =
-            |why: String| format!("`{text}`: {why}; give KEY=FROM:TO:STEPS[:log] or KEY=VALUE,VALUE...");
-        let (key, values) = text.split_once('=').ok_or_else(|| wrong("no `=`".into()))?;
+    pub fn parse(text: &str) -> Result<Axis, AxisError> {
+        let (key, values) = text.split_once('=').ok_or_else(|| AxisError::NoEquals(text.into()))?;
         let fields: Vec<&str> = values.split(':').collect();
         let (range, log) = match fields[..] {
             [f, t, n] => (Some((f, t, n)), false),
@@ -42,12 +64,12 @@ impl Axis {
         };
         let values = if let Some((from, to, steps)) = range {
             let number = |s: &str| s.parse::<f64>().ok().filter(|x| x.is_finite());
-            let end = |s: &str| number(s).ok_or_else(|| wrong(format!("`{s}` is no number")));
+            let end = |s: &str| number(s).ok_or_else(|| AxisError::NoNumber(text.into(), s.into()));
             let (from, to) = (end(from)?, end(to)?);
             let steps = steps.parse::<usize>().ok().filter(|n| (2..=10_000).contains(n));
-            let steps = steps.ok_or_else(|| wrong("STEPS is not 2 to 10000".into()))?;
+            let steps = steps.ok_or_else(|| AxisError::Steps(text.into()))?;
             if log && !(from > 0.0 && to > 0.0) {
-                return Err(wrong("log needs ends above 0".into()));
+                return Err(AxisError::Log(text.into()));
             }
             let at = |i: usize| {
                 let part = i as f64 / (steps - 1) as f64;
@@ -66,7 +88,7 @@ impl Axis {
             values.split(',').map(str::trim).filter(|s| !s.is_empty()).map(one).collect::<Vec<_>>()
         };
         if key.is_empty() || values.is_empty() {
-            return Err(wrong("no key or no value".into()));
+            return Err(AxisError::Empty(text.into()));
         }
         Ok(Axis { key: key.into(), values })
     }
@@ -100,7 +122,7 @@ pub fn settings(base: &Named, axes: &[Axis]) -> Result<Settings, SpecError> {
         for axis in axes.iter().rev() {
             let value = &axis.values[rest % axis.values.len()];
             rest /= axis.values.len();
-            let put = put(&mut table, &axis.key, value).map_err(syntax)?;
+            let put = put(&mut table, &axis.key, value, &base.name)?;
             set.insert(0, format!("{}={put}", axis.key));
         }
         let name =
@@ -109,7 +131,7 @@ pub fn settings(base: &Named, axes: &[Axis]) -> Result<Settings, SpecError> {
         let setting = spec.and_then(|spec| {
             let named = Named { name, spec };
             named.clone().checked().map_err(|e| match e {
-                SpecError::Range { message, .. } => message,
+                SpecError::Range { why, .. } => why.to_string(),
                 other => other.to_string(),
             })
         });
@@ -122,21 +144,22 @@ pub fn settings(base: &Named, axes: &[Axis]) -> Result<Settings, SpecError> {
         }
     }
     if named.is_empty() {
-        let message = format!("none of {total} settings is in range: {}", why.unwrap_or_default());
-        return Err(SpecError::Range { name: base.name.clone(), message });
+        return Err(SpecError::NoneInRange(base.name.clone(), total, why.unwrap_or_default()));
     }
     Ok(Settings { named, skipped, why })
 }
 
 /// Replaces a parameter's value, and returns the new value in the parameter's own type.
-fn put(table: &mut Table, key: &str, value: &Value) -> Result<Value, String> {
+fn put(table: &mut Table, key: &str, value: &Value, base: &str) -> Result<Value, SpecError> {
+    let no = |message| SpecError::Syntax { name: base.into(), message };
     let (first, rest) = key.split_once('.').map_or((key, None), |(f, r)| (f, Some(r)));
     let known = table.keys().filter(|k| *k != "policy").cloned().collect::<Vec<_>>().join(", ");
     let slot = table.get_mut(first).filter(|_| first != "policy");
-    let slot = slot.ok_or_else(|| format!("no parameter `{first}`: there are {known}"))?;
+    let slot = slot.ok_or_else(|| no(format!("no parameter `{first}`: there are {known}")))?;
     if let Some(rest) = rest {
-        let inner = slot.as_table_mut().ok_or_else(|| format!("`{first}` has no parameters of its own"))?;
-        return put(inner, rest, value);
+        let inner =
+            slot.as_table_mut().ok_or_else(|| no(format!("`{first}` has no parameters of its own")))?;
+        return put(inner, rest, value, base);
     }
     // Ranges give floats and lists give what was written; the parameter's type decides.
     *slot = match (&*slot, value) {
@@ -340,7 +363,7 @@ mod tests {
             ("k=0:2:5:log", "log needs ends above 0"),
             ("k=x:2:5", "`x` is no number"),
         ] {
-            let e = Axis::parse(text).unwrap_err();
+            let e = Axis::parse(text).unwrap_err().to_string();
             assert!(e.contains(told), "{e}");
         }
     }

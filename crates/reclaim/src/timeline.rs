@@ -125,6 +125,9 @@ pub enum MemoryTimelineError {
     },
 }
 
+/// The error for a value that is impossible, of the file that is read.
+type Impossible<'a> = dyn Fn(String) -> MemoryTimelineError + 'a;
+
 #[derive(Deserialize)]
 struct Versioned {
     schema: String,
@@ -206,10 +209,8 @@ impl MemoryTimeline {
         }
         let Document { about, sizes, intervals, .. } = serde_json::from_slice(bytes).map_err(no)?;
         let timeline = MemoryTimeline { about, sizes, intervals };
-        match timeline.check() {
-            Ok(()) => Ok(timeline),
-            Err(problem) => Err(MemoryTimelineError::Content { path: path.into(), problem }),
-        }
+        timeline.check(&|problem| MemoryTimelineError::Content { path: path.into(), problem })?;
+        Ok(timeline)
     }
 
     /// Reads a file.
@@ -223,33 +224,36 @@ impl MemoryTimeline {
         MemoryTimeline::from_json(&bytes, path)
     }
 
-    fn check(&self) -> Result<(), String> {
+    fn check(&self, no: &Impossible) -> Result<(), MemoryTimelineError> {
         let frames = self.about.guest_frames;
         if !(1..=crate::MOST_FRAMES).contains(&frames) {
-            return Err(format!("about.guest_frames = {frames} is not in 1..={}", crate::MOST_FRAMES));
+            return Err(no(format!("about.guest_frames = {frames} is not in 1..={}", crate::MOST_FRAMES)));
         }
         if self.sizes.is_empty() || !self.sizes.is_sorted_by(|a, b| a < b) || self.sizes[0] == 0 {
-            return Err("sizes are not above 0 and ascending".into());
+            return Err(no("sizes are not above 0 and ascending".into()));
         }
         if self.sizes.last() != Some(&frames) {
-            return Err(format!("sizes do not end at about.guest_frames = {frames}"));
+            return Err(no(format!("sizes do not end at about.guest_frames = {frames}")));
         }
         if !(1..=MOST_INTERVALS).contains(&self.intervals.len()) {
-            return Err(format!("intervals: {} of them, not 1 to {MOST_INTERVALS}", self.intervals.len()));
+            return Err(no(format!(
+                "intervals: {} of them, not 1 to {MOST_INTERVALS}",
+                self.intervals.len()
+            )));
         }
         for (i, interval) in self.intervals.iter().enumerate() {
-            interval.check(frames, self.sizes.len()).map_err(|e| format!("intervals[{i}].{e}"))?;
+            interval.check(frames, self.sizes.len(), &|e| no(format!("intervals[{i}].{e}")))?;
         }
         Ok(())
     }
 }
 
 impl Interval {
-    /// The error begins with the field.
-    fn check(&self, frames: u64, sizes: usize) -> Result<(), String> {
+    /// What is wrong begins with the field.
+    fn check(&self, frames: u64, sizes: usize, no: &Impossible) -> Result<(), MemoryTimelineError> {
         // A day is longer than any interval, and sums of intervals stay finite.
         if !(self.seconds > 0.0 && self.seconds <= 86_400.0) {
-            return Err(format!("seconds = {} is not above 0 and at most 86400", self.seconds));
+            return Err(no(format!("seconds = {} is not above 0 and at most 86400", self.seconds)));
         }
         let bounds = [
             ("instructions", self.instructions, MOST_COUNT),
@@ -260,14 +264,14 @@ impl Interval {
             ("dirty", self.dirty, self.working_set),
         ];
         if let Some((name, value, most)) = bounds.into_iter().find(|(_, value, most)| value > most) {
-            return Err(format!("{name} = {value} is above {most}"));
+            return Err(no(format!("{name} = {value} is above {most}")));
         }
         if self.misses.len() != sizes {
-            return Err(format!("misses: {} of them for {sizes} sizes", self.misses.len()));
+            return Err(no(format!("misses: {} of them for {sizes} sizes", self.misses.len())));
         }
         let falling = [self.references].iter().chain(&self.misses).is_sorted_by(|a, b| a >= b);
         if !falling || self.misses.last() < Some(&self.first) {
-            return Err("misses do not fall from references to first".into());
+            return Err(no("misses do not fall from references to first".into()));
         }
         Ok(())
     }

@@ -148,7 +148,7 @@ pub(crate) fn render(c: &Comparison, spread: Option<&[PageTable]>) -> Result<Str
         places => c.places.as_ref().map(|p| p.section()),
         flames => c.places.as_ref().map(flames).transpose()?.flatten(),
         policies => evaluation(c).and_then(|e| e.programs.first()).map(policies::html_table).transpose()?,
-        no_policies => c.policies.as_ref().and_then(|p| p.evaluation.as_ref().err()),
+        no_policies => c.policies.as_ref().and_then(|p| p.evaluation.as_ref().err().map(ToString::to_string)),
         setting => evaluation(c).map(policies::setting_words),
         scale => evaluation(c).map(|e| policies::scale_words(e.time_scale, e.switch_scale)),
         tables => spread.map(page::tables).transpose()?,

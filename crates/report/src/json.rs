@@ -47,7 +47,7 @@ pub(crate) struct Document<'a> {
     /// What policies that switch between shadow and nested paging would have made of this run, or null.
     policies: Option<&'a Evaluation>,
     /// Why `policies` is null.
-    no_policies: Option<&'a str>,
+    no_policies: Option<String>,
     /// VMs that really switched during the run (--check), beside their replay.
     policy_checks: Vec<CheckRow<'a>>,
     /// Costs by process, binary, function and mapping, or null.
@@ -203,7 +203,7 @@ pub(crate) fn document(c: &Comparison) -> Result<Document<'_>, RenderError> {
         checks: Checks { made, failed },
         outcome: outcome(c)?,
         policies: evaluation.and_then(|e| e.ok()),
-        no_policies: evaluation.and_then(|e| e.err()).map(String::as_str),
+        no_policies: evaluation.and_then(|e| e.err()).map(ToString::to_string),
         policy_checks: c.policies.as_ref().map_or(Vec::new(), |p| check_rows(None, &p.checks)),
         r#where: c.places.as_ref().map(crate::Places::listed),
         memory_use: c.memory.as_ref().map(crate::MemoryNeeds::fields),

@@ -84,7 +84,7 @@ pub use memory::{MemoryLooks, MemoryNeeds};
 pub use meta::{Guest, Input, Meta, Partial, named_profile, profile_choice, profile_words};
 pub use page::{Page, PageBar, PageBars, PageChart, PageTable};
 pub use places::Places;
-pub use policies::{PolicyComparison, RunPolicies, checks_table, scale_words, vm_words};
+pub use policies::{NoPolicies, PolicyComparison, RunPolicies, checks_table, scale_words, vm_words};
 pub use runs::{Outlier, Runs};
 pub use show::Show;
 pub use spread::Spread;

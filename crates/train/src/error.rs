@@ -61,9 +61,22 @@ pub enum TrainError {
         "no counter of a VM in {0} paging tells what the other mode costs: the pairs of these recordings contradict each other"
     )]
     Unexplained(&'static str),
+    /// Published samples are not TOML, or not samples.
+    #[error("{}", .0.to_string().trim_end())]
+    Samples(toml::de::Error),
+    /// Published samples leave no gap for a threshold: its name, and the ends of the gap that they have.
+    #[error("the samples leave no gap for {0}: from {low} to {high}", low = end(*.1), high = end(*.2))]
+    NoGap(&'static str, Option<f64>, Option<f64>),
+    /// Thresholds of DSP were to be put into another policy.
+    #[error("{0} is not DSP")]
+    NotDsp(String),
     /// The solver failed.
     #[error("{0}")]
     Solver(String),
+}
+
+fn end(of_gap: Option<f64>) -> String {
+    of_gap.map_or_else(|| "nothing".into(), |x| x.to_string())
 }
 
 /// Too few pairs, and what would give more.

@@ -305,7 +305,7 @@ pub fn train(programs: &[Program], progress: &Progress) -> Result<Trained, Train
             let _ = writeln!(toml, "{name} = {}", text::digits(sign * k));
         }
     }
-    Estimator::parse(&toml).map_err(TrainError::Solver)?;
+    Estimator::parse(&toml).map_err(|e| TrainError::Solver(e.to_string()))?;
     Ok(Trained { table, toml })
 }
 

@@ -17,8 +17,8 @@
 //! of the published value: by the samples, shadow won from 3.9 on, and 10 appears only as "frequently >10",
 //! in the one sample with many page faults that shadow won.
 
-use crate::Trained;
 use crate::text::{self, row};
+use crate::{TrainError, Trained};
 use bifold_policy::{Named, Spec};
 
 /// The published samples and thresholds.
@@ -76,13 +76,16 @@ enum Words {
     Below(f64),
 }
 
-impl TryFrom<String> for Words {
-    type Error = String;
+/// What is printed as no frequency is.
+#[derive(Debug, PartialEq, Eq, thiserror::Error)]
+#[error("`{0}` is no frequency like 0.5, <0.5, >150000, `0, sometimes 100` or `0 or 10000`")]
+struct BadFrequency(String);
 
-    fn try_from(text: String) -> Result<Words, String> {
-        let wrong = || {
-            format!("`{text}` is no frequency like 0.5, <0.5, >150000, `0, sometimes 100` or `0 or 10000`")
-        };
+impl TryFrom<String> for Words {
+    type Error = BadFrequency;
+
+    fn try_from(text: String) -> Result<Words, BadFrequency> {
+        let wrong = || BadFrequency(text.clone());
         let mut last = None;
         for word in text.split([' ', ',']).filter(|w| !w.is_empty()) {
             let number = |s: &str| s.parse::<f64>().ok().filter(|x| *x >= 0.0 && x.is_finite());
@@ -130,24 +133,21 @@ fn least(values: impl Iterator<Item = f64>) -> Option<f64> {
 }
 
 /// The place in a gap: at `part` of it, by factors.
-fn within(name: &str, gap: (Option<f64>, Option<f64>), part: f64) -> Result<f64, String> {
+fn within(name: &'static str, gap: (Option<f64>, Option<f64>), part: f64) -> Result<f64, TrainError> {
     match gap {
         (Some(low), Some(high)) if 0.0 < low && low < high => Ok(low * (high / low).powf(part)),
-        (low, high) => {
-            let say = |x: Option<f64>| x.map_or_else(|| "nothing".into(), |x| x.to_string());
-            Err(format!("the samples leave no gap for {name}: from {} to {}", say(low), say(high)))
-        }
+        (low, high) => Err(TrainError::NoGap(name, low, high)),
     }
 }
 
 impl Published {
     /// From TOML text.
-    pub fn parse(text: &str) -> Result<Published, String> {
-        toml::from_str(text).map_err(|e| e.to_string().trim_end().to_string())
+    pub fn parse(text: &str) -> Result<Published, TrainError> {
+        toml::from_str(text).map_err(TrainError::Samples)
     }
 
     /// The thresholds that these samples give.
-    pub fn derive(&self) -> Result<Thresholds, String> {
+    pub fn derive(&self) -> Result<Thresholds, TrainError> {
         use Winner::{Draw, Nested, Shadow};
         let won = |w: Winner| self.sample.iter().filter(move |s| s.winner == w);
         let not = |w: Winner| self.sample.iter().filter(move |s| s.winner != w);
@@ -198,9 +198,9 @@ impl Thresholds {
 }
 
 /// DSP with the thresholds derived from the samples, and the other parameters of `base`.
-pub fn train(published: &Published, base: &Named) -> Result<Trained, String> {
+pub fn train(published: &Published, base: &Named) -> Result<Trained, TrainError> {
     let t = published.derive()?;
-    let Spec::Dsp(mut dsp) = base.spec.clone() else { return Err(format!("{} is not DSP", base.name)) };
+    let Spec::Dsp(mut dsp) = base.spec.clone() else { return Err(TrainError::NotDsp(base.name.clone())) };
     let mut lines = vec![row(["threshold", "from samples", "published", "ratio"])];
     for ((name, x), (_, p)) in t.named().into_iter().zip(published.published.named()) {
         lines.push(vec![name.into(), text::digits(x), text::digits(p), format!("{:.2}", x / p)]);
@@ -215,9 +215,9 @@ pub fn train(published: &Published, base: &Named) -> Result<Trained, String> {
         "# DSP with thresholds in the gaps that {} published samples leave.\n\
          # Written by `bifold policy train dsp --samples FILE`; not to be edited.\n{}",
         published.sample.len(),
-        toml::to_string(&Spec::Dsp(dsp)).map_err(|e| e.to_string())?
+        toml::to_string(&Spec::Dsp(dsp)).map_err(|e| TrainError::Solver(e.to_string()))?
     );
-    Named::parse(&base.name, &toml).map_err(|e| e.to_string())?;
+    Named::parse(&base.name, &toml).map_err(|e| TrainError::Solver(e.to_string()))?;
     Ok(Trained { table: text::table(&lines), toml })
 }
 
@@ -267,6 +267,6 @@ mod tests {
     fn samples_without_a_gap_are_told() {
         let mut few = paper();
         few.sample.retain(|s| s.winner != Winner::Draw);
-        assert!(few.derive().unwrap_err().contains("no gap for page_fault_lower"));
+        assert!(few.derive().unwrap_err().to_string().contains("no gap for page_fault_lower"));
     }
 }

@@ -212,7 +212,7 @@ pub fn estimator(lessons: &Lessons, given: &Estimator, progress: &Progress) -> R
             let _ = writeln!(toml, "{counter} = {}", text::digits(cycles));
         }
     }
-    Estimator::parse(&toml).map_err(TrainError::Solver)?;
+    Estimator::parse(&toml).map_err(|e| TrainError::Solver(e.to_string()))?;
     Ok(Trained { table, toml })
 }
 

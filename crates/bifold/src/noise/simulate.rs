@@ -249,7 +249,7 @@ fn recorded(files: &[PathBuf], coscheduled: bool) -> anyhow::Result<Vec<(String,
         let trace = Trace::read(BufReader::new(file)).with_context(failed)?;
         // Each file by itself, so that the error names the one to blame.
         let noise = Noise::Recorded(Arc::new(vec![trace]));
-        noise.check().map_err(anyhow::Error::msg).with_context(failed)?;
+        noise.check().with_context(failed)?;
         each.push((name, noise));
     }
     if coscheduled && files.len() > 1 {

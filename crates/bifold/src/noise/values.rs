@@ -96,7 +96,7 @@ pub fn noise(text: &str) -> Result<Noise, String> {
             );
         }
     };
-    noise.check().map(|()| noise)
+    noise.check().map(|()| noise).map_err(|e| e.to_string())
 }
 
 #[cfg(test)]

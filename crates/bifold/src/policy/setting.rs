@@ -121,7 +121,8 @@ impl Setting {
 fn estimator(path: &Path) -> anyhow::Result<Estimator> {
     let text = bounded::read_to_string(path, bounded::TEXT)
         .with_context(|| format!("cannot read {}", path.display()))?;
-    Estimator::parse(&text).map_err(|e| anyhow::anyhow!("estimator {}: {}", path.display(), e.trim_end()))
+    Estimator::parse(&text)
+        .map_err(|e| anyhow::anyhow!("estimator {}: {}", path.display(), e.to_string().trim_end()))
 }
 
 /// Whether the files are recordings; an error if only some are.
@@ -267,7 +268,9 @@ pub fn timelines(paths: &[PathBuf]) -> anyhow::Result<Vec<Input>> {
     let read = |p: &PathBuf| -> anyhow::Result<Input> {
         let timeline = Timeline::read(p)?;
         match timeline.intervals() {
-            n if n < FEWEST_INTERVALS => Err(too_short(n).context(format!("timeline {}", p.display()))),
+            n if n < FEWEST_INTERVALS => {
+                Err(too_short(n)).with_context(|| format!("timeline {}", p.display()))
+            }
             _ => Ok(Input { name: name(p), timeline }),
         }
     };

@@ -54,7 +54,7 @@ pub fn example() -> HostMemory {
     use bifold_host::guest_memory::{
         Balloon, GuestStatistics, Machine, NoMemoryGroup, ProcessMemory, Stalls, Swap,
     };
-    use bifold_live::order::Facts;
+    use bifold_live::order::{Facts, NoMonitor};
     const GIB: u64 = 1 << 30;
     let statistics = GuestStatistics {
         updated_s: Some(1_000_000),
@@ -100,12 +100,7 @@ pub fn example() -> HostMemory {
         waiting_60: Some(0.2),
         guests: vec![
             guest(4242, "vm1", Ok(machine), memory),
-            guest(
-                4343,
-                "the db\u{1b}[2J",
-                Err("its command line has no monitor".into()),
-                ProcessMemory::default(),
-            ),
+            guest(4343, "the db\u{1b}[2J", Err(NoMonitor::NotAsked), ProcessMemory::default()),
         ],
     }
 }

@@ -18,7 +18,7 @@ pub fn config(file: file::File, folder: &Path) -> Result<Config, Wrong> {
     within(interval_s, 0.05, 3600.0, "interval_s", &mut wrong);
     let limits = limits(&Limits::default(), &file.limits, "limits.", &mut wrong);
     let estimator = match &file.estimator {
-        Some(path) => estimator(&folder.join(path)).map_err(|e| wrong.push(e)).ok(),
+        Some(path) => estimator(&folder.join(path), &mut wrong),
         None => Some(Estimator::fitted().clone()),
     };
     for (place, text) in file.never.iter().enumerate() {
@@ -105,10 +105,13 @@ fn limits(general: &Limits, given: &file::Limits, at: &str, wrong: &mut Wrong) -
     limits
 }
 
-fn estimator(path: &Path) -> Result<Estimator, String> {
+fn estimator(path: &Path, wrong: &mut Wrong) -> Option<Estimator> {
     let text = bounded::read_to_string(path, bounded::TEXT)
-        .map_err(|e| format!("estimator: cannot read {}: {e}", path.display()))?;
-    Estimator::parse(&text).map_err(|e| format!("estimator {}: {}", path.display(), e.trim_end()))
+        .map_err(|e| wrong.push(format!("estimator: cannot read {}: {e}", path.display())))
+        .ok()?;
+    Estimator::parse(&text)
+        .map_err(|e| wrong.push(format!("estimator {}: {}", path.display(), e.to_string().trim_end())))
+        .ok()
 }
 
 fn rule(

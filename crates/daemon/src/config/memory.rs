@@ -79,8 +79,8 @@ const POLICIES: [PolicyName; 4] =
     [PolicyName::Equal, PolicyName::Mom, PolicyName::Proxmox, PolicyName::Feedback];
 
 pub(super) fn share(given: file::Memory, wrong: &mut Wrong) -> Option<ShareMemory> {
-    let limit = most(&given.limit).map_err(|why| wrong.push(format!("memory.limit: {why}"))).ok();
-    let policy = policy(&given.policy).map_err(|why| wrong.push(format!("memory.policy: {why}"))).ok();
+    let limit = most(&given.limit, wrong);
+    let policy = policy(&given.policy, wrong);
     let interval_s = given.interval_s.unwrap_or(10.0);
     within(interval_s, 1.0, 3600.0, "memory.interval_s", wrong);
     let general = OrderLimits { min_stay_s: 60.0, most_orders_per_hour: 20 };
@@ -94,10 +94,8 @@ pub(super) fn of_rule(
     at: &str,
     wrong: &mut Wrong,
 ) -> Option<VmMemory> {
-    let mut bound = |name: &str, text: &Option<String>| {
-        let text = text.as_deref()?;
-        size(text).map_err(|why| wrong.push(format!("{at}: memory.{name}: {why}"))).ok()
-    };
+    let mut bound =
+        |name: &str, text: &Option<String>| size(text.as_deref()?, &format!("{at}: memory.{name}"), wrong);
     let (least, most) = (bound("least", &given.least), bound("most", &given.most));
     if least.zip(most).is_some_and(|(least, most)| least > most) {
         wrong.push(format!("{at}: memory.least is more than memory.most"));
@@ -133,37 +131,46 @@ fn limits(
     }
 }
 
-fn policy(name: &str) -> Result<PolicyName, String> {
+fn policy(name: &str, wrong: &mut Wrong) -> Option<PolicyName> {
     let names = POLICIES.map(PolicyName::name).join(", ");
     let Some(policy) = PolicyName::ALL.into_iter().find(|p| p.name() == name) else {
-        return Err(format!("there is no policy `{}`: choose one of {names}", name.escape_debug()));
+        let name = name.escape_debug();
+        wrong.push(format!("memory.policy: there is no policy `{name}`: choose one of {names}"));
+        return None;
     };
     let why = match policy {
-        policy if POLICIES.contains(&policy) => return Ok(policy),
+        policy if POLICIES.contains(&policy) => return Some(policy),
         PolicyName::IdleTax => {
             "the daemon has none, because the host's marks of use leave out what guests of KVM use"
         }
         PolicyName::Paging => "it orders no sizes",
         _ => "no live host has that",
     };
-    Err(format!("{name} needs {}, and {why}: choose one of {names}", policy.needs()))
+    let needs = policy.needs();
+    wrong.push(format!("memory.policy: {name} needs {needs}, and {why}: choose one of {names}"));
+    None
 }
 
-fn most(text: &str) -> Result<Most, String> {
-    let Some(percent) = text.strip_suffix('%') else { return size(text).map(Most::Bytes) };
-    match percent.trim_end().parse::<f64>() {
-        Ok(percent) if (1.0..=100.0).contains(&percent) => Ok(Most::Percent(percent)),
-        _ => Err(format!("`{}` is no part from 1% to 100%", text.escape_debug())),
+fn most(text: &str, wrong: &mut Wrong) -> Option<Most> {
+    let Some(percent) = text.strip_suffix('%') else {
+        return size(text, "memory.limit", wrong).map(Most::Bytes);
+    };
+    let percent = percent.trim_end().parse().ok().filter(|percent| (1.0..=100.0).contains(percent));
+    if percent.is_none() {
+        wrong.push(format!("memory.limit: `{}` is no part from 1% to 100%", text.escape_debug()));
     }
+    percent.map(Most::Percent)
 }
 
-fn size(text: &str) -> Result<u64, String> {
-    let bytes =
-        bifold_host::keys::size(text, MIB).map_err(|e| format!("`{}` is {e}", text.escape_debug()))?;
-    match bytes {
-        LEAST..=MOST => Ok(bytes),
-        _ => Err(format!("`{}` is not from 16 MiB to 1024 TiB", text.escape_debug())),
+/// The size that the key has.
+fn size(text: &str, key: &str, wrong: &mut Wrong) -> Option<u64> {
+    let shown = text.escape_debug();
+    match bifold_host::keys::size(text, MIB) {
+        Ok(bytes @ LEAST..=MOST) => return Some(bytes),
+        Ok(_) => wrong.push(format!("{key}: `{shown}` is not from 16 MiB to 1024 TiB")),
+        Err(e) => wrong.push(format!("{key}: `{shown}` is {e}")),
     }
+    None
 }
 
 #[cfg(test)]

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! Switches VMs, and gives them back. All that the daemon does to a VM is here.
 
-use super::done::Done;
+use super::done::{Done, NotSwitched};
 use super::look::ObstacleCheck;
 use super::{AGAIN, Engine, Source};
 use crate::homes::{Home, has_ended};
@@ -20,6 +20,16 @@ fn is_final(error: &HostError) -> bool {
     }
 }
 
+/// What became of giving a VM back, with the log's line.
+pub(super) enum Return {
+    /// The VM was not away, or has ended.
+    Nothing,
+    /// The VM is in its own mode.
+    Back(String),
+    /// The VM could not be given back.
+    Away(String),
+}
+
 impl Engine {
     /// Looks whether KVM would refuse a switch that a VM's policy wants, if it is time to.
     pub(super) fn look(&mut self, id: VmId, to: Mode) {
@@ -30,17 +40,17 @@ impl Engine {
     }
 
     /// Switches a VM because its policy wants that. The error says why it was not.
-    pub(super) fn switch(&mut self, id: VmId, to: Mode) -> Result<Done, String> {
-        let Some(vm) = self.vms.get(&id) else { return Err("it has ended".into()) };
+    pub(super) fn switch(&mut self, id: VmId, to: Mode) -> Result<Done, NotSwitched> {
+        let Some(vm) = self.vms.get(&id) else { return Err(NotSwitched::Ended) };
         let started = vm.started;
         // Names are looked at every ten seconds; a VM with another name may have another rule.
         let name = self.watch.host().process(id.thread).name;
         if name.is_some() && name != vm.name {
-            return Err("it was renamed".into());
+            return Err(NotSwitched::Renamed);
         }
         let own = match self.watch.host().paging(id).state() {
             Some(State::In(mode)) => mode,
-            Some(State::To(_)) => return Err("somebody else switches it".into()),
+            Some(State::To(_)) => return Err(NotSwitched::Switching),
             None => return Err(self.unreadable(id)),
         };
         // Before the switch, so that a daemon that dies in between leaves a note.
@@ -51,7 +61,7 @@ impl Engine {
             if let Some(vm) = self.vms.get_mut(&id) {
                 vm.again = self.up + AGAIN;
             }
-            return Err("its mode cannot be written down".into());
+            return Err(NotSwitched::Unwritten);
         }
         self.trouble(Source::Journal, None);
         let switched = self.request(id, to, started);
@@ -67,26 +77,28 @@ impl Engine {
     }
 
     /// Why a VM without a readable mode is not switched.
-    fn unreadable(&mut self, id: VmId) -> String {
+    fn unreadable(&mut self, id: VmId) -> NotSwitched {
         let (always, up) = (self.only_observes(), self.up);
         if let Some(vm) = self.vms.get_mut(&id) {
             vm.cannot.clone_from(&always);
             vm.again = up + AGAIN;
         }
-        always.unwrap_or_else(|| "its mode cannot be read".into())
+        always.map_or(NotSwitched::Unreadable, NotSwitched::Answer)
     }
 
     /// Asks KVM for a mode. `started` is the start of the VM's process: another process's VM is left alone.
-    fn request(&mut self, id: VmId, to: Mode, started: u64) -> Result<Switch, String> {
+    fn request(&mut self, id: VmId, to: Mode, started: u64) -> Result<Switch, NotSwitched> {
         let host = self.watch.host();
-        let vm = host.vm(id).ok_or("it has ended")?;
+        let vm = host.vm(id).ok_or(NotSwitched::Ended)?;
         if host.started(vm.pid).unwrap_or(0) != started {
-            return Err("its identifier is another VM's by now".into());
+            return Err(NotSwitched::Replaced);
         }
         let was = vm.paging.state();
         let answer = host.switch(&vm, to);
         let up = self.up;
-        let Some(vm) = self.vms.get_mut(&id) else { return answer.map_err(|e| e.to_string()) };
+        let Some(vm) = self.vms.get_mut(&id) else {
+            return answer.map_err(|e| NotSwitched::Answer(e.to_string()));
+        };
         match answer {
             Ok(switch) => {
                 if was != Some(State::In(to)) {
@@ -105,28 +117,28 @@ impl Engine {
                 if is_final(&e) {
                     vm.cannot = Some(text.clone());
                 }
-                Err(text)
+                Err(NotSwitched::Answer(text))
             }
         }
     }
 
-    /// Gives a VM back to its own mode. `None` if the VM is not away; the error says that it could not be
-    /// given back.
-    pub(super) fn give_back(&mut self, id: VmId, why: &str) -> Result<Option<String>, String> {
-        let Some(home) = self.homes.get(id) else { return Ok(None) };
+    /// Gives a VM back to its own mode.
+    pub(super) fn give_back(&mut self, id: VmId, why: &str) -> Return {
+        let Some(home) = self.homes.get(id) else { return Return::Nothing };
         match self.request(id, home.mode, home.started) {
             Ok(_) => {
                 self.forget(id);
                 self.vms.entry(id).and_modify(|vm| vm.wants_home = false);
-                Ok(Some(self.event(id, format!("is back in its own mode, {}: {why}", home.mode.name()))))
+                Return::Back(self.event(id, format!("is back in its own mode, {}: {why}", home.mode.name())))
             }
             // There is nothing to give back.
             Err(_) if has_ended(self.watch.host(), id, home.started) => {
                 self.forget(id);
-                Ok(None)
+                Return::Nothing
             }
-            Err(text) => {
-                Err(self.event(id, format!("is not back in its own mode, {}: {text}", home.mode.name())))
+            Err(refused) => {
+                let text = format!("is not back in its own mode, {}: {refused}", home.mode.name());
+                Return::Away(self.event(id, text))
             }
         }
     }
@@ -140,7 +152,7 @@ impl Engine {
                 (false, _) => "no rule switches it",
                 (true, false) => continue,
             };
-            if self.give_back(id, why).is_err() {
+            if matches!(self.give_back(id, why), Return::Away(_)) {
                 if let Some(vm) = self.vms.get_mut(&id) {
                     vm.again = self.up + AGAIN;
                 }

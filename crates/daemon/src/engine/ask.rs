@@ -2,6 +2,7 @@
 //! What users ask of the daemon about a VM: its mode and its memory together.
 
 use super::Engine;
+use super::act::Return;
 use super::vm::{Event, Hold, Vm};
 use crate::error::DaemonError;
 use crate::status::Explanation;
@@ -79,9 +80,9 @@ impl Engine {
                 vm.wants_home = true;
             }
             match self.give_back(id, "asked to undo") {
-                Ok(Some(text)) => told.push(text),
-                Ok(None) => told.push(self.event(id, "is in its own mode and held".into())),
-                Err(text) => refused.push(text),
+                Return::Back(text) => told.push(text),
+                Return::Nothing => told.push(self.event(id, "is in its own mode and held".into())),
+                Return::Away(text) => refused.push(text),
             }
         }
         for id in guests {

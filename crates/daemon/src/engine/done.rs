@@ -22,8 +22,47 @@ pub enum Done {
     Held,
     /// KVM would refuse, and was not asked.
     Blocked(Obstacle),
-    /// Any other reason, in words.
-    NotSwitched(String),
+    /// Any other reason.
+    NotSwitched(NotSwitched),
+}
+
+/// Why a VM was not switched, other than an obstacle that KVM tells.
+#[derive(Debug, Clone, PartialEq, thiserror::Error)]
+#[non_exhaustive]
+pub enum NotSwitched {
+    /// KVM does not have the mode, in words.
+    #[error("KVM has no {0}")]
+    NoMode(&'static str),
+    /// Seconds until the least stay is over.
+    #[error("its least stay lasts {0:.0} s more")]
+    TooEarly(f64),
+    /// Switches in the last hour, as many as the rule allows.
+    #[error("{0} switches in the last hour")]
+    TooMany(u64),
+    /// It is too early to ask KVM again.
+    #[error("KVM refused a moment ago")]
+    Refused,
+    /// The VM is gone.
+    #[error("it has ended")]
+    Ended,
+    /// Another VM has its identifier.
+    #[error("its identifier is another VM's by now")]
+    Replaced,
+    /// Another rule may be for the new name.
+    #[error("it was renamed")]
+    Renamed,
+    /// A switch that the daemon did not ask for is under way.
+    #[error("somebody else switches it")]
+    Switching,
+    /// KVM does not tell the mode.
+    #[error("its mode cannot be read")]
+    Unreadable,
+    /// No journal would know how to give the VM back.
+    #[error("its mode cannot be written down")]
+    Unwritten,
+    /// KVM's answer, or why no VM of this host can be switched.
+    #[error("{0}")]
+    Answer(String),
 }
 
 impl Done {

@@ -26,10 +26,11 @@ use crate::memory::{LogLine, Memory, Place};
 use crate::pilot::{Choice, Verdict};
 use crate::record::{DecisionLine, Recorder};
 use crate::status::{SCHEMA, Status};
+use act::Return;
 use bifold_base::with_causes;
 use bifold_host::{Statistic, VmId};
 use bifold_live::{Interval, IntervalRow, Measured, Observation, Watch};
-use done::Done;
+use done::{Done, NotSwitched};
 use std::collections::BTreeMap;
 use std::time::Duration;
 use vm::Vm;
@@ -244,16 +245,12 @@ impl Engine {
         let may_not = to.and_then(|to| vm.may_not(to, self.up));
         let done = match (choice.verdict, to) {
             (Verdict::Stay, _) => Done::Stayed,
-            (_, None) => Done::NotSwitched(format!("KVM has no {}", choice.decision.mode.words())),
+            (_, None) => Done::NotSwitched(NotSwitched::NoMode(choice.decision.mode.words())),
             (Verdict::Switch, Some(to)) => {
                 may_not.unwrap_or_else(|| self.switch(id, to).unwrap_or_else(Done::NotSwitched))
             }
-            (Verdict::TooEarly { left_s }, _) => {
-                Done::NotSwitched(format!("its least stay lasts {left_s:.0} s more"))
-            }
-            (Verdict::TooMany { switches }, _) => {
-                Done::NotSwitched(format!("{switches} switches in the last hour"))
-            }
+            (Verdict::TooEarly { left_s }, _) => Done::NotSwitched(NotSwitched::TooEarly(left_s)),
+            (Verdict::TooMany { switches }, _) => Done::NotSwitched(NotSwitched::TooMany(switches)),
         };
         let Some(vm) = self.vms.get_mut(&id) else { return };
         let line = DecisionLine {
@@ -285,8 +282,12 @@ impl Engine {
         // Memory comes back while modes are switched, one by one.
         self.memory.begin_end();
         let kept: Vec<VmId> = self.homes.vms();
-        let mut away: Vec<String> =
-            kept.into_iter().filter_map(|id| self.give_back(id, "the daemon ends").err()).collect();
+        let mut away = Vec::new();
+        for id in kept {
+            if let Return::Away(text) = self.give_back(id, "the daemon ends") {
+                away.push(text);
+            }
+        }
         let (said, left) = self.memory.end(self.time);
         self.said(said);
         self.said(left.iter().map(|text| LogLine { vm: None, text: text.clone() }));

@@ -2,7 +2,7 @@
 //! What the engine remembers of a VM.
 
 use super::TELL_MISSING;
-use super::done::Done;
+use super::done::{Done, NotSwitched};
 use super::look::ObstacleCheck;
 use crate::config::{Config, Rule};
 use crate::pilot::{Choice, Pilot, Switches, Verdict};
@@ -173,9 +173,9 @@ impl Vm {
             (.., Some(o)) if !self.acts => Some(Done::WouldBeRefused(o.clone())),
             _ if !self.acts => Some(Done::WouldSwitch),
             (_, Some(_), _) => Some(Done::Held),
-            (Some(why), ..) => Some(Done::NotSwitched(why.clone())),
+            (Some(why), ..) => Some(Done::NotSwitched(NotSwitched::Answer(why.clone()))),
             (.., Some(o)) => Some(Done::Blocked(o.clone())),
-            _ if up < self.again => Some(Done::NotSwitched("KVM refused a moment ago".into())),
+            _ if up < self.again => Some(Done::NotSwitched(NotSwitched::Refused)),
             _ => None,
         }
     }

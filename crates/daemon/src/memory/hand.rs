@@ -123,13 +123,13 @@ impl GuestThread {
         self.looked = Some(Instant::now());
         let seen = see_one(&self.host, &self.guest);
         let findings = seen.as_ref().map(advise);
-        let found = seen.ok_or_else(|| "its process has ended".to_owned()).and_then(|seen| {
-            let guest = seen.guests.first().ok_or("its process has ended")?;
-            let machine = guest.facts.machine.as_ref().map_err(Clone::clone)?;
-            let balloon = machine.balloon.as_ref().ok_or_else(|| Refusal::NoBalloon.to_string())?;
-            let size = balloon.actual.ok_or_else(|| Refusal::NoSize.to_string())?;
+        let guest = seen.as_ref().and_then(|seen| Some((seen, seen.guests.first()?)));
+        let found = guest.map(|(seen, guest)| {
+            let machine = guest.facts.machine.as_ref().map_err(|e| Refusal::from(e.clone()))?;
+            let balloon = machine.balloon.as_ref().ok_or(Refusal::NoBalloon)?;
+            let size = balloon.actual.ok_or(Refusal::NoSize)?;
             let statistics = guest.statistics(seen.time_s);
-            Ok(MemoryObservation {
+            Ok::<_, Refusal>(MemoryObservation {
                 at: Instant::now(),
                 size,
                 polling_s: balloon.polling_s,
@@ -144,8 +144,9 @@ impl GuestThread {
         let mut shared = self.control.shared();
         shared.findings = findings.unwrap_or_default();
         match found {
-            Ok(sight) => (shared.sight, shared.silent) = (Some(sight), None),
-            Err(why) => shared.silent = Some(printable(&why)),
+            Some(Ok(sight)) => (shared.sight, shared.silent) = (Some(sight), None),
+            Some(Err(why)) => shared.silent = Some(printable(&why.to_string())),
+            None => shared.silent = Some("its process has ended".into()),
         }
     }
 

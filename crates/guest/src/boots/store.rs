@@ -101,20 +101,20 @@ impl Store {
 
     /// Keeps a boot. Other boots are removed, those used longest ago first, while there are more than
     /// [`MOST_BYTES`]. Returns why the boot was not kept, if another run is keeping one or the disk is full.
-    pub(crate) fn keep(&self, key: &Key, booted: &Booted) -> Result<(), String> {
+    pub(crate) fn keep(&self, key: &Key, booted: &Booted) -> Result<(), NotKept> {
         let make = || fs::DirBuilder::new().recursive(true).mode(0o700).create(&self.dir);
-        make().map_err(|e| format!("{}: {e}", self.dir.display()))?;
+        make().map_err(NotKept::at(&self.dir))?;
         let Some(_lock) = self.lock(Duration::ZERO)? else {
-            return Err("another run is keeping a boot".into());
+            return Err(NotKept::Busy);
         };
         self.remove_leftovers();
         let at = self.folder(key);
         if boots(&self.dir).any(|(dir, _)| dir == at) {
             return Ok(()); // another run of this kind was first
         }
-        let memory = booted.ram.metadata().map_err(|e| e.to_string())?;
+        let memory = booted.ram.metadata()?;
         if memory.blocks() * 512 > self.most_bytes {
-            return Err("it is larger than all kept boots together may be".into());
+            return Err(NotKept::Large);
         }
         let new = self.dir.join(format!("{NEW}{}", std::process::id()));
         let kept = self.write(&new, key, booted).and_then(|()| {
@@ -123,7 +123,7 @@ impl Store {
         });
         if let Err(e) = kept {
             let _ = fs::remove_dir_all(&new);
-            return Err(format!("{}: {e}", self.dir.display()));
+            return Err(NotKept::at(&self.dir)(e));
         }
         self.evict(&at);
         Ok(())
@@ -175,7 +175,7 @@ impl Store {
             return Ok(Vec::new());
         }
         let busy = |why| GuestError::Spec(format!("{}: {why}", self.dir.display()));
-        let Some(_lock) = self.lock(PATIENCE).map_err(busy)? else {
+        let Some(_lock) = self.lock(PATIENCE).map_err(|e| busy(e.to_string()))? else {
             return Err(busy(
                 "another run is keeping a boot; repeat when the run has started its command".into(),
             ));
@@ -189,20 +189,38 @@ impl Store {
 
     /// The lock of those that change the folder; the system drops the lock of a run that ends. `None` if
     /// another run holds the lock for longer than `patience`.
-    fn lock(&self, patience: Duration) -> Result<Option<File>, String> {
+    fn lock(&self, patience: Duration) -> Result<Option<File>, NotKept> {
         let at = self.dir.join("lock");
-        let describe = |e: &dyn std::fmt::Display| format!("{}: {e}", at.display());
         let open = File::options().create(true).truncate(false).write(true).open(&at);
-        let file = open.map_err(|e| describe(&e))?;
+        let file = open.map_err(NotKept::at(&at))?;
         let begun = Instant::now();
         loop {
             match flock(&file, FlockOperation::NonBlockingLockExclusive) {
                 Ok(()) => return Ok(Some(file)),
                 Err(Errno::WOULDBLOCK) if begun.elapsed() >= patience => return Ok(None),
                 Err(Errno::WOULDBLOCK) => std::thread::sleep(Duration::from_millis(20)),
-                Err(e) => return Err(describe(&e)),
+                Err(e) => return Err(NotKept::at(&at)(e.into())),
             }
         }
+    }
+}
+
+/// Why a boot was not kept.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum NotKept {
+    #[error("{}: {why}", path.display())]
+    Disk { path: PathBuf, why: io::Error },
+    #[error(transparent)]
+    Memory(#[from] io::Error),
+    #[error("another run is keeping a boot")]
+    Busy,
+    #[error("it is larger than all kept boots together may be")]
+    Large,
+}
+
+impl NotKept {
+    fn at(path: &Path) -> impl Fn(io::Error) -> NotKept {
+        move |why| NotKept::Disk { path: path.into(), why }
     }
 }
 
@@ -344,7 +362,7 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let (mut store, key) = (store(dir.path()), Key::of("a"));
         store.most_bytes = 1000;
-        let why = store.keep(&key, &booted(1)).unwrap_err();
+        let why = store.keep(&key, &booted(1)).unwrap_err().to_string();
         assert!(why.contains("larger"), "{why}");
         assert_eq!(found(&store, &key), Err(None));
     }
@@ -358,7 +376,7 @@ mod tests {
         fs::create_dir_all(store.dir.join("other")).unwrap();
         fs::write(store.dir.join("other").join(ABOUT), "bifold-boot 0").unwrap();
         let lock = store.lock(Duration::ZERO).unwrap().unwrap();
-        let why = store.keep(&key, &booted(1)).unwrap_err();
+        let why = store.keep(&key, &booted(1)).unwrap_err().to_string();
         assert!(why.contains("another run"), "{why}");
         assert!(store.dir.join(".new-1").exists());
         drop(lock);

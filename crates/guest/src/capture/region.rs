@@ -98,17 +98,19 @@ struct Code {
 
 fn function(program: &Path, name: &str) -> Result<Code, GuestError> {
     let data = fs::read(program).map_err(GuestError::file(program, "cannot read"))?;
-    code_of(&data, name).map_err(|why| {
-        GuestError::Spec(format!("cannot begin at function {name} of {}: {why}", program.display()))
-    })
+    code_of(&data, name, program)
 }
 
-/// Finds a function in an ELF file. The error says why the function was not found.
-fn code_of(data: &[u8], name: &str) -> Result<Code, String> {
+/// Finds a function in the ELF file of a program. The error says why the function was not found.
+fn code_of(data: &[u8], name: &str, program: &Path) -> Result<Code, GuestError> {
+    let no = |why: String| {
+        GuestError::Spec(format!("cannot begin at function {name} of {}: {why}", program.display()))
+    };
     if data.starts_with(b"#!") {
-        return Err("it is a script; run its interpreter's program itself".into());
+        return Err(no("it is a script; run its interpreter's program itself".into()));
     }
-    let file = ElfFile64::<object::Endianness>::parse(data).map_err(|_| "it is no 64-bit ELF file")?;
+    let file =
+        ElfFile64::<object::Endianness>::parse(data).map_err(|_| no("it is no 64-bit ELF file".into()))?;
     let all = || file.symbols().chain(file.dynamic_symbols());
     let of_kind = |s: &object::read::elf::ElfSymbol64<'_, '_>| {
         let kind = s.elf_symbol().st_type();
@@ -117,7 +119,7 @@ fn code_of(data: &[u8], name: &str) -> Result<Code, String> {
     let functions = || all().filter(of_kind);
     let Some(symbol) = functions().find(|s| s.name() == Ok(name)) else {
         let count = functions().count();
-        return Err(match all().find(|s| s.name() == Ok(name)) {
+        return Err(no(match all().find(|s| s.name() == Ok(name)) {
             Some(s) if !s.is_definition() => "it only uses that function, which is a library's".into(),
             Some(_) => "that symbol is no function".into(),
             None if file.symbols().next().is_none() => format!(
@@ -126,11 +128,11 @@ fn code_of(data: &[u8], name: &str) -> Result<Code, String> {
             None => format!(
                 "none of its {count} function symbols has that name (see nm; C++ and Rust names are mangled)"
             ),
-        });
+        }));
     };
     let address = symbol.address();
     let endian = file.endian();
-    let segments = file.elf_header().program_headers(endian, data).map_err(|e| e.to_string())?;
+    let segments = file.elf_header().program_headers(endian, data).map_err(|e| no(e.to_string()))?;
     let code = segments.iter().find_map(|p| {
         let from = p.p_vaddr(endian);
         let inside = (p.p_type(endian) == PT_LOAD && p.p_flags(endian) & PF_X != 0)
@@ -143,7 +145,7 @@ fn code_of(data: &[u8], name: &str) -> Result<Code, String> {
         Some(code) if !code.is_empty() => {
             Ok(Code { offset: address & 0xfff, bytes: code[..code.len().min(size)].to_vec() })
         }
-        _ => Err("its symbol table puts the function outside the program's code".into()),
+        _ => Err(no("its symbol table puts the function outside the program's code".into())),
     }
 }
 
@@ -152,6 +154,10 @@ mod tests {
     use super::*;
     use bifold_trace::Windows;
     use std::process::Command;
+
+    fn found(data: &[u8], name: &str) -> Result<Code, String> {
+        code_of(data, name, Path::new("p")).map_err(|e| e.to_string())
+    }
 
     fn compiled(flags: &[&str]) -> Vec<u8> {
         let dir = tempfile::tempdir().unwrap();
@@ -171,7 +177,7 @@ mod tests {
     fn a_function_is_found_by_name_with_its_page_offset_and_code() {
         for flags in [&["-static"][..], &["-pie", "-fPIE"]] {
             let data = compiled(flags);
-            let code = code_of(&data, "inner").unwrap();
+            let code = found(&data, "inner").unwrap();
             assert!(!code.bytes.is_empty() && code.bytes.len() <= 64);
             let at = data.windows(code.bytes.len()).position(|w| w == code.bytes).unwrap();
             // Segments lie in a file as in memory, up to whole pages.
@@ -183,11 +189,11 @@ mod tests {
     fn what_is_no_function_is_refused_with_the_reason() {
         let data = compiled(&["-pie", "-fPIE"]);
         for (name, why) in [("inner2", "has that name"), ("data", "that symbol is no function")] {
-            assert!(code_of(&data, name).unwrap_err().contains(why), "{name}: {:?}", code_of(&data, name));
+            assert!(found(&data, name).unwrap_err().contains(why), "{name}: {:?}", found(&data, name));
         }
-        assert!(code_of(&compiled(&["-s"]), "inner").unwrap_err().contains("stripped"));
-        assert!(code_of(b"#!/bin/sh\n", "main").unwrap_err().contains("script"));
-        assert!(code_of(b"\x7fELF and no more", "main").unwrap_err().contains("no 64-bit ELF"));
+        assert!(found(&compiled(&["-s"]), "inner").unwrap_err().contains("stripped"));
+        assert!(found(b"#!/bin/sh\n", "main").unwrap_err().contains("script"));
+        assert!(found(b"\x7fELF and no more", "main").unwrap_err().contains("no 64-bit ELF"));
     }
 
     #[test]

@@ -5,6 +5,7 @@
 
 use std::collections::BTreeMap;
 
+use super::Unseen;
 use super::memory::{Memory, PAGE};
 
 /// Where the kernel's image is mapped (`__START_KERNEL_map`).
@@ -76,16 +77,15 @@ impl Numbers {
         Numbers(text.lines().filter_map(number).collect())
     }
 
-    fn get(&self, name: &str) -> Result<u64, String> {
-        self.0.get(name).map(|n| *n as u64).ok_or_else(|| format!("its VMCOREINFO has no {name}"))
+    fn get(&self, name: &str) -> Result<u64, Unseen> {
+        self.0.get(name).map(|n| *n as u64).ok_or_else(|| Unseen::Missing(name.into()))
     }
 }
 
 impl Kernel {
     /// Finds the kernel of a guest that has booted. The error says what is missing.
-    pub(super) fn find(memory: Memory) -> Result<Kernel, String> {
-        let mut last =
-            Err("its memory has no VMCOREINFO (CONFIG_CRASH_CORE or CONFIG_VMCORE_INFO)".to_owned());
+    pub(super) fn find(memory: Memory) -> Result<Kernel, Unseen> {
+        let mut last = Err(Unseen::NoInfo);
         let search = memory.pages(|_, page| {
             if page.starts_with(b"OSRELEASE=") {
                 let end = page.iter().position(|b| *b == 0).unwrap_or(page.len());
@@ -93,15 +93,15 @@ impl Kernel {
             }
             last.is_err()
         });
-        search.map_err(|e| format!("its memory cannot be read: {e}"))?;
+        search.map_err(Unseen::Memory)?;
         last
     }
 
-    fn read(text: &str) -> Result<Kernel, String> {
+    fn read(text: &str) -> Result<Kernel, Unseen> {
         let n = Numbers::of(text);
         let image = |va: u64, base: u64| va.checked_sub(IMAGE).map(|at| at.wrapping_add(base));
         let base = n.get("NUMBER(phys_base)")?;
-        let root = image(n.get("SYMBOL(swapper_pg_dir)")?, base).ok_or("its top-level table is nowhere")?;
+        let root = image(n.get("SYMBOL(swapper_pg_dir)")?, base).ok_or(Unseen::NoTable)?;
         let layout = Layout {
             size: n.get("SIZE(page)")?,
             flags: n.get("OFFSET(page.flags)")?,
@@ -123,11 +123,11 @@ impl Kernel {
         let fits = fits && within(layout.mapcount, 4) && within(layout.refcount, 4);
         let bits = layout.lru_flag < 64 && layout.lru_flag > 0 && layout.swapbacked_flag < 64;
         if !fits || !bits || !(32..=256).contains(&layout.size) {
-            return Err("its VMCOREINFO describes no page".into());
+            return Err(Unseen::Wrong("page"));
         }
         // Types are bits up to 6.10 and a byte from 6.12 on; what lies between has other values.
         if layout.buddy != !0x80 && layout.buddy >> 24 != 0xf0 {
-            return Err(format!("its pages have types of another kind ({:#x} for free ones)", layout.buddy));
+            return Err(Unseen::Types(layout.buddy));
         }
         let levels = if n.get("NUMBER(pgtable_l5_enabled)").unwrap_or(0) == 1 { 5 } else { 4 };
         let kernel = Kernel {
@@ -145,7 +145,7 @@ impl Kernel {
         // 2,048 roots hold the sections of 46 bits of physical addresses, and 32,768 those of 52.
         let sane = (1..=MOST_ROOTS).contains(&kernel.roots) && (16..=PAGE).contains(&kernel.section_bytes);
         if !sane || !(21..48).contains(&kernel.section_bits) {
-            return Err("its VMCOREINFO describes no section".into());
+            return Err(Unseen::Wrong("section"));
         }
         Ok(kernel)
     }
@@ -235,9 +235,9 @@ mod tests {
         let n = Numbers::of(
             "OSRELEASE=6.1.0\nSYMBOL(mem_section)=ffffffff82b1\nSIZE(page)=64\nNUMBER(PAGE_BUDDY_MAPCOUNT_VALUE)=-129\n",
         );
-        assert_eq!(n.get("SYMBOL(mem_section)"), Ok(0xffff_ffff_82b1));
-        assert_eq!(n.get("SIZE(page)"), Ok(64));
-        assert_eq!(n.get("NUMBER(PAGE_BUDDY_MAPCOUNT_VALUE)").map(|n| n as u32), Ok(!0x80));
-        assert!(n.get("SIZE(zone)").is_err_and(|e| e.contains("SIZE(zone)")));
+        assert_eq!(n.get("SYMBOL(mem_section)").unwrap(), 0xffff_ffff_82b1);
+        assert_eq!(n.get("SIZE(page)").unwrap(), 64);
+        assert_eq!(n.get("NUMBER(PAGE_BUDDY_MAPCOUNT_VALUE)").unwrap() as u32, !0x80);
+        assert!(n.get("SIZE(zone)").is_err_and(|e| e.to_string().contains("SIZE(zone)")));
     }
 }

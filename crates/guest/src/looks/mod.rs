@@ -51,6 +51,32 @@ enum Use {
     Table,
 }
 
+/// Why a guest's memory cannot be looked at.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum Unseen {
+    /// The file of the memory cannot be read.
+    #[error("its memory cannot be read: {0}")]
+    Memory(std::io::Error),
+    /// No page begins as the kernel's text does.
+    #[error("its memory has no VMCOREINFO (CONFIG_CRASH_CORE or CONFIG_VMCORE_INFO)")]
+    NoInfo,
+    /// The name of the number that is missing.
+    #[error("its VMCOREINFO has no {0}")]
+    Missing(String),
+    /// What the numbers do not fit.
+    #[error("its VMCOREINFO describes no {0}")]
+    Wrong(&'static str),
+    /// The address of the kernel's table is outside of its image.
+    #[error("its top-level table is nowhere")]
+    NoTable,
+    /// The type of free pages.
+    #[error("its pages have types of another kind ({0:#x} for free ones)")]
+    Types(u32),
+    /// No frame has a descriptor.
+    #[error("its kernel has no page descriptors where VMCOREINFO says")]
+    NoDescriptors,
+}
+
 impl Looker {
     /// Of a guest whose memory is this file.
     pub(crate) fn new(memory: File, bytes: u64) -> Looker {
@@ -59,7 +85,7 @@ impl Looker {
 
     /// The events of a look: [`Event::Free`] for each stretch of free blocks, then [`Event::Look`]. The guest
     /// stands still. The error says why nothing can be seen.
-    pub(crate) fn look(&mut self, out: &mut Vec<u64>) -> Result<(), String> {
+    pub(crate) fn look(&mut self, out: &mut Vec<u64>) -> Result<(), Unseen> {
         let memory = Memory::of(&self.memory, self.bytes);
         let kernel = match self.kernel.take() {
             Some(kernel) => kernel,
@@ -67,7 +93,7 @@ impl Looker {
         };
         let uses = uses(&kernel, memory);
         self.kernel = Some(kernel);
-        let mut look = contents(memory, &uses).map_err(|e| format!("its memory cannot be read: {e}"))?;
+        let mut look = contents(memory, &uses).map_err(Unseen::Memory)?;
         for of in &uses {
             look.frames += u64::from(*of != Use::Unknown);
             match of {
@@ -85,7 +111,7 @@ impl Looker {
             }
         }
         if look.frames == 0 {
-            return Err("its kernel has no page descriptors where VMCOREINFO says".into());
+            return Err(Unseen::NoDescriptors);
         }
         for stretch in uses.chunk_by(|a, b| (*a == Use::Block) == (*b == Use::Block)) {
             if stretch[0] == Use::Block {

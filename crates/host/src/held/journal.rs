@@ -36,6 +36,27 @@ pub struct Journal {
     pub found: Vec<(String, String)>,
 }
 
+/// Why a text is no journal.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum JournalError {
+    /// It is of another subsystem or version, or something else; the right first line.
+    #[error("its first line is not `{0}`")]
+    FirstLine(String),
+    /// A line is no setting with a value.
+    #[error("`{}` is no line of a journal", .0.escape_debug())]
+    Line(String),
+    /// It is cut off.
+    #[error("its end is missing")]
+    NoEnd,
+    /// It has lines after its last.
+    #[error("something follows its end")]
+    AfterEnd,
+    /// KSM's journal lacks the setting that starts and stops KSM.
+    #[error("it does not say what `run` was")]
+    NoRun,
+}
+
 impl Journal {
     /// The journal's text.
     pub fn text(&self) -> String {
@@ -49,26 +70,26 @@ impl Journal {
     /// Parses the journal of the subsystem `what`.
     ///
     /// # Errors
-    /// A message, if the text is not such a journal.
-    pub fn parse(text: &str, what: &str) -> Result<Journal, String> {
+    /// If the text is not such a journal.
+    pub fn parse(text: &str, what: &str) -> Result<Journal, JournalError> {
         let mut lines = text.lines();
         if lines.next() != Some(&head(what)) {
-            return Err(format!("its first line is not `{}`", head(what)));
+            return Err(JournalError::FirstLine(head(what)));
         }
         let mut journal = Journal { what: what.into(), pid: 0, found: Vec::new() };
         loop {
-            let line = lines.next().ok_or("its end is missing")?;
+            let line = lines.next().ok_or(JournalError::NoEnd)?;
             if line == END {
                 break;
             }
-            let wrong = || not_a_line(line);
+            let wrong = || JournalError::Line(line.into());
             match line.split_once(' ').ok_or_else(wrong)? {
                 (PID, value) => journal.pid = value.parse().map_err(|_| wrong())?,
                 (name, value) => journal.found.push((name.into(), value.into())),
             }
         }
         if lines.next().is_some() {
-            return Err("something follows its end".into());
+            return Err(JournalError::AfterEnd);
         }
         Ok(journal)
     }
@@ -84,7 +105,12 @@ impl Journal {
             Err(e) => return Err(HeldError::io(path, e)),
         };
         let journal = Journal::parse(&String::from_utf8_lossy(&bytes), what);
-        journal.map(Some).map_err(|why| HeldError::Journal { what: what.into(), path: path.into(), why })
+        let bad = |why: JournalError| HeldError::Journal {
+            what: what.into(),
+            path: path.into(),
+            why: why.to_string(),
+        };
+        journal.map(Some).map_err(bad)
     }
 
     /// Writes the journal in place of the file's last one, all of it or none.
@@ -138,9 +164,4 @@ impl Journal {
 
 fn head(what: &str) -> String {
     format!("bifold-{what} 1")
-}
-
-/// The message for a line that cannot be parsed.
-pub(crate) fn not_a_line(line: &str) -> String {
-    format!("`{}` is no line of a journal", line.escape_debug())
 }

@@ -22,8 +22,7 @@ mod journal;
 
 pub use error::HeldError;
 pub use guardian::{Guardian, Stood, stand_guard};
-pub use journal::Journal;
-pub(crate) use journal::not_a_line;
+pub use journal::{Journal, JournalError};
 
 use guardian::Standing;
 use rustix::fs::{FlockOperation, OFlags, flock};

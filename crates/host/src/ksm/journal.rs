@@ -2,7 +2,7 @@
 //! Converts between KSM's settings and the [journal](crate::held::Journal) of held settings.
 
 use super::{KsmError, Setting, Settings};
-use crate::held::{self, HeldError};
+use crate::held::{self, HeldError, JournalError};
 use std::path::Path;
 
 /// KSM's word in the first line of a journal.
@@ -26,27 +26,31 @@ impl Journal {
     /// Parses a journal.
     ///
     /// # Errors
-    /// A message, if the text is not a journal of KSM's settings.
-    pub fn parse(text: &str) -> Result<Journal, String> {
+    /// If the text is not a journal of KSM's settings.
+    pub fn parse(text: &str) -> Result<Journal, JournalError> {
         Journal::of(&held::Journal::parse(text, WHAT)?)
     }
 
-    fn of(journal: &held::Journal) -> Result<Journal, String> {
+    fn of(journal: &held::Journal) -> Result<Journal, JournalError> {
         let mut found = Settings::default();
         for (name, value) in &journal.found {
-            let wrong = || held::not_a_line(&format!("{name} {value}"));
+            let wrong = || JournalError::Line(format!("{name} {value}"));
             let setting = Setting::named(name).map_err(|_| wrong())?;
             found.put(setting, setting.parse(value).ok_or_else(wrong)?);
         }
         match found.get(Setting::Run) {
             Some(0..=2) => Ok(Journal { pid: journal.pid, found }),
-            _ => Err("it does not say what `run` was".into()),
+            _ => Err(JournalError::NoRun),
         }
     }
 
     /// The journal that was read from `path`.
     pub(super) fn at(path: &Path, journal: &held::Journal) -> Result<Journal, KsmError> {
-        let bad = |why| HeldError::Journal { what: WHAT.into(), path: path.into(), why };
+        let bad = |why: JournalError| HeldError::Journal {
+            what: WHAT.into(),
+            path: path.into(),
+            why: why.to_string(),
+        };
         Ok(Journal::of(journal).map_err(bad)?)
     }
 }

@@ -43,15 +43,20 @@ impl Event {
     }
 }
 
-impl TryFrom<String> for Event {
-    type Error = String;
+/// A text is no event.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("`{0}` is no EVENT:UMASK or EVENT:UMASK:CMASK in hexadecimal")]
+pub struct BadEvent(pub String);
 
-    fn try_from(text: String) -> Result<Event, String> {
+impl TryFrom<String> for Event {
+    type Error = BadEvent;
+
+    fn try_from(text: String) -> Result<Event, BadEvent> {
         let parts: Option<Vec<u8>> = text.split(':').map(|p| u8::from_str_radix(p, 16).ok()).collect();
         match parts.as_deref() {
             Some(&[event, umask]) => Ok(Event { event, umask, cmask: 0 }),
             Some(&[event, umask, cmask]) => Ok(Event { event, umask, cmask }),
-            _ => Err(format!("`{text}` is no EVENT:UMASK or EVENT:UMASK:CMASK in hexadecimal")),
+            _ => Err(BadEvent(text)),
         }
     }
 }
@@ -166,7 +171,9 @@ mod tests {
         let parse = |text: &str| Event::try_from(text.to_owned());
         assert_eq!(parse("c5:ff").unwrap().config(), 0xffc5);
         for wrong in ["", "08", "08:", "108:10", "08:10:01:00", "-8:1"] {
-            assert!(parse(wrong).unwrap_err().starts_with(&format!("`{wrong}` is no EVENT:UMASK")));
+            assert!(
+                parse(wrong).unwrap_err().to_string().starts_with(&format!("`{wrong}` is no EVENT:UMASK"))
+            );
         }
     }
 }

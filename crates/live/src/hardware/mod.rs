@@ -18,7 +18,7 @@ mod source;
 pub use counts::{HardwareCounts, Raw};
 pub use cpu::Cpu;
 pub use error::{NoPmu, OpenError};
-pub use events::{Event, Microarchitecture};
+pub use events::{BadEvent, Event, Microarchitecture};
 pub use files::FileLimit;
 pub use pmu::{Pmu, ThreadCounters};
 pub use source::{CountVm, HardwareSource};

@@ -19,7 +19,7 @@ pub use hand::OrderDriver;
 pub(crate) use hand::used;
 pub use polling::Polling;
 pub use record::{Again, Back, OrderError, Record, WHAT, folder, places, records};
-pub use refusal::{Facts, Refusal, facts, refusal};
+pub use refusal::{Facts, NoMonitor, Refusal, facts, refusal};
 pub use running::{Event, Order, OrderRequest, preview};
 pub use steer::{Act, SizeObservation, Steer, Why};
 

@@ -29,11 +29,26 @@ pub(super) fn is_seldom(polling_s: u64) -> bool {
 /// Part of the host's swap that an order leaves for others.
 const SWAP_RESERVE_PART: u64 = 10;
 
+/// Why the monitor tells nothing of a guest.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum NoMonitor {
+    /// The command line of QEMU has none.
+    #[error("its command line has no monitor: start QEMU with -qmp unix:PATH,server=on,wait=off")]
+    NotAsked,
+    /// Its place, and the system's or QEMU's error.
+    #[error("its monitor ({0}) does not answer: {1}")]
+    Silent(String, String),
+    /// The answers lack the size.
+    #[error("its monitor does not tell its size")]
+    NoSize,
+}
+
 /// What has to be known of a guest before an order.
 #[derive(Debug, Clone)]
 pub struct Facts {
     /// What the monitor says, or why it says nothing.
-    pub machine: Result<Machine, String>,
+    pub machine: Result<Machine, NoMonitor>,
     /// The process's memory.
     pub memory: ProcessMemory,
     /// Files of VFIO; `None` if this user may not look.
@@ -55,11 +70,10 @@ pub fn facts(host: &Host, pid: u32, place: Option<&MonitorPlace>) -> Facts {
         Machine::ask(&mut monitor)
     };
     let machine = match place {
-        Some(place) => ask(place)
-            .map_err(|e| format!("its monitor ({}) does not answer: {e}", printable(&place.to_string()))),
-        None => {
-            Err("its command line has no monitor: start QEMU with -qmp unix:PATH,server=on,wait=off".into())
+        Some(place) => {
+            ask(place).map_err(|e| NoMonitor::Silent(printable(&place.to_string()), e.to_string()))
         }
+        None => Err(NoMonitor::NotAsked),
     };
     Facts {
         machine,
@@ -77,8 +91,8 @@ pub fn facts(host: &Host, pid: u32, place: Option<&MonitorPlace>) -> Facts {
 #[non_exhaustive]
 #[allow(missing_docs)] // the messages say it
 pub enum Refusal {
-    #[error("{0}")]
-    NoMonitor(String),
+    #[error(transparent)]
+    NoMonitor(#[from] NoMonitor),
     #[error("its vCPUs do not run (QEMU says `{0}`): a stopped guest cannot return memory")]
     Stopped(String),
     #[error("a migration is under way (QEMU says `{0}`): wait until it has ended")]

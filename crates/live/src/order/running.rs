@@ -2,7 +2,7 @@
 //! An order under way on a live host, from its lock to its end.
 
 use super::record::{OF_ROOT, WHAT, alone};
-use super::refusal::{Facts, POLLING, Refusal, facts, is_seldom, one, refusal, size_of};
+use super::refusal::{Facts, NoMonitor, POLLING, Refusal, facts, is_seldom, one, refusal, size_of};
 use super::{Act, Back, Goal, OrderDriver, OrderError, Record, SizeObservation, Steer, Way, Why, places};
 use bifold_host::LiveGuest;
 use bifold_host::guest_memory::{Balloon, MonitorPlace};
@@ -435,7 +435,7 @@ fn hold(
             Err(e)
         })?;
         let (record, size) = found(&facts, guest, place, wish.way, earlier)
-            .ok_or_else(|| refused(guest, Refusal::NoMonitor("its monitor does not tell its size".into())))?;
+            .ok_or_else(|| refused(guest, NoMonitor::NoSize.into()))?;
         if !record.is_ours(size) {
             return Err(record.changed(size));
         }

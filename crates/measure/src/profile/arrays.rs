@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! TLBs and caches of the profile.
 
-use super::words::{Words, spread};
+use super::words::{Taken, Words, spread};
 use super::{as_prior, put, say_first};
 use crate::estimate::Estimate;
 use crate::fit::Knee;
@@ -216,11 +216,11 @@ fn cache_words(survey: &Survey, level: &Level, base: Option<&Table>, key: &str, 
         None => format!("{}, no set was answered by this level alone", w.base_s()),
     };
     let cycles = match w.take(Part::Caches, [key, "cycles"], level.cycles, 1, &stands) {
-        Ok(c) => {
+        Taken::Measured(c) => {
             source.push(format!("{} cycles", spread(&c, 1)));
             Some(c)
         }
-        Err(why) => {
+        Taken::Prior(why) => {
             prior.push(why);
             None
         }

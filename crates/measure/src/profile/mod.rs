@@ -12,7 +12,7 @@ use crate::toml_text;
 use bifold_model::{Processor, Profile, ProfileError};
 use toml::{Table, Value};
 pub use words::Unwritten;
-use words::{Words, spread};
+use words::{Taken, Words, spread};
 
 /// The profile that was made.
 #[derive(Debug, Clone)]
@@ -106,11 +106,11 @@ fn cpu(cpu: &mut Table, survey: &Survey, w: &Words) {
     let hz = survey.clock.times(1e-9);
     // The clock is measured beside everything else.
     match w.take(Part::Costs, ["cpu", "frequency_hz"], Some(hz), 2, &w.base_s()) {
-        Ok(hz) => {
+        Taken::Measured(hz) => {
             put(cpu, "frequency_hz", survey.clock.median.round() as i64);
             put(cpu, "source", format!("frequency measured {}: {} GHz", w.date, spread(&hz, 2)));
         }
-        Err(why) => {
+        Taken::Prior(why) => {
             cpu.remove("source");
             prior.insert(0, why);
         }
@@ -133,23 +133,23 @@ fn memory(p: &mut Table, survey: &Survey, w: &Words) {
     let all = [Some(("cycles", l.memory, 0)), Some(("data_overlap", l.data_overlap, 1)), overlap];
     for (key, value, digits) in all.into_iter().flatten() {
         match w.take(Part::Loads, ["memory", key], value, digits, &w.base_s()) {
-            Ok(e) => {
+            Taken::Measured(e) => {
                 put(memory, key, if digits == 0 { whole(e.median) } else { tenths(e.median) });
                 source.push(format!("{key} {}", spread(&e, digits)));
             }
-            Err(why) => prior.push(why),
+            Taken::Prior(why) => prior.push(why),
         }
     }
     prior.extend(walk);
     match w.take(Part::Loads, ["memory", "prefetch_level"], l.sequential, 1, &w.base_s()) {
-        Ok(s) => {
+        Taken::Measured(s) => {
             put(memory, "prefetch_level", i64::from(l.prefetch_level));
             source.push(format!(
                 "a load of the next line takes {} cycles, the time of prefetch_level",
                 spread(&s, 1)
             ));
         }
-        Err(why) => prior.push(why),
+        Taken::Prior(why) => prior.push(why),
     }
     if l.streams_stop {
         memory.remove("page_cross_cycles");
@@ -157,22 +157,22 @@ fn memory(p: &mut Table, survey: &Survey, w: &Words) {
     } else {
         let stands = if memory.contains_key("page_cross_cycles") { w.base_s() } else { "left out".into() };
         match w.take(Part::Loads, ["memory", "page_cross_cycles"], l.page_cross, 0, &stands) {
-            Ok(e) => {
+            Taken::Measured(e) => {
                 put(memory, "page_cross_cycles", whole(e.median));
                 source.push(format!("page_cross_cycles {}", spread(&e, 0)));
             }
-            Err(why) => prior.push(why),
+            Taken::Prior(why) => prior.push(why),
         }
     }
     // A wait that may be nothing is not there: most machines back their memory before.
     memory.remove("first_use_2m_cycles");
     if let Some(e) = survey.costs.first_use_2m.filter(|e| e.low > 0.0) {
         match w.take(Part::Costs, ["memory", "first_use_2m_cycles"], Some(e), 0, "left out") {
-            Ok(e) => {
+            Taken::Measured(e) => {
                 put(memory, "first_use_2m_cycles", whole(e.median));
                 source.push(format!("first_use_2m_cycles {}", spread(&e, 0)));
             }
-            Err(why) => prior.push(why),
+            Taken::Prior(why) => prior.push(why),
         }
     }
     if source.is_empty() {
@@ -215,11 +215,11 @@ fn system(p: &mut Table, survey: &Survey, w: &Words) {
     for (key, value) in all {
         let stands = if t.contains_key(key) { w.base_s() } else { "left out".into() };
         match w.take(Part::Costs, ["system", key], value, 0, &stands) {
-            Ok(cost) => {
+            Taken::Measured(cost) => {
                 put(&mut t, key, cost.median.round() as i64);
                 source.push(format!("{key} {}", spread(&cost, 0)));
             }
-            Err(why) => prior.push(why),
+            Taken::Prior(why) => prior.push(why),
         }
     }
     t.remove("source");

@@ -49,6 +49,14 @@ impl Unwritten {
     }
 }
 
+/// What a table of the profile says of a key.
+pub(super) enum Taken {
+    /// A value that may be written as measured.
+    Measured(Estimate),
+    /// What `prior` says of a key that keeps another value.
+    Prior(String),
+}
+
 /// What goes into every table's words.
 pub(super) struct Words<'a> {
     pub base: &'a str,
@@ -88,9 +96,9 @@ impl<'a> Words<'a> {
         value: Option<Estimate>,
         digits: usize,
         stands: &str,
-    ) -> Result<Estimate, String> {
+    ) -> Taken {
         let Some(e) = value else {
-            return Err(match self.reached(part) {
+            return Taken::Prior(match self.reached(part) {
                 true => format!("{key}: {stands}"),
                 false => self.not_reached([table, key], stands),
             });
@@ -101,8 +109,8 @@ impl<'a> Words<'a> {
             Some(format!("{} contradicts another value ({what})", spread(&e, digits)))
         };
         match e.refusal().map(|r| r.of(&spread(&e, digits))).or_else(contradicts) {
-            None => Ok(e),
-            Some(reason) => Err(self.refused([table, key], reason, stands)),
+            None => Taken::Measured(e),
+            Some(reason) => Taken::Prior(self.refused([table, key], reason, stands)),
         }
     }
 

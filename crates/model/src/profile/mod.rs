@@ -228,11 +228,7 @@ impl Profile {
             let mut table: toml::Table = toml::from_str(text).map_err(syntax)?;
             keys::Cost::add_unnamed(&mut table);
             for setting in overrides {
-                set(&mut table, setting).map_err(|problem| ProfileError::Override {
-                    origin: origin.into(),
-                    setting: setting.clone(),
-                    problem,
-                })?;
+                set(&mut table, setting, origin)?;
             }
             table.try_into().map_err(syntax)?
         };

@@ -1,16 +1,24 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! Overrides of single profile values, `key=value`, as `--set` gives them.
 
-/// Applies `a.b.c=value` to a table. An element of an array of tables is addressed by its `name`.
-pub(super) fn set(table: &mut toml::Table, setting: &str) -> Result<(), String> {
-    let (key, value) = setting.split_once('=').ok_or("write it as key=value")?;
+use super::ProfileError;
+
+/// Applies `a.b.c=value` to the table of the profile `origin`. An element of an array of tables is addressed
+/// by its `name`.
+pub(super) fn set(table: &mut toml::Table, setting: &str, origin: &str) -> Result<(), ProfileError> {
+    let no = |problem: &str| ProfileError::Override {
+        origin: origin.into(),
+        setting: setting.into(),
+        problem: problem.into(),
+    };
+    let (key, value) = setting.split_once('=').ok_or_else(|| no("write it as key=value"))?;
     let value = value.trim();
     let parsed: toml::Value = match toml::from_str::<toml::Table>(&format!("v = {value}")) {
-        Ok(mut t) => t.remove("v").ok_or("no value")?,
+        Ok(mut t) => t.remove("v").ok_or_else(|| no("no value"))?,
         Err(_) => toml::Value::String(value.into()),
     };
     let mut parts: Vec<&str> = key.trim().split('.').collect();
-    let last = parts.pop().filter(|l| !l.is_empty()).ok_or("no key")?;
+    let last = parts.pop().filter(|l| !l.is_empty()).ok_or_else(|| no("no key"))?;
     let mut root = toml::Value::Table(std::mem::take(table));
     let result = (|| {
         let mut at = &mut root;
@@ -22,11 +30,11 @@ pub(super) fn set(table: &mut toml::Table, setting: &str) -> Result<(), String> 
                 }
                 _ => None,
             }
-            .ok_or_else(|| format!("there is no `{part}`"))?;
+            .ok_or_else(|| no(&format!("there is no `{part}`")))?;
         }
-        let toml::Value::Table(t) = at else { return Err(format!("name an element before `{last}`")) };
+        let toml::Value::Table(t) = at else { return Err(no(&format!("name an element before `{last}`"))) };
         if matches!(t.get(last), Some(toml::Value::Table(_))) {
-            return Err(format!("`{last}` is a table; name a value in it"));
+            return Err(no(&format!("`{last}` is a table; name a value in it")));
         }
         t.insert(last.into(), parsed);
         Ok(())

@@ -23,6 +23,7 @@ use crate::file::{Interruption, Trace, UNKNOWN};
 use attribute::{Span, parts, spans};
 use bifold_host::Host;
 use bifold_host::topology::NumberSet;
+use bifold_host::tracing::TracingError;
 use clock::{Clock, Scale};
 use events::Names;
 use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
@@ -127,27 +128,30 @@ pub enum RecordError {
 pub fn record(host: &Host, options: &Options, stop: &AtomicBool) -> Result<Recording, RecordError> {
     let cpus = chosen(options.cpus.as_ref())?;
     let clock = Clock::of(host);
-    let tracing = if options.attribute { start(host, &cpus, clock) } else { Err(NOT_ASKED.into()) };
+    let tracing = options.attribute.then(|| Tracing::start(host, &cpus, clock));
+    let no_sources = no_sources(tracing.as_ref());
+    let tracing = tracing.and_then(Result::ok);
     let epoch = clock.moment().ns;
     let seen = run_loops(&cpus, clock, options, stop)?;
-    if let Ok(tracing) = &tracing {
+    if let Some(tracing) = &tracing {
         // The events until now are there anyway.
         let _ = tracing.stop();
     }
     let hertz = seen.first().map_or(0.0, |s| Scale::between(s.ends.0, s.ends.1, epoch).hertz());
-    let with_sources = |(cpu, seen)| of_cpu(cpu, seen, tracing.as_ref().ok(), clock, epoch);
+    let with_sources = |(cpu, seen)| of_cpu(cpu, seen, tracing.as_ref(), clock, epoch);
     let cpus = cpus.into_iter().zip(seen).map(with_sources).collect();
     let name = if clock == Clock::Tsc { "time-stamp counter" } else { "CLOCK_MONOTONIC_RAW" };
-    Ok(Recording { cpus, clock: (name, hertz), no_sources: tracing.err(), virtual_machine: is_virtual(host) })
+    Ok(Recording { cpus, clock: (name, hertz), no_sources, virtual_machine: is_virtual(host) })
 }
 
 const NOT_ASKED: &str = "sources were not asked for";
 
-fn start(host: &Host, cpus: &[usize], clock: Clock) -> Result<Tracing, String> {
-    Tracing::start(host, cpus, clock).map_err(|e| match std::error::Error::source(&e) {
-        Some(cause) => format!("{e}: {cause}"),
-        None => e.to_string(),
-    })
+/// Why the trace tells no sources; `None` if it tells them.
+fn no_sources(tracing: Option<&Result<Tracing, TracingError>>) -> Option<String> {
+    let Some(tracing) = tracing else { return Some(NOT_ASKED.into()) };
+    let e = tracing.as_ref().err()?;
+    let cause = std::error::Error::source(e).map_or(String::new(), |cause| format!(": {cause}"));
+    Some(format!("{e}{cause}"))
 }
 
 /// The CPUs to record, ascending: those wanted, or all that are allowed.

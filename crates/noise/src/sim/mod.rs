@@ -29,5 +29,5 @@ pub use collective::Collective;
 pub use cost::LogGp;
 pub use cover::enough_steps;
 pub use engine::{Ranks, Sender};
-pub use noise::Noise;
+pub use noise::{BadNoise, Noise};
 pub use sweep::{Cell, Gain, MOST_RANKS, NoiseCase, Removed, gains, simulate, sweep};

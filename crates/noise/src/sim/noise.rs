@@ -70,15 +70,40 @@ const SHORTEST_PERIOD: f64 = 1000.0;
 /// Largest share of a rank's time that noise may take. With all of it, no work would ever end.
 const LARGEST_SHARE: f64 = 0.95;
 
+/// Why noise cannot be simulated. Times are in nanoseconds.
+#[derive(Debug, Clone, PartialEq, thiserror::Error)]
+#[non_exhaustive]
+pub enum BadNoise {
+    /// There are no traces to replay.
+    #[error("no recording")]
+    NoRecording,
+    /// A time, with its name, is negative, too long or no number.
+    #[error("{0} {1} is not from 0 to 1e12 ns")]
+    Time(&'static str, f64),
+    /// The chance of an interruption is no chance.
+    #[error("the chance {0} is not from 0 to 1")]
+    Chance(f64),
+    /// The mean time between interruptions is below the least.
+    #[error("an interruption every {0} ns on average: at least {SHORTEST_PERIOD} ns have to lie between two")]
+    TooOften(f64),
+    /// The share of time that is left for work is below the least.
+    #[error(
+        "interruptions take {:.0} % of the time: at most {:.0} % leave time for work",
+        .0 * 100.0,
+        LARGEST_SHARE * 100.0
+    )]
+    TooLong(f64),
+}
+
 impl Noise {
     /// Says why the noise cannot be simulated, if it cannot.
     ///
     /// # Errors
     /// If a time is no time, or the noise leaves too little for the work.
-    pub fn check(&self) -> Result<(), String> {
+    pub fn check(&self) -> Result<(), BadNoise> {
         match self {
             Noise::Silent => Ok(()),
-            Noise::Recorded(traces) if traces.is_empty() => Err("no recording".into()),
+            Noise::Recorded(traces) if traces.is_empty() => Err(BadNoise::NoRecording),
             Noise::Recorded(traces) => traces.iter().try_for_each(|t| {
                 let period = t.duration / t.interruptions.len().max(1) as f64;
                 in_time(period, t.share())
@@ -89,7 +114,7 @@ impl Noise {
                 in_time(*period, length / period)
             }
             Noise::Bernoulli { chance, .. } if !(0.0..=1.0).contains(chance) => {
-                Err(format!("the chance {chance} is not from 0 to 1"))
+                Err(BadNoise::Chance(*chance))
             }
             Noise::Bernoulli { length, .. } => time("the length", *length),
             Noise::Exponential { mean } => time("the mean", *mean),
@@ -97,22 +122,16 @@ impl Noise {
     }
 }
 
-fn time(what: &str, ns: f64) -> Result<(), String> {
-    if (0.0..=1e12).contains(&ns) { Ok(()) } else { Err(format!("{what} {ns} is not from 0 to 1e12 ns")) }
+fn time(what: &'static str, ns: f64) -> Result<(), BadNoise> {
+    if (0.0..=1e12).contains(&ns) { Ok(()) } else { Err(BadNoise::Time(what, ns)) }
 }
 
-fn in_time(period: f64, share: f64) -> Result<(), String> {
+fn in_time(period: f64, share: f64) -> Result<(), BadNoise> {
     if period < SHORTEST_PERIOD {
-        return Err(format!(
-            "an interruption every {period} ns on average: at least {SHORTEST_PERIOD} ns have to lie between two"
-        ));
+        return Err(BadNoise::TooOften(period));
     }
     if share > LARGEST_SHARE {
-        return Err(format!(
-            "interruptions take {:.0} % of the time: at most {:.0} % leave time for work",
-            share * 100.0,
-            LARGEST_SHARE * 100.0
-        ));
+        return Err(BadNoise::TooLong(share));
     }
     Ok(())
 }

@@ -352,7 +352,7 @@ fn noise_that_leaves_no_time_is_refused() {
         (recorded("0 1\n200 1\n"), "at least 1000 ns"),
         (Noise::Recorded(Arc::new(Vec::new())), "no recording"),
     ] {
-        let found = noise.check().unwrap_err();
+        let found = noise.check().unwrap_err().to_string();
         assert!(found.contains(why), "{found}");
     }
 }

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! Always: one mode for the whole run, as an unmodified KVM fixes it when its module is loaded.
 
-use crate::{Counters, Log, Mode, Parameters, Policy, View};
+use crate::{Counters, Log, Mode, ParameterError, Parameters, Policy, View};
 use serde::{Deserialize, Serialize};
 
 /// Parameters.
@@ -13,9 +13,9 @@ pub struct Always {
 }
 
 impl Parameters for Always {
-    fn check(&self) -> Result<(), String> {
+    fn check(&self) -> Result<(), ParameterError> {
         match self.mode {
-            Mode::Native => Err("mode = native is no mode of a VM".into()),
+            Mode::Native => Err(ParameterError::Native),
             _ => Ok(()),
         }
     }

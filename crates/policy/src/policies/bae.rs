@@ -13,7 +13,7 @@
 
 use super::pair::{Pair, Rule};
 use super::{num, positive, settling, within};
-use crate::{Counters, Log, Parameters, Policy, View};
+use crate::{Counters, Log, ParameterError, Parameters, Policy, View};
 use bifold_mmu::Mode;
 use serde::{Deserialize, Serialize};
 
@@ -56,7 +56,7 @@ impl Bae {
 }
 
 impl Parameters for Bae {
-    fn check(&self) -> Result<(), String> {
+    fn check(&self) -> Result<(), ParameterError> {
         positive("tlb_miss_min", self.tlb_miss_min)?;
         positive("tlb_miss_max", self.tlb_miss_max)?;
         positive("exit_min", self.exit_min)?;

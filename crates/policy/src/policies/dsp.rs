@@ -13,7 +13,7 @@
 
 use super::pair::{Pair, Rule};
 use super::{below, num, positive, within};
-use crate::{Counters, Log, Parameters, Policy, View};
+use crate::{Counters, Log, ParameterError, Parameters, Policy, View};
 use bifold_mmu::Mode;
 use serde::{Deserialize, Serialize};
 use std::collections::VecDeque;
@@ -43,7 +43,7 @@ pub struct Dsp {
 }
 
 impl Parameters for Dsp {
-    fn check(&self) -> Result<(), String> {
+    fn check(&self) -> Result<(), ParameterError> {
         positive("page_fault_upper", self.page_fault_upper)?;
         positive("tlb_miss_upper", self.tlb_miss_upper)?;
         positive("p_to_t_upper", self.p_to_t_upper)?;

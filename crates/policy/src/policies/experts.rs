@@ -21,7 +21,7 @@
 
 use super::ledger::{Ledger, Mixture, stays};
 use super::{num, within};
-use crate::{Counters, Log, Mode, Parameters, PerMode, Policy, View};
+use crate::{Counters, Log, Mode, ParameterError, Parameters, PerMode, Policy, View};
 use serde::{Deserialize, Serialize};
 
 /// Parameters.
@@ -49,7 +49,7 @@ pub struct Experts {
 }
 
 impl Parameters for Experts {
-    fn check(&self) -> Result<(), String> {
+    fn check(&self) -> Result<(), ParameterError> {
         within("memory", self.memory, 1.0, 1e6)?;
         within("lead_percent", self.lead_percent, 0.0, 1000.0)?;
         within("longest_period", self.longest_period as f64, 1.0, 1000.0)?;

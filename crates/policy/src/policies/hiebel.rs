@@ -15,7 +15,7 @@
 
 use super::pair::{Pair, Rule};
 use super::{num, positive, settling, within};
-use crate::{Counters, Log, Parameters, Policy, View};
+use crate::{Counters, Log, ParameterError, Parameters, Policy, View};
 use bifold_mmu::Mode;
 use rand::{Rng, SeedableRng};
 use rand_pcg::Pcg64;
@@ -45,19 +45,19 @@ pub struct Hiebel {
     pub seed: u64,
 }
 
-fn rising(name: &str, bounds: &[f64]) -> Result<(), String> {
+fn rising(name: &str, bounds: &[f64]) -> Result<(), ParameterError> {
     for b in bounds {
         positive(&format!("an entry of {name}"), *b)?;
     }
     within(&format!("the length of {name}"), bounds.len() as f64, 0.0, 100.0)?;
     match bounds.windows(2).find(|w| w[0] >= w[1]) {
-        Some(w) => Err(format!("{name} does not rise from {} to {}", w[0], w[1])),
+        Some(w) => Err(ParameterError::Falls(name.into(), w[0], w[1])),
         None => Ok(()),
     }
 }
 
 impl Parameters for Hiebel {
-    fn check(&self) -> Result<(), String> {
+    fn check(&self) -> Result<(), ParameterError> {
         rising("tlb_miss_bounds", &self.tlb_miss_bounds)?;
         rising("page_fault_bounds", &self.page_fault_bounds)?;
         within("profile_decisions", self.profile_decisions.into(), 0.0, 1e6)?;

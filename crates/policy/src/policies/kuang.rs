@@ -14,7 +14,7 @@
 use super::num;
 use super::pair::{Pair, Rule};
 use super::svm::Machine;
-use crate::{Counters, Log, Parameters, Policy, View};
+use crate::{Counters, Log, ParameterError, Parameters, Policy, View};
 use bifold_mmu::Mode;
 use serde::{Deserialize, Serialize};
 
@@ -31,7 +31,7 @@ pub struct Kuang {
 }
 
 impl Parameters for Kuang {
-    fn check(&self) -> Result<(), String> {
+    fn check(&self) -> Result<(), ParameterError> {
         self.to_nested.check("to_nested")?;
         self.to_shadow.check("to_shadow")
     }

@@ -19,7 +19,7 @@ pub mod zhang;
 #[cfg(test)]
 mod testing;
 
-use crate::Log;
+use crate::{Log, ParameterError};
 use bifold_mmu::Mode;
 
 /// Whether this is one of the intervals after a switch that a policy ignores; counts it down.
@@ -48,29 +48,29 @@ pub(crate) fn num(x: f64) -> String {
 }
 
 /// Refuses NaN and values outside `low..=high`.
-pub(crate) fn within(name: &str, value: f64, low: f64, high: f64) -> Result<(), String> {
+pub(crate) fn within(name: &str, value: f64, low: f64, high: f64) -> Result<(), ParameterError> {
     if value >= low && value <= high {
         Ok(())
     } else {
-        Err(format!("{name} = {value} is not in {low}..={high}"))
+        Err(ParameterError::Outside(name.into(), value, low, high))
     }
 }
 
 /// Refuses NaN, infinity, 0 and negative values.
-pub(crate) fn positive(name: &str, value: f64) -> Result<(), String> {
+pub(crate) fn positive(name: &str, value: f64) -> Result<(), ParameterError> {
     if value > 0.0 && value.is_finite() {
         Ok(())
     } else {
-        Err(format!("{name} = {value} is not above 0 and finite"))
+        Err(ParameterError::NotPositive(name.into(), value))
     }
 }
 
 /// Refuses two values unless the first is below the second.
-pub(crate) fn below(low: (&str, f64), high: (&str, f64)) -> Result<(), String> {
+pub(crate) fn below(low: (&str, f64), high: (&str, f64)) -> Result<(), ParameterError> {
     if low.1 < high.1 {
         Ok(())
     } else {
-        Err(format!("{} = {} is not below {} = {}", low.0, low.1, high.0, high.1))
+        Err(ParameterError::NotBelow(low.0.into(), low.1, high.0.into(), high.1))
     }
 }
 

@@ -13,7 +13,7 @@
 
 use super::ledger::{Ledger, Mixture, known, stays};
 use super::{num, within};
-use crate::{Counters, Log, Mode, Parameters, PerMode, Policy, View};
+use crate::{Counters, Log, Mode, ParameterError, Parameters, PerMode, Policy, View};
 use serde::{Deserialize, Serialize};
 
 /// Parameters.
@@ -38,7 +38,7 @@ pub struct Regret {
 }
 
 impl Parameters for Regret {
-    fn check(&self) -> Result<(), String> {
+    fn check(&self) -> Result<(), ParameterError> {
         within("share", self.share, 0.0, 100.0)?;
         within("keep", self.keep, 0.0, 1.0)?;
         within("margin_percent", self.margin_percent, 0.0, 100.0)?;

@@ -15,7 +15,7 @@
 
 use super::pair::{Pair, Rule};
 use super::{num, positive, settling, within};
-use crate::{Counters, Log, Parameters, Policy, View};
+use crate::{Counters, Log, ParameterError, Parameters, Policy, View};
 use bifold_mmu::Mode;
 use serde::{Deserialize, Serialize};
 
@@ -67,13 +67,13 @@ pub struct Rpms {
 }
 
 impl Parameters for Rpms {
-    fn check(&self) -> Result<(), String> {
+    fn check(&self) -> Result<(), ParameterError> {
         within("n", self.n.into(), 1.0, 1000.0)?;
         within("t_low", self.t_low, 0.0, 100.0)?;
         within("t_high", self.t_high, 0.0, 100.0)?;
         // Equal is allowed: a published variant has 3 and 3.
         if self.t_low > self.t_high {
-            return Err(format!("t_low = {} is above t_high = {}", self.t_low, self.t_high));
+            return Err(ParameterError::Levels(self.t_low, self.t_high));
         }
         within("blackout_intervals", self.blackout_intervals.into(), 0.0, 1000.0)?;
         within("min_load", self.min_load, 0.0, 1.0)?;

@@ -7,7 +7,7 @@
 //! "switch". A feature in x is log1p of the measured value, less a mean, divided by a scale.
 
 use super::{num, positive};
-use crate::{Counters, View};
+use crate::{Counters, ParameterError, View};
 use serde::{Deserialize, Serialize};
 
 /// A measured value of an interval.
@@ -141,19 +141,19 @@ impl Machine {
     }
 
     /// Checks the machine; errors begin with the parameter's `name`.
-    pub fn check(&self, name: &str) -> Result<(), String> {
+    pub fn check(&self, name: &str) -> Result<(), ParameterError> {
         let n = self.features.len();
         if !(1..=Feature::ALL.len()).contains(&n) {
-            return Err(format!("{name}.features has {n} entries, not 1 to {}", Feature::ALL.len()));
+            return Err(ParameterError::Features(name.into(), n, Feature::ALL.len()));
         }
         if let Some(f) = self.features.iter().enumerate().find(|(i, f)| self.features[..*i].contains(f)) {
-            return Err(format!("{name}.features names entry {} twice", f.0));
+            return Err(ParameterError::Twice(name.into(), f.0));
         }
-        let long = |what: &str, len: usize, n: usize| {
-            if len == n { Ok(()) } else { Err(format!("{name}.{what} has {len} entries, not {n}")) }
+        let long = |what, len: usize, n: usize| {
+            if len == n { Ok(()) } else { Err(ParameterError::Length(name.into(), what, len, n)) }
         };
-        let finite = |what: &str, values: &[f64]| match values.iter().find(|v| !v.is_finite()) {
-            Some(v) => Err(format!("{name}.{what} has {v}, which is not finite")),
+        let finite = |what, values: &[f64]| match values.iter().find(|v| !v.is_finite()) {
+            Some(v) => Err(ParameterError::NotFinite(name.into(), what, *v)),
             None => Ok(()),
         };
         long("mean", self.mean.len(), n)?;
@@ -163,7 +163,7 @@ impl Machine {
             positive(&format!("an entry of {name}.scale"), *s)?;
         }
         if self.vectors.is_empty() {
-            return Err(format!("{name}.vectors is empty, not 1 or more"));
+            return Err(ParameterError::NoVectors(name.into()));
         }
         for v in &self.vectors {
             long("vectors (one of them)", v.len(), n)?;

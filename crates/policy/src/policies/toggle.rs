@@ -6,7 +6,7 @@
 //! rebuilt.
 
 use super::pair::{Pair, Rule};
-use crate::{Counters, Log, Parameters, Policy, View};
+use crate::{Counters, Log, ParameterError, Parameters, Policy, View};
 use bifold_mmu::Mode;
 use serde::{Deserialize, Serialize};
 
@@ -19,7 +19,7 @@ pub struct Toggle {
 }
 
 impl Parameters for Toggle {
-    fn check(&self) -> Result<(), String> {
+    fn check(&self) -> Result<(), ParameterError> {
         Ok(())
     }
 

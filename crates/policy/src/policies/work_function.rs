@@ -15,7 +15,7 @@
 //! direction.
 
 use super::{num, positive};
-use crate::{Counters, Log, Mode, Other, Parameters, PerMode, Policy, View};
+use crate::{Counters, Log, Mode, Other, ParameterError, Parameters, PerMode, Policy, View};
 use serde::{Deserialize, Serialize};
 
 /// Parameters.
@@ -29,7 +29,7 @@ pub struct WorkFunction {
 }
 
 impl Parameters for WorkFunction {
-    fn check(&self) -> Result<(), String> {
+    fn check(&self) -> Result<(), ParameterError> {
         positive("switch_factor", self.switch_factor)
     }
 

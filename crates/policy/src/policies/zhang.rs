@@ -12,7 +12,7 @@
 
 use super::pair::{Pair, Rule};
 use super::{num, positive, within};
-use crate::{Counters, Log, Parameters, Policy, View};
+use crate::{Counters, Log, ParameterError, Parameters, Policy, View};
 use bifold_mmu::Mode;
 use serde::{Deserialize, Serialize};
 use std::collections::VecDeque;
@@ -34,7 +34,7 @@ pub struct Zhang {
 }
 
 impl Parameters for Zhang {
-    fn check(&self) -> Result<(), String> {
+    fn check(&self) -> Result<(), ParameterError> {
         within("n", self.n as f64, 1.0, 1000.0)?;
         within("m", self.m as f64, 1.0, self.n as f64)?;
         positive("tlb_miss_threshold", self.tlb_miss_threshold)?;

@@ -65,6 +65,9 @@ pub enum TimelineError {
     },
 }
 
+/// The error for a value that is impossible, of the file that is read.
+type Impossible<'a> = dyn Fn(String) -> TimelineError + 'a;
+
 #[derive(Serialize, Deserialize)]
 struct Versioned {
     schema: String,
@@ -153,24 +156,24 @@ impl Columns {
         Columns { intervals: samples.len(), values }
     }
 
-    fn samples(self) -> Result<Vec<Sample>, String> {
+    fn samples(self, no: &Impossible) -> Result<Vec<Sample>, TimelineError> {
         // Checked before memory is reserved: a number that no column confirms is damage.
         if let Some((name, column)) = self.values.iter().find(|(_, c)| c.len() != self.intervals) {
-            return Err(format!("{name} has {} values for {} intervals", column.len(), self.intervals));
+            return Err(no(format!("{name} has {} values for {} intervals", column.len(), self.intervals)));
         }
         if self.values.is_empty() && self.intervals != 0 {
-            return Err(format!("{} intervals without a count", self.intervals));
+            return Err(no(format!("{} intervals without a count", self.intervals)));
         }
         let mut rows = vec![[0; Sample::COUNTERS.len()]; self.intervals];
         for (name, column) in self.values {
             let i = Sample::COUNTERS.iter().position(|c| c.name == name);
-            let i = i.ok_or_else(|| format!("unknown counter {name}"))?;
+            let i = i.ok_or_else(|| no(format!("unknown counter {name}")))?;
             if let Some(v) = column.iter().find(|v| **v > MOST) {
-                return Err(format!("{name} = {v} in an interval"));
+                return Err(no(format!("{name} = {v} in an interval")));
             }
             // A policy sees sums over the intervals since its last decision.
             if column.iter().try_fold(0u64, |sum, v| sum.checked_add(*v)).is_none_or(|sum| sum > MOST) {
-                return Err(format!("{name} is above {MOST} over all intervals"));
+                return Err(no(format!("{name} is above {MOST} over all intervals")));
             }
             rows.iter_mut().zip(column).for_each(|(row, v)| row[i] = v);
         }
@@ -187,16 +190,16 @@ impl RunColumns {
         }
     }
 
-    fn run(self) -> Result<StaticRun, String> {
-        let samples = self.counters.samples()?;
+    fn run(self, no: &Impossible) -> Result<StaticRun, TimelineError> {
+        let samples = self.counters.samples(no)?;
         if self.reuse.len() != samples.len() {
-            return Err(format!("ages of {} intervals, counts of {}", self.reuse.len(), samples.len()));
+            return Err(no(format!("ages of {} intervals, counts of {}", self.reuse.len(), samples.len())));
         }
         let cell = |[last, made, exits, tables]: [u32; 4]| match (u8::try_from(last), u8::try_from(made)) {
             (Ok(last), Ok(made)) if last < BUCKETS && made < BUCKETS => {
                 Ok(Reuse { last, made, exits, tables })
             }
-            _ => Err(format!("an age of bucket {last} or {made}")),
+            _ => Err(no(format!("an age of bucket {last} or {made}"))),
         };
         let cells = |row: Vec<[u32; 4]>| row.into_iter().map(cell).collect::<Result<Vec<_>, _>>();
         Ok(StaticRun { samples, reuse: self.reuse.into_iter().map(cells).collect::<Result<_, _>>()? })
@@ -243,7 +246,7 @@ impl Timeline {
             return Err(TimelineError::Version { path: path.into(), found: version.schema });
         }
         let document: Document = serde_json::from_slice(&json).map_err(|e| no(e.to_string()))?;
-        document.timeline().map_err(|problem| TimelineError::Content { path: path.into(), problem })
+        document.timeline(&|problem| TimelineError::Content { path: path.into(), problem })
     }
 
     /// Reads a file.
@@ -256,40 +259,40 @@ impl Timeline {
 }
 
 impl Document {
-    fn timeline(self) -> Result<Timeline, String> {
+    fn timeline(self, no: &Impossible) -> Result<Timeline, TimelineError> {
         let About { frequency_hz, base_cpi, interval_cycles, time_scale, .. } = self.about;
         if frequency_hz == 0 || interval_cycles == 0 || !(base_cpi > 0.0 && base_cpi.is_finite()) {
-            return Err("frequency, interval and CPI must be above 0".into());
+            return Err(no("frequency, interval and CPI must be above 0".into()));
         }
         if let Some(scale) = time_scale.filter(|s| !(*s > 0.0 && s.is_finite())) {
-            return Err(format!("time_scale = {scale} is not above 0 and finite"));
+            return Err(no(format!("time_scale = {scale} is not above 0 and finite")));
         }
         let c = self.costs;
         if let Some(v) =
             [c.switch, c.hidden_fault, c.violation, c.make_page, c.zap_page].iter().find(|v| **v > MOST_COST)
         {
-            return Err(format!("a cost of {v} cycles"));
+            return Err(no(format!("a cost of {v} cycles")));
         }
-        let runs = |p: PageColumns| -> Result<Runs, String> {
+        let runs = |p: PageColumns| -> Result<Runs, TimelineError> {
             if p.modes.get(Mode::Native).is_some() {
-                return Err("native is no mode of a VM".into());
+                return Err(no("native is no mode of a VM".into()));
             }
-            let modes = p.modes.into_iter().map(|(mode, columns)| Ok((mode, columns.run()?)));
-            Ok(Runs { host_page: p.host_page, modes: modes.collect::<Result<_, String>>()? })
+            let modes = p.modes.into_iter().map(|(mode, columns)| Ok((mode, columns.run(no)?)));
+            Ok(Runs { host_page: p.host_page, modes: modes.collect::<Result<_, TimelineError>>()? })
         };
         let pages = self.pairs.into_iter().map(runs).collect::<Result<Vec<_>, _>>()?;
         let timeline = Timeline { about: self.about, costs: self.costs, pages, switched: Vec::new() };
         let intervals = timeline.intervals();
         if intervals == 0 || !timeline.pages.iter().all(Runs::has_both) {
-            return Err("it has no interval with both modes: capture with nested and shadow".into());
+            return Err(no("it has no interval with both modes: capture with nested and shadow".into()));
         }
         if timeline.pages.iter().flat_map(|p| p.modes.values()).any(|r| r.samples.len() != intervals) {
-            return Err("its modes have different numbers of intervals".into());
+            return Err(no("its modes have different numbers of intervals".into()));
         }
-        let switched = |s: SwitchedColumns| -> Result<SwitchedOutcome, String> {
-            let samples = s.counters.samples()?;
+        let switched = |s: SwitchedColumns| -> Result<SwitchedOutcome, TimelineError> {
+            let samples = s.counters.samples(no)?;
             if samples.len() != intervals || s.modes.len() != intervals {
-                return Err(format!("{} has not {intervals} intervals", s.switching.name));
+                return Err(no(format!("{} has not {intervals} intervals", s.switching.name)));
             }
             Ok(SwitchedOutcome { switching: s.switching, modes: s.modes, intervals: samples })
         };

@@ -23,9 +23,30 @@ use bifold_policy::{Mode, PerMode, VmKind};
 #[derive(Debug, Clone, PartialEq)]
 pub struct RunPolicies {
     /// The policies over the run as one program, or the reason why there are none.
-    pub evaluation: Result<Evaluation, String>,
+    pub evaluation: Result<Evaluation, NoPolicies>,
     /// VMs that really switched during the run, beside their replay.
     pub checks: Vec<ReplayCheck>,
+}
+
+/// Why policies were not judged over a run.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum NoPolicies {
+    /// The run has no timeline, and why.
+    #[error("they need a timeline, and {0}")]
+    NoTimeline(String),
+    /// One of the two modes was not modelled.
+    #[error("they need shadow and nested of one page size among --configs")]
+    NoPair,
+    /// The run has fewer intervals than a judgement needs: both numbers.
+    #[error(
+        "too short: {0} interval{s}, where no policy can be judged on fewer than {1} (capture it with a shorter --interval)",
+        s = if *.0 == 1 { "" } else { "s" }
+    )]
+    TooShort(usize, usize),
+    /// The evaluation refused the timeline, in its words.
+    #[error("{0}")]
+    Refused(String),
 }
 
 /// Policies over programs.

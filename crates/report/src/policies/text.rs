@@ -3,7 +3,7 @@
 //! matrix of programs and policies, and a summary per policy. At most 100 columns wide with the built-in
 //! policies' names.
 
-use super::{Line, PolicyComparison, lines, modes, scale_words, setting_words, timed};
+use super::{Line, NoPolicies, PolicyComparison, lines, modes, scale_words, setting_words, timed};
 use crate::text::{fixed, grouped, page_words, seconds, wrapped};
 use crate::text_table::{labelled, table};
 use bifold_policy::Mode;
@@ -94,7 +94,7 @@ fn few_decisions(e: &Evaluation) -> Option<String> {
 
 /// The policies over a run, for the run's table: a table of policies, or a line with the reason why there are
 /// none.
-pub(crate) fn of_run(evaluation: &Result<Evaluation, String>) -> String {
+pub(crate) fn of_run(evaluation: &Result<Evaluation, NoPolicies>) -> String {
     match evaluation {
         Ok(e) => {
             let program = e.programs.first().map(one).unwrap_or_default();

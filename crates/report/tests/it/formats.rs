@@ -8,7 +8,7 @@ use crate::fixture::{
 };
 use bifold_mmu::PageSize;
 use bifold_model::{CacheError, CacheFacts, Config, Estimate, Mean, Paging, Sampling};
-use bifold_report::{Baseline, Comparison, Format, Guest, Input, Partial, RunPolicies, Runs};
+use bifold_report::{Baseline, Comparison, Format, Guest, Input, NoPolicies, Partial, RunPolicies, Runs};
 use bifold_trace::CommandExit;
 use serde_json::Value;
 use std::collections::{BTreeMap, BTreeSet};
@@ -128,7 +128,8 @@ fn comparisons() -> Vec<Comparison> {
     recorded.meta.hardware.kvm = bifold_model::KvmVersion::Linux6_12;
     recorded.policies = Some(policies());
     let mut without = comparison();
-    without.policies = Some(RunPolicies { evaluation: Err("too short".into()), checks: Vec::new() });
+    let too_short = NoPolicies::Refused("too short".into());
+    without.policies = Some(RunPolicies { evaluation: Err(too_short), checks: Vec::new() });
     // An error within which any change may lose.
     without.outcome.configs[2].cache_error =
         Some(CacheError { half_width_cycles: 1e9, half_width_extra_cycles: 1e9 });

@@ -8,7 +8,7 @@ use crate::formats::schema_of;
 use crate::html::with_caches;
 use bifold_attribute::View;
 use bifold_model::{Config, ConfigOutcome, Outcome, Sample};
-use bifold_report::{Comparison, Format, Input, Partial, RunPolicies, Show, profile_words};
+use bifold_report::{Comparison, Format, Input, NoPolicies, Partial, RunPolicies, Show, profile_words};
 use bifold_trace::CommandExit;
 use serde_json::{Value, json};
 
@@ -355,7 +355,8 @@ fn json_is_as_the_schema_says() {
     let mut with_policies = comparison();
     with_policies.policies = Some(policies());
     let mut without = comparison();
-    without.policies = Some(RunPolicies { evaluation: Err("too short".into()), checks: Vec::new() });
+    let too_short = NoPolicies::Refused("too short".into());
+    without.policies = Some(RunPolicies { evaluation: Err(too_short), checks: Vec::new() });
     let mut with_places = comparison();
     with_places.places = Some(places(7));
     for c in [comparison(), short(), partial, generated, recorded, with_policies, without, with_places] {

@@ -72,6 +72,27 @@ struct Listed {
     guests: u64,
 }
 
+/// Why a text is no result of a part.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum PartError {
+    /// Not JSON, or another document.
+    #[error("no result of `share count`: {0}")]
+    Json(serde_json::Error),
+    /// Of another version; its schema.
+    #[error("schema {0} and not {schema}", schema = Part::SCHEMA)]
+    Schema(String),
+    /// A part's number or a table of pairs is out of range.
+    #[error("its parts or pairs contradict each other")]
+    Contradiction,
+    /// Pages are counted twice, or not at all.
+    #[error("pages are not the sum of zero, minimum, intra and inter")]
+    Sum,
+    /// A count is more than any fleet has.
+    #[error("a number beyond {MOST}")]
+    TooMany,
+}
+
 impl Part {
     /// Name and version of the document.
     pub const SCHEMA: &str = "bifold.share-count/1";
@@ -89,10 +110,9 @@ impl Part {
     /// Parses the result of a part.
     ///
     /// # Errors
-    /// A message, if the text is not a valid result.
-    pub fn parse(text: &str) -> Result<Part, String> {
-        let part: Part =
-            serde_json::from_str(text).map_err(|e| format!("no result of `share count`: {e}"))?;
+    /// If the text is not a valid result.
+    pub fn parse(text: &str) -> Result<Part, PartError> {
+        let part: Part = serde_json::from_str(text).map_err(PartError::Json)?;
         let guests = part.guests.len();
         let square = |m: &Vec<Vec<u64>>| m.len() == guests && m.iter().all(|row| row.len() == guests);
         let whole = |c: &Counts| {
@@ -100,13 +120,13 @@ impl Part {
             sum == Some(c.pages)
         };
         if part.schema != Part::SCHEMA {
-            return Err(format!("schema {} and not {}", part.schema, Part::SCHEMA));
+            return Err(PartError::Schema(part.schema));
         }
         if part.part >= part.parts || !part.contents_in_common.iter().all(square) {
-            return Err("its parts or pairs contradict each other".into());
+            return Err(PartError::Contradiction);
         }
         if !part.guests.iter().all(|g| whole(&g.pages_4k) && whole(&g.pages_2m)) {
-            return Err("pages are not the sum of zero, minimum, intra and inter".into());
+            return Err(PartError::Sum);
         }
         let pairs = part.contents_in_common.iter().flatten().flatten().copied();
         let guests = part.guests.iter();
@@ -114,7 +134,7 @@ impl Part {
             guests.flat_map(|g| [g.pages_4k.pages, g.pages_2m.pages, g.contents, g.contents_with_others]);
         let listed = part.most_repeated.iter().flat_map(|l| [l.pages, l.guests]);
         if pairs.chain(own).chain(listed).any(|n| n > MOST) {
-            return Err(format!("a number beyond {MOST}"));
+            return Err(PartError::TooMany);
         }
         Ok(part)
     }

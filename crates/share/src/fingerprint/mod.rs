@@ -18,7 +18,7 @@ mod key;
 mod sort;
 mod write;
 
-pub use count::{GuestPart, Part, count_part, directory, merge};
+pub use count::{GuestPart, Part, PartError, count_part, directory, merge};
 pub use import::{Imported, import};
 pub use key::Key;
 pub use sort::{ContentCount, Sorter};

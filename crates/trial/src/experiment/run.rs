@@ -348,8 +348,8 @@ impl<'a> Runner<'a> {
         // After an error too, no guest stays paused.
         let resumed = self.order_all("cont");
         let paused_s = stood.elapsed().as_secs_f64();
-        if let Err(why) = stopped.and(resumed) {
-            self.note(format!("at {at_s:.1} s the potential was not counted: {why}"), tell);
+        if let Err((guest, why)) = stopped.and(resumed) {
+            self.note(format!("at {at_s:.1} s the potential was not counted: {guest}: {why}"), tell);
             return Ok(());
         }
         let images = match images {
@@ -381,7 +381,8 @@ impl<'a> Runner<'a> {
         Ok(())
     }
 
-    fn order_all(&mut self, command: &str) -> Result<(), String> {
+    /// Gives all guests an order; the error has the name of the first that did not take it.
+    fn order_all(&mut self, command: &str) -> Result<(), (String, io::Error)> {
         let mut result = Ok(());
         for guest in &mut self.guests {
             if let Err(e) = guest.order(command) {
@@ -391,7 +392,7 @@ impl<'a> Runner<'a> {
                     io::ErrorKind::UnexpectedEof | io::ErrorKind::BrokenPipe | io::ErrorKind::ConnectionReset
                 );
                 if !ended {
-                    result = result.and(Err(format!("{}: {e}", guest.outcome.name)));
+                    result = result.and(Err((guest.outcome.name.clone(), e)));
                 }
             }
         }

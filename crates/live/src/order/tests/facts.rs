@@ -57,7 +57,7 @@ fn an_order_is_refused_for_what_would_harm_or_give_nothing() {
     }
     use Way::{Balloon as B, Cgroup as C, VirtioMem as V};
     let cases: &[(&[Way], Change, &str)] = &[
-        (&[B, V], |f| f.machine = Err("no monitor".into()), "no monitor"),
+        (&[B, V], |f| f.machine = Err(NoMonitor::NotAsked), "no monitor"),
         (&[B, V, C], |f| machine(f).running = false, "vCPUs do not run"),
         (&[B, V, C], |f| machine(f).migration = Some("active".into()), "migration is under way"),
         (&[B], |f| machine(f).balloon = None, "no balloon"),
