@@ -10,7 +10,7 @@ use crate::{
     Comparison, Figures, Show, caches, clock, first_touches, placement, policies, regions, sampled, several,
     start, terminal, verdict,
 };
-use bifold_model::Sample;
+use bifold_model::{Paging, Sample};
 use std::fmt::Write as _;
 
 pub(crate) fn render(c: &Comparison, show: Show) -> String {
@@ -80,7 +80,9 @@ pub(crate) fn head(c: &Comparison) -> String {
             profile_choice(&c.meta.hardware)
         ),
     ));
-    lines.push(("VM", format!("{}: {}", o.vm.name(), o.vm.words())));
+    if o.configs.iter().any(|c| c.config.mode != Paging::Native) {
+        lines.push(("VM", format!("{}: {}", o.vm.name(), o.vm.words())));
+    }
     lines.extend((o.nested_levels != 4).then(|| ("nested", format!("tables of {} levels", o.nested_levels))));
     lines.extend(caches::line(c).map(|text| ("caches", text)));
     let mut run = format!(

@@ -3,6 +3,7 @@
 
 use crate::console::{self, distinct};
 use crate::run::policies::{FEWEST_INTERVALS, too_short};
+use crate::run::source::what_else;
 use crate::usage::{UsageError, to_blame};
 use crate::words;
 use anyhow::Context as _;
@@ -266,7 +267,8 @@ pub fn timelines(paths: &[PathBuf]) -> anyhow::Result<Vec<Input>> {
         if alone { short } else { p.to_string_lossy().into_owned() }
     };
     let read = |p: &PathBuf| -> anyhow::Result<Input> {
-        let timeline = Timeline::read(p)?;
+        let timeline =
+            Timeline::read(p).map_err(|e| what_else(p).map_or_else(|| e.into(), anyhow::Error::msg))?;
         match timeline.intervals() {
             n if n < FEWEST_INTERVALS => {
                 Err(too_short(n)).with_context(|| format!("timeline {}", p.display()))

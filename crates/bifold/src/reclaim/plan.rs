@@ -3,6 +3,7 @@
 //! ([`bifold_reclaim::plan`]).
 
 use crate::console::{self, Delivery, create_for_data, distinct, named, note};
+use crate::run::source::what_else;
 use crate::status::Status;
 use crate::usage::UsageError;
 use crate::words;
@@ -112,8 +113,10 @@ pub fn run(args: &PlanArgs) -> anyhow::Result<Status> {
     let inputs: Vec<console::Named> = sources.iter().map(|(_, path)| ("a timeline", *path)).collect();
     distinct(&inputs, &named([("--output", args.output.as_deref())]))?;
     let names = names(&sources)?;
-    let read = |(_, path): &(_, &Path)| MemoryTimeline::read(path);
-    let timelines = sources.iter().map(read).collect::<Result<Vec<_>, _>>()?;
+    let read = |(_, path): &(_, &Path)| {
+        MemoryTimeline::read(path).map_err(|e| what_else(path).map_or_else(|| e.into(), anyhow::Error::msg))
+    };
+    let timelines = sources.iter().map(read).collect::<anyhow::Result<Vec<_>>>()?;
     let guests: Vec<(String, MemoryTimeline)> = names.into_iter().zip(timelines).collect();
     let output = create_for_data(args.output.as_deref())?;
     let setting = Setting {

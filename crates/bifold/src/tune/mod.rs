@@ -135,8 +135,13 @@ fn choose(args: &mut TuneArgs) -> anyhow::Result<Vec<Config>> {
     let known = configs(&args.model.configs)?;
     if !known.iter().any(|c| c.name() == args.now) {
         let names: Vec<String> = known.iter().map(|c| c.name()).collect();
-        let problem = format!("is not among the configurations that are compared: {}", names.join(", "));
-        return Err(UsageError::value(format!("--now {}", args.now), problem).into());
+        let vm = args.model.vm;
+        let page = Config::from_name(&args.now).map(|c| c.host_page).filter(|page| !vm.has_pages(*page));
+        let why = page.map_or(String::new(), |_| {
+            format!(", as memory of a VM in the state {} has 4 KB pages", vm.name())
+        });
+        let problem = format!("is not among the configurations that are compared{why}: {}", names.join(", "));
+        return Err(UsageError::conflict(format!("--now {}", args.now), problem).into());
     }
     Ok(known)
 }

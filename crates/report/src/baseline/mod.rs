@@ -107,7 +107,9 @@ pub struct Judged {
 
 /// Why a run cannot be judged by a baseline.
 #[derive(Debug, thiserror::Error)]
-#[error("{baseline} is no baseline for this run: {why}; make the baseline again with --save-baseline")]
+#[error(
+    "{baseline} is no baseline for this run: {why}; make the baseline again (compare --save-baseline, ci --save)"
+)]
 pub struct NotComparable {
     baseline: String,
     why: String,

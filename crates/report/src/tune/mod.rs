@@ -250,7 +250,7 @@ impl Tuning {
         let others = |a: &Advice| set(a).into_iter().filter(|c| !c.is_host_page()).collect::<Vec<_>>();
         let smaller = |a: &Advice, b: &Advice| {
             a.changes.len() <= b.changes.len()
-                && others(a) == others(b)
+                && others(a).iter().all(|change| b.changes.contains(change))
                 && page_bytes(&a.config) < page_bytes(&b.config)
         };
         // A row is left out for a kept one with fewer changes or smaller pages, so what gains most is kept

@@ -5,6 +5,7 @@ use super::race::{Says, equal};
 use super::{Flip, ModeCost, PageConclusion, conclusion};
 use crate::text::{TimeUnit, grouped, number, page_words, shell_words};
 use crate::{Comparison, Figures, Input, Tuning};
+use bifold_mmu::PageSize;
 use bifold_model::{Config, Paging};
 
 /// A verdict that holds between these factors on all exit costs is called robust.
@@ -255,12 +256,17 @@ fn guest_settings(c: &Comparison) -> Option<String> {
     let guest = c.meta.guest.as_ref().filter(|_| matches!(c.meta.input, Input::Guest))?;
     let thp = guest.thp.as_deref().filter(|thp| *thp != "always").map(|_| "huge pages");
     let kpti = guest.kpti.filter(|on| *on).map(|_| "page-table isolation");
+    // `tune` tries the largest pages, too.
+    let pages = |size| c.outcome.configs.iter().any(|o| o.config.host_page == size);
+    let largest = (pages(PageSize::Size2M) && !pages(PageSize::Size1G)).then_some("1 GB host pages");
+    let largest = largest.filter(|_| c.outcome.vm.has_pages(PageSize::Size1G));
     let settings: Vec<&str> = thp.into_iter().chain(kpti).collect();
     (!settings.is_empty()).then(|| {
         let command = shell_words(&guest.command);
         format!(
-            "Settings of the guest ({}) are not tried here: bifold tune -- {command}",
-            settings.join(", ")
+            "Settings of the guest ({}){} are not tried here: bifold tune -- {command}",
+            settings.join(", "),
+            largest.map_or(String::new(), |pages| format!(" and {pages}"))
         )
     })
 }

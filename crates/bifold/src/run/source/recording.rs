@@ -19,10 +19,15 @@ pub struct Recording {
     pub path: PathBuf,
 }
 
-/// What a file is that is no recording, and the verb that reads it; none if it is not known.
+/// What a file is that a verb does not read, and the verb that reads it; none if it is not known.
 pub fn what_else(path: &Path) -> Option<String> {
     const FIRST: u64 = 4096;
     let shown = path.display();
+    if Reader::open(path).is_ok() {
+        return Some(format!(
+            "{shown} is a recording: `bifold compare {shown}` and `bifold reclaim show {shown}` read it"
+        ));
+    }
     if let Some(kind) = bifold_import::kind_of(path) {
         let made = path.with_extension("bifold");
         return Some(format!(
