@@ -191,33 +191,7 @@ pub fn refusal(
             return Err(Refusal::Migrating(state.clone()));
         }
     }
-    if way != Way::VirtioMem && (facts.vfio.is_none() || facts.memory.locked.is_none()) {
-        return Err(Refusal::Unread(facts.pid));
-    }
-    let locked = facts.memory.locked.unwrap_or(0);
-    if way != Way::VirtioMem && locked > facts.memory.resident.unwrap_or(0) / LOCKED_PART && locked > MIB {
-        return Err(Refusal::Locked(locked / MIB));
-    }
-    let huge = facts.hugetlb || facts.memory.hugetlb.is_some_and(|b| b > 0);
-    let vfio = facts.vfio.unwrap_or(0);
-    match way {
-        Way::Balloon if vfio > 0 => {
-            return Err(Refusal::Vfio(
-                vfio,
-                "QEMU takes no pages out of such a guest, because the device may write to them",
-            ));
-        }
-        Way::Balloon if huge => {
-            return Err(Refusal::Hugetlb(
-                "a balloon takes 4 KiB pages, and a huge page is given back only as a whole",
-            ));
-        }
-        Way::Cgroup if vfio > 0 => {
-            return Err(Refusal::Vfio(vfio, "their guest's pages are pinned and cannot be paged out"));
-        }
-        Way::Cgroup if huge => return Err(Refusal::Hugetlb("the kernel does not page it out")),
-        _ => {}
-    }
+    pinned(facts, way)?;
     let balloon = machine.and_then(|m| m.balloon.as_ref());
     let goal = Goal {
         way,
@@ -256,6 +230,39 @@ pub fn refusal(
         }
         _ => Ok(goal),
     }
+}
+
+/// Refuses where the way cannot take the guest's pages: they are locked, a device may write to them, or they
+/// are huge.
+fn pinned(facts: &Facts, way: Way) -> Result<(), Refusal> {
+    if way != Way::VirtioMem && (facts.vfio.is_none() || facts.memory.locked.is_none()) {
+        return Err(Refusal::Unread(facts.pid));
+    }
+    let locked = facts.memory.locked.unwrap_or(0);
+    if way != Way::VirtioMem && locked > facts.memory.resident.unwrap_or(0) / LOCKED_PART && locked > MIB {
+        return Err(Refusal::Locked(locked / MIB));
+    }
+    let huge = facts.hugetlb || facts.memory.hugetlb.is_some_and(|b| b > 0);
+    let vfio = facts.vfio.unwrap_or(0);
+    match way {
+        Way::Balloon if vfio > 0 => {
+            return Err(Refusal::Vfio(
+                vfio,
+                "QEMU takes no pages out of such a guest, because the device may write to them",
+            ));
+        }
+        Way::Balloon if huge => {
+            return Err(Refusal::Hugetlb(
+                "a balloon takes 4 KiB pages, and a huge page is given back only as a whole",
+            ));
+        }
+        Way::Cgroup if vfio > 0 => {
+            return Err(Refusal::Vfio(vfio, "their guest's pages are pinned and cannot be paged out"));
+        }
+        Way::Cgroup if huge => return Err(Refusal::Hugetlb("the kernel does not page it out")),
+        _ => {}
+    }
+    Ok(())
 }
 
 fn of_virtio_mem(goal: Goal, machine: &Machine) -> Result<Goal, Refusal> {
