@@ -49,6 +49,25 @@ impl Unwritten {
     }
 }
 
+/// A value that may be written as measured, or what `prior` says of its key.
+type Taken = Result<Estimate, String>;
+
+/// What a table says of its values' origins.
+#[derive(Default)]
+pub(super) struct Origins {
+    /// Of measured values.
+    pub source: Vec<String>,
+    /// Of the others.
+    pub prior: Vec<String>,
+}
+
+impl Origins {
+    /// The value if it is measured; otherwise `prior` says why it is not.
+    pub fn measured(&mut self, value: Taken) -> Option<Estimate> {
+        value.map_err(|why| self.prior.push(why)).ok()
+    }
+}
+
 /// What goes into every table's words.
 pub(super) struct Words<'a> {
     pub base: &'a str,
@@ -88,7 +107,7 @@ impl<'a> Words<'a> {
         value: Option<Estimate>,
         digits: usize,
         stands: &str,
-    ) -> Result<Estimate, String> {
+    ) -> Taken {
         let Some(e) = value else {
             return Err(match self.reached(part) {
                 true => format!("{key}: {stands}"),
