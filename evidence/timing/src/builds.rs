@@ -323,10 +323,9 @@ pub fn run(args: &Args) -> Result<bool> {
                 (Some(part), _) => format!("the first {part} of the load"),
                 (None, _) => "the whole load".to_owned(),
             },
-            if args.sample == "off" {
-                String::new()
-            } else {
-                format!(", accesses in windows ({})", args.sample)
+            match &args.sample[..] {
+                "off" => String::new(),
+                sample => format!(", accesses in windows ({sample})"),
             },
             p.profile(),
             if p.has_caches() { "with data caches" } else { "without data caches" },

@@ -212,8 +212,7 @@ pub fn refusal(
     };
     let goal = match way {
         Way::Balloon => {
-            let balloon = balloon.ok_or(Refusal::NoBalloon)?;
-            balloon.actual.ok_or(Refusal::NoSize)?;
+            balloon.ok_or(Refusal::NoBalloon)?.actual.ok_or(Refusal::NoSize)?;
             goal
         }
         Way::VirtioMem => of_virtio_mem(goal, machine.unwrap_or(&Machine::default()))?,

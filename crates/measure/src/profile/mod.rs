@@ -142,10 +142,9 @@ fn memory(p: &mut Table, survey: &Survey, w: &Words) {
         origins.measured(w.take(Part::Loads, ["memory", "prefetch_level"], l.sequential, 1, &w.base_s()))
     {
         put(memory, "prefetch_level", i64::from(l.prefetch_level));
-        origins.source.push(format!(
-            "a load of the next line takes {} cycles, the time of prefetch_level",
-            spread(&s, 1)
-        ));
+        let cycles = spread(&s, 1);
+        let next = format!("a load of the next line takes {cycles} cycles, the time of prefetch_level");
+        origins.source.push(next);
     }
     if l.streams_stop {
         memory.remove("page_cross_cycles");

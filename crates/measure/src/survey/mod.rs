@@ -203,8 +203,7 @@ pub fn survey(
     })
 }
 
-/// Maps the memory, asks what CPUID says, and warns of what either lacks; with the part of the memory that is
-/// huge.
+/// Maps the memory, asks what CPUID says, and warns of what either lacks. The huge part of the memory, too.
 fn prepare<'a>(
     options: Options,
     cpu: usize,
@@ -213,10 +212,8 @@ fn prepare<'a>(
     stop: &'a dyn Fn() -> bool,
 ) -> Result<(Work<'a>, f64), MeasureError> {
     let area = area(host.memory().ok().and_then(|m| m.available))?;
-    let map = |pages| {
-        Region::new(area as usize, pages)
-            .map_err(|source| MeasureError::Kernel { what: "map memory", source })
-    };
+    let failed = |source| MeasureError::Kernel { what: "map memory", source };
+    let map = |pages| Region::new(area as usize, pages).map_err(failed);
     let (huge, small) = (map(Pages::Huge)?, map(Pages::Small)?);
     let huge_part = surroundings::huge_part(host, huge.base() as u64, huge.len() as u64);
     let huge_ok = huge_part >= HUGE_ENOUGH;
@@ -233,7 +230,6 @@ fn prepare<'a>(
         ));
     }
     let (rounds, per_octave) = if options.quick { (QUICK_ROUNDS, 2) } else { (ROUNDS, 4) };
-    let random = Pcg64Mcg::seed_from_u64(1);
     let work = Work {
         bench: Bench::new(cpu),
         told,
@@ -242,7 +238,7 @@ fn prepare<'a>(
         huge_ok,
         rounds,
         per_octave,
-        random,
+        random: Pcg64Mcg::seed_from_u64(1),
         stop,
         deadline,
         share: deadline,
