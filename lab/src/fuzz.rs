@@ -106,16 +106,6 @@ fn parts(settings: &Settings) -> Vec<(u64, u64)> {
 /// Runs the fuzzer in a laboratory.
 pub fn run(lab: &Lab, settings: &Settings, sources: String, debug: bool) -> Result<Outcome> {
     let vmm = beside(TINY_VMM)?;
-    let job = |&(seed, seconds): &(u64, u64)| {
-        let mut command = vec![vmm.to_string_lossy().into_owned(), "fuzz".into()];
-        for (name, value) in [("--seed", seed), ("--seconds", seconds)] {
-            command.extend([name.to_owned(), value.to_string()]);
-        }
-        command.extend(settings.rounds.iter().flat_map(|n| ["--rounds".to_owned(), n.to_string()]));
-        command.extend(settings.still.then(|| "--still".to_owned()));
-        command.extend(settings.kind.iter().flat_map(|k| ["--kind".to_owned(), k.clone()]));
-        Job::Run { command }
-    };
     let mut outcome = Outcome {
         kernel: lab.kernel().version.clone(),
         vendor: format!("{} under {}", lab.vendor().name, lab.emulator()),
@@ -132,7 +122,10 @@ pub fn run(lab: &Lab, settings: &Settings, sources: String, debug: bool) -> Resu
         let now = &left[..left.len().min(PARTS)];
         let plan = Plan {
             jobs: Jobs {
-                jobs: [Job::Kvm { nested: true }].into_iter().chain(now.iter().map(job)).collect(),
+                jobs: [Job::Kvm { nested: true }]
+                    .into_iter()
+                    .chain(now.iter().map(|part| job(&vmm, settings, part)))
+                    .collect(),
                 huge_pages: 0,
             },
             programs: vec![BUSYBOX.into(), vmm.clone()],
@@ -167,6 +160,18 @@ pub fn run(lab: &Lab, settings: &Settings, sources: String, debug: bool) -> Resu
         outcome.failed.extend(lost.map(|e| format!("part {}: {e}", parts.len() - left.len())));
     }
     Ok(outcome)
+}
+
+/// The job of a part.
+fn job(vmm: &Path, settings: &Settings, &(seed, seconds): &(u64, u64)) -> Job {
+    let mut command = vec![vmm.to_string_lossy().into_owned(), "fuzz".into()];
+    for (name, value) in [("--seed", seed), ("--seconds", seconds)] {
+        command.extend([name.to_owned(), value.to_string()]);
+    }
+    command.extend(settings.rounds.iter().flat_map(|n| ["--rounds".to_owned(), n.to_string()]));
+    command.extend(settings.still.then(|| "--still".to_owned()));
+    command.extend(settings.kind.iter().flat_map(|k| ["--kind".to_owned(), k.clone()]));
+    Job::Run { command }
 }
 
 /// Adds up the counts of two parts. The seed is the first one's.

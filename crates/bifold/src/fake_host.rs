@@ -69,6 +69,8 @@ impl Tree {
             &format!("/usr/bin/qemu-system-x86_64\0-name\0{quoted}\0"),
         );
         self.write(&format!("proc/{pid}/comm"), "qemu-system-x86\n");
+        let fields = (4..=22).map(|n| n.to_string()).collect::<Vec<_>>().join(" ");
+        self.write(&format!("proc/{pid}/stat"), &format!("{pid} (qemu) S {fields}\n"));
         self.write(
             &format!("proc/{pid}/status"),
             &format!("Uid:\t{uid}\t{uid}\t{uid}\t{uid}\nVmRSS:\t 524288 kB\n"),

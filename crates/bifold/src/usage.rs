@@ -27,6 +27,11 @@ impl UsageError {
         UsageError::new(ErrorKind::ArgumentConflict, format!("{argument} {problem}"))
     }
 
+    /// Refuses an argument that is `given` and does not go together with others.
+    pub fn conflict_if(given: bool, argument: &str, problem: impl fmt::Display) -> Result<(), UsageError> {
+        if given { Err(UsageError::conflict(argument, problem)) } else { Ok(()) }
+    }
+
     /// The argument has a value that it cannot have.
     pub fn value(argument: impl fmt::Display, problem: impl fmt::Display) -> UsageError {
         UsageError::new(ErrorKind::InvalidValue, format!("{argument}: {problem}"))

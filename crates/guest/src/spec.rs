@@ -255,50 +255,36 @@ pub(crate) fn check(spec: &GuestSpec) -> Result<(), GuestError> {
     if std::env::consts::ARCH != "x86_64" {
         return Err(GuestError::Architecture(std::env::consts::ARCH));
     }
-    let refuse = |text: String| Err(GuestError::Spec(text));
-    if !(1..=MOST_VCPUS).contains(&spec.vcpus) {
-        return refuse(format!("{} vCPUs: 1 to {MOST_VCPUS} are possible", spec.vcpus));
-    }
-    if !(1..=spec.vcpus).contains(&spec.nodes) {
-        return refuse(format!(
-            "{} NUMA nodes in a guest of {} vCPUs: from 1 to one for each vCPU are possible",
-            spec.nodes, spec.vcpus
-        ));
-    }
-    if spec.record == Record::Boot && spec.region != Region::default() {
-        return refuse("a boot is recorded as a whole: leave the region out".into());
-    }
+    let refuse = |wrong: bool, text: String| if wrong { Err(GuestError::Spec(text)) } else { Ok(()) };
+    let (vcpus, nodes, boot) = (spec.vcpus, spec.nodes, spec.record == Record::Boot);
+    let wrong = !(1..=MOST_VCPUS).contains(&vcpus);
+    refuse(wrong, format!("{vcpus} vCPUs: 1 to {MOST_VCPUS} are possible"))?;
+    let why =
+        format!("{nodes} NUMA nodes in a guest of {vcpus} vCPUs: from 1 to one for each vCPU are possible");
+    refuse(!(1..=vcpus).contains(&nodes), why)?;
+    let wrong = boot && spec.region != Region::default();
+    refuse(wrong, "a boot is recorded as a whole: leave the region out".into())?;
     let windows_fit = |w: Windows| w.window > 0 && w.window <= w.period && w.period < 1 << 50;
-    if spec.region.sample.is_some_and(|w| !windows_fit(w)) {
-        return refuse("the windows of a sample must fit into their period".into());
-    }
-    if !spec.region.fits() {
-        return refuse("only one region can be sampled, or have a part skipped".into());
-    }
-    if spec.record == Record::Boot && spec.attribute {
-        return refuse(
-            "a boot's costs cannot be attributed: init, which would say who runs, is not there".into(),
-        );
-    }
+    let wrong = spec.region.sample.is_some_and(|w| !windows_fit(w));
+    refuse(wrong, "the windows of a sample must fit into their period".into())?;
+    refuse(!spec.region.fits(), "only one region can be sampled, or have a part skipped".into())?;
+    let why = "a boot's costs cannot be attributed: init, which would say who runs, is not there";
+    refuse(boot && spec.attribute, why.into())?;
     if !spec.tables.is_long() {
         check_narrow(spec)?;
     }
-    if !(256..=1 << 20).contains(&spec.memory_mib) {
-        return refuse(format!("{} MiB of guest memory: 256 at least", spec.memory_mib));
-    }
-    if spec.keep && spec.root != Root::Host {
-        return refuse("written files can be kept with the host's root only".into());
-    }
+    let wrong = !(256..=1 << 20).contains(&spec.memory_mib);
+    refuse(wrong, format!("{} MiB of guest memory: 256 at least", spec.memory_mib))?;
+    let wrong = spec.keep && spec.root != Root::Host;
+    refuse(wrong, "written files can be kept with the host's root only".into())?;
     let most = most_stdin(spec.memory_mib);
-    if spec.stdin.len() as u64 > most {
-        return refuse(format!(
-            "standard input has more than {} MiB, a quarter of the guest's memory: give the guest more memory with \
-             --memory, or name a file to the command",
-            most >> 20
-        ));
-    }
-    if !spec.cwd.is_absolute() || !spec.cwd.is_dir() {
-        return refuse(format!("{}: not an absolute directory", spec.cwd.display()));
-    }
+    let why = format!(
+        "standard input has more than {} MiB, a quarter of the guest's memory: give the guest more memory with \
+         --memory, or name a file to the command",
+        most >> 20
+    );
+    refuse(spec.stdin.len() as u64 > most, why)?;
+    let wrong = !spec.cwd.is_absolute() || !spec.cwd.is_dir();
+    refuse(wrong, format!("{}: not an absolute directory", spec.cwd.display()))?;
     Ok(())
 }

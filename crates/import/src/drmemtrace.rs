@@ -187,22 +187,7 @@ impl Drmemtrace {
                 _ => return Ok(Step::Other(RECORD)),
             },
             kind::HEADER => return check_version(value).map(|()| Step::Other(RECORD)),
-            kind::MARKER => {
-                match record.size {
-                    marker::TIMESTAMP => {
-                        thread.time = value;
-                        self.turn();
-                    }
-                    marker::VERSION => check_version(value)?,
-                    marker::FILETYPE => {
-                        if let Some((_, why)) = REFUSED.iter().find(|(bits, _)| value & bits != 0) {
-                            return Err(Fault::foreign(*why, REMEDY));
-                        }
-                    }
-                    _ => {}
-                }
-                return Ok(Step::Other(RECORD));
-            }
+            kind::MARKER => return self.mark(record.size, value).map(|()| Step::Other(RECORD)),
             kind::INVALID.. => {
                 return Err(Fault::foreign(format!("a record of the unknown type {}", record.kind), REMEDY));
             }
@@ -211,6 +196,24 @@ impl Drmemtrace {
             _ => return Ok(Step::Other(RECORD)),
         }
         Ok(Step::Access)
+    }
+
+    /// Takes a marker of the running thread.
+    fn mark(&mut self, which: u16, value: u64) -> Result<(), Fault> {
+        match which {
+            marker::TIMESTAMP => {
+                self.threads[self.running].time = value;
+                self.turn();
+            }
+            marker::VERSION => check_version(value)?,
+            marker::FILETYPE => {
+                if let Some((_, why)) = REFUSED.iter().find(|(bits, _)| value & bits != 0) {
+                    return Err(Fault::foreign(*why, REMEDY));
+                }
+            }
+            _ => {}
+        }
+        Ok(())
     }
 
     /// The thread with the earliest time runs next.

@@ -58,25 +58,11 @@ impl Comparison {
             all.iter().map(|f| f.seconds.max(f.high_seconds).min(cap)).fold(f64::MIN_POSITIVE, f64::max);
         let x = |seconds: f64| pixel(LEFT + seconds.clamp(0.0, most) / most * (WIDTH - LEFT - RIGHT));
         let row = |(i, (r, f)): (usize, (&bifold_model::ConfigOutcome, &Figures))| {
-            let ideal = f.seconds / (1.0 + f.overhead_percent / 100.0);
-            let extra = parts(f).map(|(class, percent)| (class, ideal * percent / 100.0));
-            // Where the program waits less than in the ideal run, the bar of the ideal run is shorter.
-            let less: f64 = extra.iter().map(|(_, s)| s.min(0.0)).sum();
-            let mut from = 0.0;
-            let mut parts = Vec::new();
-            for (class, seconds) in [("ideal", ideal + less)].into_iter().chain(extra) {
-                let to = from + seconds.max(0.0);
-                let (left, right) = (x(from), x(to));
-                if right > left {
-                    parts.push(Part { class, x: left, width: pixel(right - left), text: "" });
-                }
-                from = to;
-            }
             let cut = if f.seconds > cap { "▸ " } else { "" };
             ChartBar {
                 name: r.config.name(),
                 y: TOP + STEP * i as f64,
-                parts,
+                parts: pieces(f, x),
                 low: x(f.low_seconds),
                 high: x(f.high_seconds),
                 end: x(f.seconds.max(f.high_seconds)),
@@ -113,6 +99,25 @@ impl Comparison {
             legend => legend(o.caches.is_some()),
         })?)
     }
+}
+
+/// The parts of a bar, from left to right. Where the program waits less than in the ideal run, the bar of the
+/// ideal run is shorter.
+fn pieces(f: &Figures, x: impl Fn(f64) -> f64) -> Vec<Part> {
+    let ideal = f.seconds / (1.0 + f.overhead_percent / 100.0);
+    let extra = parts(f).map(|(class, percent)| (class, ideal * percent / 100.0));
+    let less: f64 = extra.iter().map(|(_, s)| s.min(0.0)).sum();
+    let mut from = 0.0;
+    let mut parts = Vec::new();
+    for (class, seconds) in [("ideal", ideal + less)].into_iter().chain(extra) {
+        let to = from + seconds.max(0.0);
+        let (left, right) = (x(from), x(to));
+        if right > left {
+            parts.push(Part { class, x: left, width: pixel(right - left), text: "" });
+        }
+        from = to;
+    }
+    parts
 }
 
 /// The parts of the overhead in percent of the ideal run, in the order of the table.

@@ -11,12 +11,14 @@
 #![forbid(unsafe_code)]
 
 pub mod effects;
+mod error;
 mod fleet;
 mod folder;
 mod plan;
 mod spec;
 pub mod tables;
 
-pub use folder::{Claim, Failure, Finished, Folder, FolderError, State, schemas};
+pub use error::FolderError;
+pub use folder::{Claim, Failure, Finished, Folder, State, schemas};
 pub use plan::{Plan, Task, Verb};
 pub use spec::{Spec, SpecError};

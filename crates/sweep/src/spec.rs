@@ -259,6 +259,7 @@ impl Spec {
 
     fn check(&self, bad: &impl Fn(String, &str) -> Result<Plan, SpecError>) -> Result<(), SpecError> {
         let bad = |field: String, problem: &str| bad(field, problem).map(drop);
+        let refuse = |wrong, field: String, problem: &str| if wrong { bad(field, problem) } else { Ok(()) };
         if let Some(option) = own(&self.options) {
             return bad("options".into(), &format!("has {option}, which a task cannot have"));
         }
@@ -267,31 +268,22 @@ impl Spec {
         }
         for axis in self.axes.keys() {
             let taken = ["task", "program", "config", "run", "mode", "host_page"];
-            if !is_plain(axis) || taken.contains(&axis.as_str()) {
-                return bad(
-                    format!("axes.{axis}"),
-                    "names a column: use letters, digits, '-', '_' and '.', and no name of another column",
-                );
-            }
+            let problem =
+                "names a column: use letters, digits, '-', '_' and '.', and no name of another column";
+            refuse(!is_plain(axis) || taken.contains(&axis.as_str()), format!("axes.{axis}"), problem)?;
         }
         for (name, program) in &self.programs {
             let field = |key: &str| format!("programs.{name}{key}");
-            if !is_plain(name) {
-                return bad(field(""), "is a bad name: use letters, digits, '-', '_' and '.'");
-            }
+            refuse(!is_plain(name), field(""), "is a bad name: use letters, digits, '-', '_' and '.'")?;
             let sources = [program.run.is_some(), program.recording.is_some(), program.generate.is_some()];
-            if sources.iter().filter(|s| **s).count() != 1 {
-                return bad(field(""), "needs one of run, recording and generate");
-            }
-            if program.run.as_ref().is_some_and(Vec::is_empty) {
-                return bad(field(".run"), "is empty");
-            }
+            let one = sources.iter().filter(|s| **s).count() == 1;
+            refuse(!one, field(""), "needs one of run, recording and generate")?;
+            refuse(program.run.as_ref().is_some_and(Vec::is_empty), field(".run"), "is empty")?;
             if let Some(Err(e)) = program.generate.as_deref().map(Generator::parse) {
                 return bad(field(".generate"), &e.to_string());
             }
-            if program.run.is_none() && !program.env.is_empty() {
-                return bad(field(".env"), "is for a command, and the program has none");
-            }
+            let useless = program.run.is_none() && !program.env.is_empty();
+            refuse(useless, field(".env"), "is for a command, and the program has none")?;
             if let Some(option) = own(&program.options) {
                 return bad(field(".options"), &format!("has {option}, which a task cannot have"));
             }

@@ -285,6 +285,14 @@ fn table(rows: &[LoadOverhead]) -> String {
     t
 }
 
+/// What the page says above its tables.
+const ABOUT: &str = "The thesis ran two loads in a KVM guest of 1 GB on a Phenom II X3 720, with one vCPU and with three, natively and with \
+             nested and shadow paging on 2 MB and 4 KB host pages (`evidence/published/multicore-thesis.toml`). Here the same \
+             loads run in the captured guest, with two vCPUs as well, and the model has that processor's profile. Nothing is \
+             fitted to the published figures. The thesis ran each load twice before it measured, so the host had backed the \
+             guest's memory: the VM is long-lived. Published overheads are of time; with several vCPUs, predicted ones are of the cycles of all of them, without time in which a vCPU is idle \
+             or waits for another.\n";
+
 /// Runs the whole; false if a target is missed.
 pub fn run(args: &Args) -> Result<bool> {
     let text =
@@ -296,12 +304,7 @@ pub fn run(args: &Args) -> Result<bool> {
     if args.quick {
         page += "**A trial run on the beginnings of both loads: the figures say nothing.**\n\n";
     }
-    page += "The thesis ran two loads in a KVM guest of 1 GB on a Phenom II X3 720, with one vCPU and with three, natively and with \
-             nested and shadow paging on 2 MB and 4 KB host pages (`evidence/published/multicore-thesis.toml`). Here the same \
-             loads run in the captured guest, with two vCPUs as well, and the model has that processor's profile. Nothing is \
-             fitted to the published figures. The thesis ran each load twice before it measured, so the host had backed the \
-             guest's memory: the VM is long-lived. Published overheads are of time; with several vCPUs, predicted ones are of the cycles of all of them, without time in which a vCPU is idle \
-             or waits for another.\n";
+    page += ABOUT;
     let mut met = true;
     let runs = args.loads.iter().flat_map(|load| args.vcpus.iter().map(move |vcpus| (load, *vcpus)));
     for (name, vcpus) in runs {
@@ -320,10 +323,9 @@ pub fn run(args: &Args) -> Result<bool> {
                 (Some(part), _) => format!("the first {part} of the load"),
                 (None, _) => "the whole load".to_owned(),
             },
-            if args.sample == "off" {
-                String::new()
-            } else {
-                format!(", accesses in windows ({})", args.sample)
+            match &args.sample[..] {
+                "off" => String::new(),
+                sample => format!(", accesses in windows ({sample})"),
             },
             p.profile(),
             if p.has_caches() { "with data caches" } else { "without data caches" },

@@ -212,28 +212,7 @@ fn page(rows: &[ProgramTimes], checks: &[Check], args: &Args, about: &[String]) 
     t += "| program | what | time on 2 MB pages s | predicted s | times | huge MiB | measured ratio | 95 % interval | wall ratio | predicted | all hidden .. nothing hidden | G instructions | predicted to measured % | inside |\n";
     t += "|---|---|--:|---|--:|--:|--:|---|--:|---|---|--:|--:|---|\n";
     for r in rows {
-        let (m, b) = (&r.measured, r.band);
-        let _ = writeln!(
-            t,
-            "| {} | {} | {:.2} | {:.2} to {:.2} | {:.2} | {} | {:.3} | {} | {:.3} | {:.3} to {:.3} | {:.3} to {:.3} | {:.2} | {:+.1} | {} |",
-            r.program.name,
-            r.program.what,
-            m.large.middle,
-            r.seconds.0,
-            r.seconds.1,
-            r.times(),
-            if m.huge_kib < 0 { "not known".into() } else { (m.huge_kib >> 10).to_string() },
-            m.ratio.middle,
-            interval(&m.ratio),
-            m.wall_ratio.middle,
-            b.ends.0,
-            b.ends.1,
-            b.widest.0,
-            b.widest.1,
-            r.instructions as f64 / 1e9,
-            r.difference(),
-            if b.holds(m.ratio.middle) { "yes" } else { "NO" },
-        );
+        t += &row(r);
     }
     t += "\nTimes are predicted less well than ratios, likely for reasons that this page does not test. Branches that are \
           mispredicted, as in sorts and searches, cost nothing. The base CPI is one number for all code. And of a chain whose \
@@ -243,6 +222,30 @@ fn page(rows: &[ProgramTimes], checks: &[Check], args: &Args, about: &[String]) 
         let _ = writeln!(t, "- {}: {}", if c.passed { "met" } else { "MISSED" }, c.text);
     }
     t
+}
+
+fn row(r: &ProgramTimes) -> String {
+    let (m, b) = (&r.measured, r.band);
+    format!(
+        "| {} | {} | {:.2} | {:.2} to {:.2} | {:.2} | {} | {:.3} | {} | {:.3} | {:.3} to {:.3} | {:.3} to {:.3} | {:.2} | {:+.1} | {} |\n",
+        r.program.name,
+        r.program.what,
+        m.large.middle,
+        r.seconds.0,
+        r.seconds.1,
+        r.times(),
+        if m.huge_kib < 0 { "not known".into() } else { (m.huge_kib >> 10).to_string() },
+        m.ratio.middle,
+        interval(&m.ratio),
+        m.wall_ratio.middle,
+        b.ends.0,
+        b.ends.1,
+        b.widest.0,
+        b.widest.1,
+        r.instructions as f64 / 1e9,
+        r.difference(),
+        if b.holds(m.ratio.middle) { "yes" } else { "NO" },
+    )
 }
 
 /// Where the measured times stay.

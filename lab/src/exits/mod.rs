@@ -243,30 +243,35 @@ fn step(
             }
         }
         name => {
-            let Some(o) = open else { return };
-            match name {
-                // Only the first entry ends the exit. An exit to user space has none.
-                "kvm_entry" => {
-                    o.entry = o.entry.or(Some(r.get("rip")));
-                    let user = r.get("rip") < USER_END;
-                    if let (true, true, Some((_, _, w))) = (std::mem::take(&mut o.interrupted), user, window)
-                    {
-                        w.user_interrupts += 1;
-                    }
-                }
-                // An exception that was being delivered when the exit came does not belong to the exit.
-                "kvm_inj_exception" => {
-                    o.injected |= r.get("exception") == PF_VECTOR && r.get("reinjected") == 0;
-                }
-                "kvm_emulate_insn" => {
-                    o.emulated = true;
-                    o.register = register_read(r.bytes("insn"));
-                }
-                "kvm_mmio" => o.device = true,
-                "kvm_mmu_unsync_page" => o.unsynced = true,
-                _ => {}
+            if let Some(o) = open {
+                during_exit(o, name, r, window);
             }
         }
+    }
+}
+
+/// What comes between an exit and the entry after it.
+fn during_exit(o: &mut Open, name: &str, r: &Record, window: &mut Option<(u64, u64, Window)>) {
+    match name {
+        // Only the first entry ends the exit. An exit to user space has none.
+        "kvm_entry" => {
+            o.entry = o.entry.or(Some(r.get("rip")));
+            let user = r.get("rip") < USER_END;
+            if let (true, true, Some((_, _, w))) = (std::mem::take(&mut o.interrupted), user, window) {
+                w.user_interrupts += 1;
+            }
+        }
+        // An exception that was being delivered when the exit came does not belong to the exit.
+        "kvm_inj_exception" => {
+            o.injected |= r.get("exception") == PF_VECTOR && r.get("reinjected") == 0;
+        }
+        "kvm_emulate_insn" => {
+            o.emulated = true;
+            o.register = register_read(r.bytes("insn"));
+        }
+        "kvm_mmio" => o.device = true,
+        "kvm_mmu_unsync_page" => o.unsynced = true,
+        _ => {}
     }
 }
 

@@ -133,6 +133,29 @@ fn table(out: &mut String, suite: Suite, tests: &[KvmTest], settings: &Settings,
     }
 }
 
+/// The line of one KVM: its results, and switches.
+fn totals(out: &mut String, kvm: &UnderKvm, results: &[Option<TestResult>]) {
+    let count = |v: Verdict| results.iter().flatten().filter(|r| r.verdict == v).count();
+    let (switches, refused) = results
+        .iter()
+        .flatten()
+        .fold((0, 0), |(s, r), t| (s + t.switches, r + t.refused.values().sum::<u64>()));
+    let _ = write!(
+        out,
+        "- {}: {} pass, {} skip, {} fail, {} late, {} died",
+        kvm.about,
+        count(Verdict::Pass),
+        count(Verdict::Skip),
+        count(Verdict::Fail),
+        count(Verdict::Late),
+        count(Verdict::Died)
+    );
+    if kvm.switching {
+        let _ = write!(out, "; {switches} switches, {refused} refused");
+    }
+    out.push('\n');
+}
+
 /// The page of one kernel and vendor. `about` says where the tests are from.
 pub fn page(
     lab: &Lab,
@@ -159,26 +182,8 @@ pub fn page(
     for line in about {
         let _ = writeln!(out, "- {line}");
     }
-    for (k, kvm) in settings.kvms.iter().enumerate() {
-        let count = |v: Verdict| results[k].iter().flatten().filter(|r| r.verdict == v).count();
-        let (switches, refused) = results[k]
-            .iter()
-            .flatten()
-            .fold((0, 0), |(s, r), t| (s + t.switches, r + t.refused.values().sum::<u64>()));
-        let _ = write!(
-            out,
-            "- {}: {} pass, {} skip, {} fail, {} late, {} died",
-            kvm.about,
-            count(Verdict::Pass),
-            count(Verdict::Skip),
-            count(Verdict::Fail),
-            count(Verdict::Late),
-            count(Verdict::Died)
-        );
-        if kvm.switching {
-            let _ = write!(out, "; {switches} switches, {refused} refused");
-        }
-        out.push('\n');
+    for (kvm, results) in settings.kvms.iter().zip(results) {
+        totals(&mut out, kvm, results);
     }
     let unknown = worse.iter().filter(|w| w.unexplained()).count();
     let _ = write!(

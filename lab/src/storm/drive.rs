@@ -139,6 +139,12 @@ fn judge(
     let moved = found.migrations;
     not(moved < storm.migrations, format!("{moved} migrations of {}", storm.migrations));
     not(!found.ended && error.is_none(), "the load did not come to its end".into());
+    judge_all(storm, found, switches, not);
+    wrong
+}
+
+/// What went wrong with switches.
+fn judge_all(storm: &Storm, found: &Found, switches: &[SwitchRecord], mut not: impl FnMut(bool, String)) {
     let refused: Vec<&SwitchRecord> = switches.iter().filter(|s| s.errno != 0).collect();
     let errno = refused.first().map_or(0, |s| s.errno);
     not(!refused.is_empty(), format!("{} switches refused, the first with errno {errno}", refused.len()));
@@ -152,7 +158,6 @@ fn judge(
         let made = made + found.switches_to_move;
         not(counted != made, format!("KVM counted {counted} switches, and {made} were made"));
     }
-    wrong
 }
 
 #[cfg(test)]

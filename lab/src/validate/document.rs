@@ -139,6 +139,18 @@ pub fn page(lab: &Lab, workload: &Workload, settings: &Settings, rows: &[ExitRow
     if inside {
         out.push_str(WITHIN);
     }
+    not_close(&mut out, rows);
+    for &kpti in &settings.kpti {
+        for config in &settings.configs {
+            let _ = write!(out, "\n## {config}, KPTI {}\n\n", if kpti { "on" } else { "off" });
+            out.push_str(&markdown(rows.iter().filter(|r| r.kpti == kpti && r.config == *config)));
+        }
+    }
+    out
+}
+
+/// Rows that are not close, and the causes.
+fn not_close(out: &mut String, rows: &[ExitRow]) {
     let not_close: Vec<&ExitRow> = rows.iter().filter(|r| r.verdict() != Verdict::Close).collect();
     if !not_close.is_empty() {
         out.push_str("\n## Rows that are not close\n\n");
@@ -153,11 +165,4 @@ pub fn page(lab: &Lab, workload: &Workload, settings: &Settings, rows: &[ExitRow
             }
         }
     }
-    for &kpti in &settings.kpti {
-        for config in &settings.configs {
-            let _ = write!(out, "\n## {config}, KPTI {}\n\n", if kpti { "on" } else { "off" });
-            out.push_str(&markdown(rows.iter().filter(|r| r.kpti == kpti && r.config == *config)));
-        }
-    }
-    out
 }

@@ -161,6 +161,11 @@ pub fn drive(
         workers.into_iter().try_for_each(|w| w.join().map_err(|_| anyhow!("a worker died"))?)
     })?;
     let state = state.into_inner().map_err(|_| anyhow!("a worker died"))?;
+    rows(workload, settings, &state)
+}
+
+/// The rows of all configurations; logs what both sides have.
+fn rows(workload: &Workload, settings: &Settings, state: &State) -> Result<Vec<ExitRow>> {
     let mut rows = Vec::new();
     for &kpti in &settings.kpti {
         for &config in &settings.configs {

@@ -209,20 +209,12 @@ fn run(args: Args) -> Result<bool> {
         Verb::Walks { backing } => {
             let trace = trace::Trace::new()?;
             walks::probe_roots(&trace)?;
-            let mut all = true;
-            for b in backing {
-                all &= walks::check(b, &trace, tell)?;
-            }
-            Ok(all)
+            backing.into_iter().try_fold(true, |all, b| Ok(walks::check(b, &trace, tell)? && all))
         }
         Verb::Nodes { backing } => {
             let trace = trace::Trace::new()?;
             walks::probe_roots(&trace)?;
-            let mut all = true;
-            for b in backing {
-                all &= nodes::check(b, &trace, tell)?;
-            }
-            Ok(all)
+            backing.into_iter().try_fold(true, |all, b| Ok(nodes::check(b, &trace, tell)? && all))
         }
         Verb::Switch { cases, list } => {
             if list {
@@ -240,25 +232,7 @@ fn run(args: Args) -> Result<bool> {
         }
         Verb::SwitchVictim { pages } => switch::victim(pages).map(|()| true),
         Verb::SwitchAs { user, file } => switch::as_other_user(user, &file).map(|()| true),
-        Verb::Predict { guests, configs, set } => {
-            let configs = if configs.is_empty() { Config::ALL[1..].to_vec() } else { configs };
-            for guest in guests::named(&guests) {
-                for &config in &configs {
-                    for (phase, predicted) in guest.phases.iter().zip(predict::predict(&guest, config, &set)?)
-                    {
-                        let (guest, phase) = (guest.name, phase.name.clone());
-                        tell(&Prediction {
-                            fact: "prediction",
-                            guest,
-                            phase,
-                            config: config.name(),
-                            predicted,
-                        })?;
-                    }
-                }
-            }
-            Ok(true)
-        }
+        Verb::Predict { guests, configs, set } => print_predictions(&guests, configs, &set).map(|()| true),
     }
 }
 
@@ -272,4 +246,17 @@ pub fn main() -> ExitCode {
             ExitCode::from(if e.downcast_ref::<vm::Unavailable>().is_some() { 77 } else { 1 })
         }
     }
+}
+
+fn print_predictions(guests: &[String], configs: Vec<Config>, set: &[String]) -> Result<()> {
+    let configs = if configs.is_empty() { Config::ALL[1..].to_vec() } else { configs };
+    for guest in guests::named(guests) {
+        for &config in &configs {
+            for (phase, predicted) in guest.phases.iter().zip(predict::predict(&guest, config, set)?) {
+                let (guest, phase) = (guest.name, phase.name.clone());
+                tell(&Prediction { fact: "prediction", guest, phase, config: config.name(), predicted })?;
+            }
+        }
+    }
+    Ok(())
 }

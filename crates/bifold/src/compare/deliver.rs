@@ -11,7 +11,7 @@ use crate::status::Status;
 use anyhow::anyhow;
 use bifold_guest::Written;
 use bifold_policy::Timeline;
-use bifold_report::{Comparison, Format};
+use bifold_report::{Comparison, Format, NotComparable};
 use bifold_trace::CommandExit;
 use std::path::Path;
 
@@ -42,13 +42,7 @@ pub fn run(mut plan: Plan) -> anyhow::Result<Status> {
     let mut comparison = Comparison { policies, ..carried.plain() };
     // A run that failed or was stopped is shown, and judged no more than saved as a baseline.
     let whole = failure.is_none() && comparison.meta.partial.is_none();
-    let mut not_comparable = None;
-    if let (true, Some(Against { baseline, worse_than })) = (whole, &plan.against) {
-        match baseline.judge(&comparison, *worse_than) {
-            Ok(judged) => comparison.baseline = Some(judged),
-            Err(e) => not_comparable = Some(e),
-        }
-    }
+    let not_comparable = if whole { judge(&plan, &mut comparison) } else { None };
     let text = match plan.format {
         Format::Table => comparison.render_table(plan.show),
         format => comparison.render(format)?,
@@ -79,6 +73,12 @@ pub fn run(mut plan: Plan) -> anyhow::Result<Status> {
         return Err(anyhow!("--check needs a timeline, and {why}"));
     }
     Ok(status(plan.run.source.live(), &comparison))
+}
+
+/// Judges a run by the plan's baseline; why the two cannot be compared.
+fn judge(plan: &Plan, comparison: &mut Comparison) -> Option<NotComparable> {
+    let Against { baseline, worse_than } = plan.against.as_ref()?;
+    baseline.judge(comparison, *worse_than).map(|judged| comparison.baseline = Some(judged)).err()
 }
 
 /// Prints notes on the files that the command wrote.

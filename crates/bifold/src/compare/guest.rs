@@ -180,10 +180,8 @@ impl GuestArgs {
             RootArg::Initramfs => Root::Initramfs { include: self.include },
         };
         let (vcpus, nodes) = (self.vcpus.unwrap_or(1), self.guest_nodes.unwrap_or(1));
-        if nodes > vcpus {
-            let problem = format!("needs a CPU for each of {nodes} nodes: add --vcpus {nodes}");
-            return Err(UsageError::conflict("--guest-nodes", problem).into());
-        }
+        let problem = format!("needs a CPU for each of {nodes} nodes: add --vcpus {nodes}");
+        UsageError::conflict_if(nodes > vcpus, "--guest-nodes", problem)?;
         if let Some(option) = self.region.for_one_region() {
             let problem = "is for one region, and --from-marker records all: add --regions 1";
             return Err(UsageError::conflict(option, problem).into());

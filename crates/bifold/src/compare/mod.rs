@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! `bifold compare`, and `bifold record`, which is `compare` that also writes the events to a file.
 //!
-//! Options ([`args`], [`guest`], [`region`]) become a plan ([`plan`]); [`deliver`] makes the run and
-//! writes its results ([`output`]), [`runs`] does so for several runs of one command.
+//! Options ([`args`], [`guest`], [`region`]) become a plan ([`plan`]) of a source of events ([`mod@source`]);
+//! [`deliver`] makes the run and writes its results ([`output`]), [`runs`] does so for several runs of one
+//! command.
 
 mod args;
 mod baseline;
@@ -14,10 +15,11 @@ mod placement;
 mod plan;
 mod region;
 mod runs;
+mod source;
 
 pub use args::{CompareArgs, ProgramArgs, RecordArgs};
 pub use guest::GuestArgs;
-pub use plan::{Source, command_tip, source};
+pub use source::{Source, command_tip, source};
 
 use crate::doctor::needs::{Needs, WITHOUT_A_GUEST};
 use crate::status::Status;

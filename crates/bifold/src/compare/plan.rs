@@ -1,26 +1,20 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! Makes a plan from the options of `compare` and `record`. Finds every usage error before anything runs.
 
-use super::args::{
-    CommonArgs, CompareArgs, CountArg, OutputArgs, PolicyArgs, ProgramArgs, RecordArgs, ShowArg,
-};
+use super::args::{CommonArgs, CompareArgs, CountArg, OutputArgs, PolicyArgs, RecordArgs, ShowArg};
 use super::baseline::{Against, BaselineArgs};
-use super::guest::GuestArgs;
 use super::output::Output;
 use super::placement::PlacementArgs;
+use super::source::{Source, source};
 use crate::console::{distinct, named, not_stdout};
-use crate::run::source::{EventSource, Guest, Recording, what_else};
+use crate::run::source::EventSource;
 use crate::run::{self, ModelArgs, Notes, Shown};
 use crate::usage::UsageError;
-use anyhow::anyhow;
 use bifold_attribute::{Metric, View};
 use bifold_model::{ChosenBy, Config, Paging, Profile, VmState};
 use bifold_policy::replay_check::OnLine;
-use bifold_report::{Baseline, Format, Show, shell_words};
-use bifold_trace::file::{FileError, Reader};
-use bifold_trace::generate::Generator;
+use bifold_report::{Baseline, Format, Show};
 use bifold_trace::{Granularity, Windows};
-use std::ffi::OsString;
 use std::path::{Path, PathBuf};
 
 /// A run, the number of its repetitions, and its outputs.
@@ -72,19 +66,13 @@ impl Plan {
 pub fn compare(args: CompareArgs) -> anyhow::Result<Plan> {
     let CompareArgs { file, output, common, runs, baseline } = args;
     distinct_files(file.as_deref(), output.as_deref(), &common, Some(&baseline))?;
-    if runs.is_some() && common.program.command.is_empty() {
-        let problem = "needs a command: a recording and a generator give the same figures each time";
-        return Err(UsageError::conflict("--runs", problem).into());
-    }
+    let problem = "needs a command: a recording and a generator give the same figures each time";
+    UsageError::conflict_if(runs.is_some() && common.program.command.is_empty(), "--runs", problem)?;
     let runs = runs.unwrap_or(1) as usize;
-    if runs > 1 && !common.placement.placement.is_empty() {
-        let problem = "is shown for one run: leave out --runs";
-        return Err(UsageError::conflict("--placement", problem).into());
-    }
-    if runs > 1 && common.show.memory_use {
-        let problem = "is shown for one run: leave out --runs";
-        return Err(UsageError::conflict("--memory-use", problem).into());
-    }
+    let problem = "is shown for one run: leave out --runs";
+    UsageError::conflict_if(runs > 1 && !common.placement.placement.is_empty(), "--placement", problem)?;
+    let problem = "is shown for one run: leave out --runs";
+    UsageError::conflict_if(runs > 1 && common.show.memory_use, "--memory-use", problem)?;
     let outputs = files(&common.show, Some(&baseline));
     if let Some((one, _)) = outputs.iter().find(|(one, _)| runs > 1 && one.holds_one_run()) {
         return Err(UsageError::conflict(one.names().0, "holds one run: leave out --runs").into());
@@ -136,81 +124,6 @@ fn files(show: &OutputArgs, baseline: Option<&BaselineArgs>) -> Vec<(Output, Pat
     Output::ALL.into_iter().filter_map(named).collect()
 }
 
-/// The verb that needs a source of events.
-pub enum Source {
-    /// A verb of this name that reads recordings too, with the recording if one is named.
-    OfReader(&'static str, Option<PathBuf>),
-    /// `record`.
-    OfRecord,
-}
-
-const ONE_SOURCE: &str =
-    "is one source of events too many: give a command after `--`, or a recording, or --generate";
-
-/// Opens the one source of events that the arguments name.
-pub fn source(
-    verb: Source,
-    program: ProgramArgs,
-    guest: GuestArgs,
-    profile: &Profile,
-    seed: u64,
-) -> anyhow::Result<Box<dyn EventSource>> {
-    let none = match verb {
-        Source::OfReader(verb, Some(path)) => {
-            if program.generate.is_some() || !program.command.is_empty() {
-                return Err(UsageError::conflict("FILE", ONE_SOURCE).into());
-            }
-            no_guest(&guest, "a recording")?;
-            return open_recording(verb, path);
-        }
-        Source::OfReader(_, None) => "give a command after `--`, a recording, or --generate",
-        Source::OfRecord => "give a command after `--`, or --generate",
-    };
-    match (program.generate, program.command.is_empty()) {
-        (Some(_), false) => Err(UsageError::conflict("--generate", ONE_SOURCE).into()),
-        (None, true) => Err(UsageError::missing("CMD", none).into()),
-        (None, false) => Ok(Box::new(Guest(Box::new(guest.spec(program.command, profile, seed)?)))),
-        (Some(spec), true) => {
-            no_guest(&guest, "a generator")?;
-            match Generator::parse(&spec) {
-                Ok(generator) => Ok(Box::new(generator)),
-                Err(e) => Err(UsageError::value("--generate", e.to_string()).into()),
-            }
-        }
-    }
-}
-
-/// Refuses options about a guest for a source that starts none. Options that are ignored mislead.
-fn no_guest(args: &GuestArgs, source: &str) -> Result<(), UsageError> {
-    match args.first_given() {
-        Some(option) => {
-            Err(UsageError::conflict(option, format!("is about a guest, and {source} starts no guest")))
-        }
-        None => Ok(()),
-    }
-}
-
-fn open_recording(verb: &str, path: PathBuf) -> anyhow::Result<Box<dyn EventSource>> {
-    match Reader::open(&path) {
-        Ok(reader) => Ok(Box::new(Recording { reader: Box::new(reader), path })),
-        Err(e @ (FileError::Io { .. } | FileError::NotARecording { .. })) => {
-            if let Some(other) = what_else(&path) {
-                return Err(anyhow!(other));
-            }
-            // Most often, FILE is a command without `--` rather than a damaged recording.
-            let e = anyhow::Error::from(e);
-            Err(anyhow!("{e:#}\n{}", command_tip(verb, &[path.into()])))
-        }
-        Err(e) => Err(e.into()),
-    }
-}
-
-/// Tells how to write a command that was not taken for one.
-pub fn command_tip(verb: &str, words: &[OsString]) -> String {
-    let words: Vec<_> = words.iter().map(|w| w.to_string_lossy()).collect();
-    format!("to run a command, put it after `--`: bifold {verb} -- {}", shell_words(&words))
-}
-
 /// The plan of a source's run: what is modelled, sampled and checked.
 fn events(
     source: Box<dyn EventSource>,
@@ -224,15 +137,13 @@ fn events(
     plan.on_line = on_line(&policies.check)?;
     plan.time_scale = policies.time_scale.unwrap_or(plan.time_scale);
     // A guest records only its windows itself. Other sources are thinned to theirs.
-    if plan.sample.is_some() && sample.is_some() && !plan.source.live() {
-        let problem = "cannot thin this recording: it is of a sampled run already";
-        return Err(UsageError::conflict("--sample", problem).into());
-    }
+    let problem = "cannot thin this recording: it is of a sampled run already";
+    let given = plan.sample.is_some() && sample.is_some() && !plan.source.live();
+    UsageError::conflict_if(given, "--sample", problem)?;
     let region = plan.source.header().source.region;
-    if sample.is_some() && !plan.source.live() && bifold_trace::several_regions(region.as_deref()) {
-        let problem = "is for one region, and this recording may have several: record with --regions 1";
-        return Err(UsageError::conflict("--sample", problem).into());
-    }
+    let problem = "is for one region, and this recording may have several: record with --regions 1";
+    let given = sample.is_some() && !plan.source.live() && bifold_trace::several_regions(region.as_deref());
+    UsageError::conflict_if(given, "--sample", problem)?;
     plan.thin = sample.filter(|_| !plan.source.live());
     plan.sample = sample.or(plan.sample);
     if let (true, Some(config)) =
@@ -249,23 +160,19 @@ fn events(
         );
         return Err(UsageError::conflict("--configs", problem).into());
     }
-    if show.trace.is_some() && plan.sample.is_some() {
-        let problem = "has a row for each interval, and a sampled run has none: leave out --sample";
-        return Err(UsageError::conflict("--trace", problem).into());
-    }
+    let problem = "has a row for each interval, and a sampled run has none: leave out --sample";
+    UsageError::conflict_if(show.trace.is_some() && plan.sample.is_some(), "--trace", problem)?;
     let needs_timeline = [(!plan.on_line.is_empty(), "--check"), (show.timeline.is_some(), "--timeline")];
     if let Some((_, option)) = needs_timeline.into_iter().find(|(given, _)| *given) {
-        if plan.sample.is_some() {
-            return Err(UsageError::conflict(option, "needs a timeline, and a sampled run has none").into());
-        }
+        let problem = "needs a timeline, and a sampled run has none";
+        UsageError::conflict_if(plan.sample.is_some(), option, problem)?;
         both_modes(option, &plan.configs)?;
     }
     plan.places = places(show, &plan.configs, &mut *plan.source)?;
     plan.memory = memory(show, &plan)?;
-    if plan.sample.is_some() && plan.places.is_some_and(|p| p.stacks) {
-        let problem = "follows every call, and a sampled run has only some: leave out --sample";
-        return Err(UsageError::conflict("--where=stacks", problem).into());
-    }
+    let problem = "follows every call, and a sampled run has only some: leave out --sample";
+    let given = plan.sample.is_some() && plan.places.is_some_and(|p| p.stacks);
+    UsageError::conflict_if(given, "--where=stacks", problem)?;
     Ok(plan)
 }
 
@@ -378,10 +285,8 @@ fn plan(
     if run.record.is_some() && run.memory.is_some() {
         run.source.look();
     }
-    if !show.show.is_empty() && show.format != Format::Table {
-        let problem = "is for `--format table`: the other formats have all parts";
-        return Err(UsageError::conflict("--show", problem).into());
-    }
+    let problem = "is for `--format table`: the other formats have all parts";
+    UsageError::conflict_if(!show.show.is_empty() && show.format != Format::Table, "--show", problem)?;
     let has = |part| show.show.contains(&part) || show.show.contains(&ShowArg::All);
     Ok(Plan {
         run,

@@ -72,15 +72,19 @@ pub fn run(
     if interrupted {
         return Ok(Status::OfCommand(CommandExit::Interrupted));
     }
-    // The status of the first run that did not end well.
-    let all = runs.runs.iter().map(|c| status(plan.run.source.live(), c));
-    let of_command = |s: &Status| matches!(s, Status::OfCommand(_));
-    let worst = all.clone().find(of_command).or_else(|| all.clone().find(|s| *s != Status::Done));
-    Ok(worst.unwrap_or(Status::Done))
+    Ok(worst(&runs, plan.run.source.live()))
 }
 
 fn interrupted_early(e: &anyhow::Error) -> bool {
     matches!(e.downcast_ref(), Some(GuestError::InterruptedEarly))
+}
+
+/// The status of the first run that did not end well.
+fn worst(runs: &Runs, live: bool) -> Status {
+    let all = runs.runs.iter().map(|c| status(live, c));
+    let of_command = |s: &Status| matches!(s, Status::OfCommand(_));
+    let worst = all.clone().find(of_command).or_else(|| all.clone().find(|s| *s != Status::Done));
+    worst.unwrap_or(Status::Done)
 }
 
 /// One run's comparison, with policies if they are shown.

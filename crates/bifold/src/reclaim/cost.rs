@@ -222,6 +222,11 @@ fn signed(n: i64) -> String {
     format!("{sign}{}", grouped(n.unsigned_abs()))
 }
 
+/// A line below the table.
+fn line(label: &str, words: &str) -> String {
+    wrapped(&format!("{label:<8} {words}"), 9)
+}
+
 fn mib(bytes: f64) -> String {
     format!("{:.1} MiB", bytes / f64::from(1 << 20))
 }
@@ -257,65 +262,68 @@ impl Costs {
         let mut text =
             text_table_with_keys(2, head.map(String::from).into(), self.rows.iter().map(cells).collect());
         text.push('\n');
-        let mut line = |label: &str, words: String| text += &wrapped(&format!("{label:<8} {words}"), 9);
         for size in &self.sizes {
             for row in self.rows.iter().filter(|row| row.bytes == Some(size.bytes)) {
-                // Where nothing was swapped, nothing was superfluous.
-                let Some(s) = row.swap.filter(|s| s.writes + s.reads > 0) else { continue };
-                let [writes, silent, reads, stale, overwritten, double] =
-                    [s.writes, s.silent_writes, s.reads, s.stale_reads, s.false_reads, s.double_paged]
-                        .map(grouped);
-                line(
-                    "swap",
-                    format!(
-                        "in {}, {}: {writes} writes, {silent} silent; {reads} reads, {stale} stale, \
-                         {overwritten} false, {double} double",
-                        mib(size.bytes as f64),
-                        row.config,
-                    ),
-                );
+                text += &row.swapped(size.bytes);
             }
-            let fewest = size.fewest_refaults.map_or("unknown".into(), grouped);
-            let at = mib(size.bytes as f64);
-            let lru = grouped(size.lru_refaults);
-            line(
-                "exact",
-                format!("in {at}: {lru} refaults with LRU replacement of 4 KB pages, {fewest} at the fewest"),
-            );
-            if let Some(zram) = &size.zram {
-                let (plain, refaults) = (mib(zram.plain_bytes as f64), grouped(zram.refaults));
-                let waits = format!("{:.2} s", zram.wait_seconds);
-                line(
-                    "zram",
-                    format!("in {at}, {plain} of that for plain pages: {refaults} refaults, waits {waits}"),
-                );
-            }
+            text += &size.exact();
         }
-        if let Some(o) = &self.others {
-            let (free, clean, least) =
-                (mib(o.free_bytes), mib(o.cache_clean_bytes), mib(o.balloon_least_bytes as f64));
-            line(
-                "balloon",
-                format!(
-                    "takes free pages ({free} on average), then pages of files as on the disk ({clean}); below a guest of {least} \
-                     it takes what the guest can only swap"
-                ),
-            );
-            line(
-                "zero",
-                format!(
-                    "{} in use hold zeros only: trimming gives that until they are written",
-                    mib(o.zero_bytes)
-                ),
-            );
-            line(
-                "same",
-                format!(
-                    "{} in use are the same as another page: sharing gives that until they are written",
-                    mib(o.same_bytes)
-                ),
-            );
+        if let Some(others) = &self.others {
+            text += &others.lines();
         }
         text
+    }
+}
+
+impl CostRow {
+    /// What the host swapped with this memory. Where nothing was swapped, nothing was superfluous.
+    fn swapped(&self, bytes: u64) -> String {
+        let Some(s) = self.swap.filter(|s| s.writes + s.reads > 0) else { return String::new() };
+        let [writes, silent, reads, stale, overwritten, double] =
+            [s.writes, s.silent_writes, s.reads, s.stale_reads, s.false_reads, s.double_paged].map(grouped);
+        let (at, config) = (mib(bytes as f64), &self.config);
+        line(
+            "swap",
+            &format!(
+                "in {at}, {config}: {writes} writes, {silent} silent; {reads} reads, {stale} stale, \
+                 {overwritten} false, {double} double"
+            ),
+        )
+    }
+}
+
+impl Size {
+    /// What of this memory is exact, and what compressed memory in it would do.
+    fn exact(&self) -> String {
+        let fewest = self.fewest_refaults.map_or("unknown".into(), grouped);
+        let (at, lru) = (mib(self.bytes as f64), grouped(self.lru_refaults));
+        let words =
+            format!("in {at}: {lru} refaults with LRU replacement of 4 KB pages, {fewest} at the fewest");
+        let mut text = line("exact", &words);
+        if let Some(zram) = &self.zram {
+            let (plain, refaults) = (mib(zram.plain_bytes as f64), grouped(zram.refaults));
+            let waits = format!("{:.2} s", zram.wait_seconds);
+            let words =
+                format!("in {at}, {plain} of that for plain pages: {refaults} refaults, waits {waits}");
+            text += &line("zram", &words);
+        }
+        text
+    }
+}
+
+impl Others {
+    /// What other ways take.
+    fn lines(&self) -> String {
+        let (free, clean) = (mib(self.free_bytes), mib(self.cache_clean_bytes));
+        let least = mib(self.balloon_least_bytes as f64);
+        let balloon = format!(
+            "takes free pages ({free} on average), then pages of files as on the disk ({clean}); below a guest of {least} \
+             it takes what the guest can only swap"
+        );
+        let (zero, same) = (mib(self.zero_bytes), mib(self.same_bytes));
+        let zero = format!("{zero} in use hold zeros only: trimming gives that until they are written");
+        let same =
+            format!("{same} in use are the same as another page: sharing gives that until they are written");
+        line("balloon", &balloon) + &line("zero", &zero) + &line("same", &same)
     }
 }

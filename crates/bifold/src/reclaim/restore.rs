@@ -98,20 +98,7 @@ pub fn run(args: &RestoreArgs) -> anyhow::Result<Status> {
             (Ok(_), None) => print(&format!("{shown}: its order has ended\n"))?,
         }
     }
-    if let Some(first) = failed.pop() {
-        for other in failed {
-            eprintln!("bifold: {other:#}");
-        }
-        return Err(first);
-    }
-    match &args.vm {
-        Some(vm) if found == 0 => {
-            let problem = format!("no order has taken memory of `{}`", vm.escape_debug());
-            Err(UsageError::value("VM", problem).failing().into())
-        }
-        _ if found == 0 => print("no order has taken memory of a guest\n").map(|()| Status::Done),
-        _ => Ok(Status::Done),
-    }
+    end(args, found, failed)
 }
 
 /// Runs the guardian of an order.
@@ -155,4 +142,22 @@ pub fn guard(journal: &Path) -> Result<Option<String>, OrderError> {
             Some(format!("process {pid} {how} during an order: {}", said.unwrap_or_default()))
         }
     })
+}
+
+/// The verb's end, by the number of orders that were found and what failed.
+fn end(args: &RestoreArgs, found: usize, mut failed: Vec<anyhow::Error>) -> anyhow::Result<Status> {
+    if let Some(first) = failed.pop() {
+        for other in failed {
+            eprintln!("bifold: {other:#}");
+        }
+        return Err(first);
+    }
+    match &args.vm {
+        Some(vm) if found == 0 => {
+            let problem = format!("no order has taken memory of `{}`", vm.escape_debug());
+            Err(UsageError::value("VM", problem).failing().into())
+        }
+        _ if found == 0 => print("no order has taken memory of a guest\n").map(|()| Status::Done),
+        _ => Ok(Status::Done),
+    }
 }

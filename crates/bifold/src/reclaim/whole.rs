@@ -70,16 +70,10 @@ impl RunArgs {
     pub fn plan(&self, verb: &'static str) -> anyhow::Result<run::Plan> {
         let region = &self.guest.region;
         let every = "every use of a page counts, and a sampled run has only some";
-        if region.sample.is_some() {
-            return Err(UsageError::conflict("--sample", format!("cannot be: {every}")).into());
-        }
-        if region.from_marker && region.regions != Some(1) {
-            let problem = "may record several regions, and the figures are of one: add --regions 1";
-            return Err(UsageError::conflict("--from-marker", problem).into());
-        }
-        if self.guest.keep.is_some() {
-            return Err(UsageError::conflict("--keep", "is for `compare` and `record`").into());
-        }
+        UsageError::conflict_if(region.sample.is_some(), "--sample", format!("cannot be: {every}"))?;
+        let problem = "may record several regions, and the figures are of one: add --regions 1";
+        UsageError::conflict_if(region.from_marker && region.regions != Some(1), "--from-marker", problem)?;
+        UsageError::conflict_if(self.guest.keep.is_some(), "--keep", "is for `compare` and `record`")?;
         let model = self.model();
         let profile = model.profile()?;
         let ProgramArgs { command, generate } = &self.program;

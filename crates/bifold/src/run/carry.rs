@@ -52,20 +52,7 @@ fn prepare(plan: &Plan, header: &Header, part: &str, started: Instant) -> anyhow
         let problem = "needs lines, and this recording is compact: its loads have pages. Add --caches off, or record without --compact";
         return Err(UsageError::conflict("--caches", problem).into());
     }
-    let options = Options {
-        seed: plan.seed,
-        host_frames: plan.host_frames,
-        vm: plan.vm,
-        interval_seconds: plan.interval_seconds.unwrap_or(Options::default().interval_seconds),
-        configs: plan.configs.clone(),
-        guest_frames: header.guest_frames,
-        vcpus: header.vcpus as usize,
-        guest_format: format_of(header.guest_tables),
-        nested_format: plan.nested_format,
-        caches: plan.caches,
-        placed: plan.placed.clone(),
-        windows: header.source.sample,
-    };
+    let options = options(plan, header);
     if let Some(config) = options.configs.iter().find(|c| !c.mode.serves(options.guest_format)) {
         let name = config.name();
         anyhow::bail!(
@@ -109,6 +96,23 @@ fn prepare(plan: &Plan, header: &Header, part: &str, started: Instant) -> anyhow
         notes: plan.notes.notes,
         until: plan.until.zip(plan.source.enough()).map(|(percent, enough)| Until::new(percent, enough)),
     })
+}
+
+fn options(plan: &Plan, header: &Header) -> Options {
+    Options {
+        seed: plan.seed,
+        host_frames: plan.host_frames,
+        vm: plan.vm,
+        interval_seconds: plan.interval_seconds.unwrap_or(Options::default().interval_seconds),
+        configs: plan.configs.clone(),
+        guest_frames: header.guest_frames,
+        vcpus: header.vcpus as usize,
+        guest_format: format_of(header.guest_tables),
+        nested_format: plan.nested_format,
+        caches: plan.caches,
+        placed: plan.placed.clone(),
+        windows: header.source.sample,
+    }
 }
 
 /// An error where the run has no figures to show.

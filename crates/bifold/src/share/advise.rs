@@ -78,30 +78,7 @@ fn text(seen: &Observed, advice: &Advice) -> String {
     ));
     out += &line(format!("costs    {cpu}{copies}"));
     if !seen.vms.is_empty() {
-        let head = [
-            "\nguest",
-            "\nprocess",
-            "\nuser",
-            "resident,\nMiB",
-            "huge pages,\nMiB",
-            "merged\npages",
-            "zero\npages",
-            "profit,\nMiB",
-        ];
-        let or = |n: Option<u64>| n.map_or(UNKNOWN.into(), grouped);
-        let rows = seen.vms.iter().map(|vm| {
-            vec![
-                vm.guest.name.chars().flat_map(char::escape_debug).collect(),
-                vm.guest.pid.to_string(),
-                vm.uid.map_or(UNKNOWN.into(), |u| u.to_string()),
-                mib(vm.memory.resident.unwrap_or(0)),
-                vm.memory.huge.map_or(UNKNOWN.into(), mib),
-                or(vm.ksm.merging_pages),
-                or(vm.ksm.zero_pages),
-                vm.ksm.profit.map_or(UNKNOWN.into(), |p| (p / (1 << 20)).to_string()),
-            ]
-        });
-        out += &format!("\n{}", text_table(head.map(String::from).into(), rows.collect()));
+        out += &format!("\n{}", guests(seen));
     }
     let mut said: Vec<&[String]> = Vec::new();
     for r in &advice.recommendations {
@@ -118,6 +95,34 @@ fn text(seen: &Observed, advice: &Advice) -> String {
         }
     }
     out
+}
+
+/// The table of guests.
+fn guests(seen: &Observed) -> String {
+    let head = [
+        "\nguest",
+        "\nprocess",
+        "\nuser",
+        "resident,\nMiB",
+        "huge pages,\nMiB",
+        "merged\npages",
+        "zero\npages",
+        "profit,\nMiB",
+    ];
+    let or = |n: Option<u64>| n.map_or(UNKNOWN.into(), grouped);
+    let rows = seen.vms.iter().map(|vm| {
+        vec![
+            vm.guest.name.chars().flat_map(char::escape_debug).collect(),
+            vm.guest.pid.to_string(),
+            vm.uid.map_or(UNKNOWN.into(), |u| u.to_string()),
+            mib(vm.memory.resident.unwrap_or(0)),
+            vm.memory.huge.map_or(UNKNOWN.into(), mib),
+            or(vm.ksm.merging_pages),
+            or(vm.ksm.zero_pages),
+            vm.ksm.profit.map_or(UNKNOWN.into(), |p| (p / (1 << 20)).to_string()),
+        ]
+    });
+    text_table(head.map(String::from).into(), rows.collect())
 }
 
 /// What `bifold share advise --format json` writes: what this host's KSM saves and costs, and what to try.

@@ -51,16 +51,7 @@ pub fn run(args: &RunArgs) -> anyhow::Result<Status> {
             runs_in.display()
         );
     }
-    if let Some(named) = std::env::var_os(PROFILE_VARIABLE).filter(|v| !v.is_empty()) {
-        let own = folder.plan().profiles.values().map(|p| p.name.as_str()).collect::<BTreeSet<_>>();
-        let own: Vec<&str> = own.into_iter().filter(|name| named != *name).collect();
-        let text = format!(
-            "{PROFILE_VARIABLE} names {}, and the sweep's tasks have profiles of its plan: {}",
-            named.to_string_lossy(),
-            own.join(", ")
-        );
-        note(!args.quiet && !own.is_empty(), &text);
-    }
+    note_other_profile(&folder, args.quiet);
     let stop = stop_on_signals()?;
     // A scheduler that asks for a task wants its result, so the task runs even if another worker is at it:
     // that one may have lost its machine. Who asks for all tasks gets on with others.
@@ -103,6 +94,20 @@ pub fn run(args: &RunArgs) -> anyhow::Result<Status> {
         () if failed + blocked > 0 => Status::Failed,
         () => Status::Done,
     })
+}
+
+/// Says that the profile of the environment is not that of the sweep's tasks.
+fn note_other_profile(folder: &Folder, quiet: bool) {
+    if let Some(named) = std::env::var_os(PROFILE_VARIABLE).filter(|v| !v.is_empty()) {
+        let own = folder.plan().profiles.values().map(|p| p.name.as_str()).collect::<BTreeSet<_>>();
+        let own: Vec<&str> = own.into_iter().filter(|name| named != *name).collect();
+        let text = format!(
+            "{PROFILE_VARIABLE} names {}, and the sweep's tasks have profiles of its plan: {}",
+            named.to_string_lossy(),
+            own.join(", ")
+        );
+        note(!quiet && !own.is_empty(), &text);
+    }
 }
 
 /// How many tasks have results, failed, were left to others, and cannot run as others failed.

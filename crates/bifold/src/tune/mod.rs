@@ -92,17 +92,20 @@ pub fn run(mut args: TuneArgs) -> anyhow::Result<Status> {
     };
     let mut delivery = Delivery::new(!args.quiet);
     delivery.data(&text, output);
-    delivery.file("report", report, || {
-        let facts = vec![
-            ("profile".into(), format!("{}, {}", profile_words(&profile), profile_choice(&profile))),
-            ("VM".into(), format!("{}: {}", args.model.vm.name(), args.model.vm.words())),
-            ("runs".into(), tuning.tried.len().to_string()),
-        ];
-        let words: Vec<_> = args.command.iter().map(|w| w.to_string_lossy()).collect();
-        Ok(tuning.html(bifold_base::version(), &shell_words(&words), facts)?.into_bytes())
-    });
+    delivery.file("report", report, || Ok(html(&tuning, &args, &profile)?.into_bytes()));
     delivery.done()?;
     Ok(if ended { interrupted } else { Status::Done })
+}
+
+/// The report.
+fn html(tuning: &Tuning, args: &TuneArgs, profile: &Profile) -> anyhow::Result<String> {
+    let facts = vec![
+        ("profile".into(), format!("{}, {}", profile_words(profile), profile_choice(profile))),
+        ("VM".into(), format!("{}: {}", args.model.vm.name(), args.model.vm.words())),
+        ("runs".into(), tuning.tried.len().to_string()),
+    ];
+    let words: Vec<_> = args.command.iter().map(|w| w.to_string_lossy()).collect();
+    Ok(tuning.html(bifold_base::version(), &shell_words(&words), facts)?)
 }
 
 /// Checks the options, and chooses the configurations that are compared.

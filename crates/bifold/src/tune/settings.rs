@@ -88,9 +88,44 @@ impl Order<'_> {
         self.wanted(&gain).into_iter().filter_map(|(_, against)| against).collect()
     }
 
+    fn has(&self, knob: Knob) -> bool {
+        self.knobs.is_empty() || self.knobs.contains(&knob)
+    }
+
     /// Settings in their order, each with the reason against it.
     fn wanted(&self, gain: &dyn Fn(&Setting) -> Option<f64>) -> Vec<(Setting, Option<String>)> {
-        let has = |knob| self.knobs.is_empty() || self.knobs.contains(&knob);
+        let base = self.base;
+        let mut out = self.of_guest(gain);
+        // The setting that gains most of these; none where none gains.
+        let best = |settings: &[Setting]| {
+            let gains = settings.iter().filter_map(|s| Some((s, gain(s)?))).filter(|(_, g)| *g > 0.0);
+            gains.max_by(|a, b| a.1.total_cmp(&b.1)).map(|(s, _)| s.clone())
+        };
+        let of_guest: Vec<Setting> = out.iter().map(|(s, _)| s.clone()).collect();
+        // Axes of the user's own alone, then the best value of each with the best of the guest's settings.
+        let mut together = best(&of_guest);
+        for axis in self.axes {
+            let values: Vec<Setting> = axis.values.iter().skip(1).map(|v| with_own(base, axis, v)).collect();
+            if let Some(gains) = best(&values) {
+                let own = gains.own.iter().find(|(name, _)| *name == axis.name).expect("set above");
+                together = Some(with_own(together.as_ref().unwrap_or(base), axis, &own.1));
+            }
+            out.extend(values.into_iter().map(|s| (s, None)));
+        }
+        if let Some(all) = together.filter(|all| out.iter().all(|(s, _)| s != all)) {
+            out.push((all, None));
+        }
+        if self.has(Knob::Kpti) && base.kpti {
+            let tried: Vec<Setting> = out.iter().map(|(s, _)| s.clone()).collect();
+            let best = best(&tried).unwrap_or_else(|| base.clone());
+            out.push((Setting { kpti: false, ..best }, None));
+        }
+        out
+    }
+
+    /// Huge pages of the guest and of malloc, each with the reason against it.
+    fn of_guest(&self, gain: &dyn Fn(&Setting) -> Option<f64>) -> Vec<(Setting, Option<String>)> {
+        let has = |knob| self.has(knob);
         let base = self.base;
         let with = |thp: &str, malloc| Setting { thp: thp.into(), malloc, ..base.clone() };
         let always = with("always", base.malloc);
@@ -132,30 +167,6 @@ impl Order<'_> {
             } else if has(Knob::Thp) && base.thp == "always" {
                 out.push((with("madvise", base.malloc), None));
             }
-        }
-        // The setting that gains most of these; none where none gains.
-        let best = |settings: &[Setting]| {
-            let gains = settings.iter().filter_map(|s| Some((s, gain(s)?))).filter(|(_, g)| *g > 0.0);
-            gains.max_by(|a, b| a.1.total_cmp(&b.1)).map(|(s, _)| s.clone())
-        };
-        let of_guest: Vec<Setting> = out.iter().map(|(s, _)| s.clone()).collect();
-        // Axes of the user's own alone, then the best value of each with the best of the guest's settings.
-        let mut together = best(&of_guest);
-        for axis in self.axes {
-            let values: Vec<Setting> = axis.values.iter().skip(1).map(|v| with_own(base, axis, v)).collect();
-            if let Some(gains) = best(&values) {
-                let own = gains.own.iter().find(|(name, _)| *name == axis.name).expect("set above");
-                together = Some(with_own(together.as_ref().unwrap_or(base), axis, &own.1));
-            }
-            out.extend(values.into_iter().map(|s| (s, None)));
-        }
-        if let Some(all) = together.filter(|all| out.iter().all(|(s, _)| s != all)) {
-            out.push((all, None));
-        }
-        if has(Knob::Kpti) && base.kpti {
-            let tried: Vec<Setting> = out.iter().map(|(s, _)| s.clone()).collect();
-            let best = best(&tried).unwrap_or_else(|| base.clone());
-            out.push((Setting { kpti: false, ..best }, None));
         }
         out
     }

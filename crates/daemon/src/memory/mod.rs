@@ -12,6 +12,7 @@
 //! - what a guest's monitor does holds up the guest's own thread ([`hand`]) and nothing else.
 
 mod control;
+mod divide;
 mod guest;
 mod hand;
 mod left;
@@ -26,11 +27,11 @@ use crate::record::MemoryLine;
 use crate::status::{GuestStatus, MemoryStatus};
 use bifold_host::LiveGuest;
 use bifold_host::{Host, VmId, word_rank};
-use bifold_live::order::{OrderError, places};
+use bifold_live::order::places;
 use bifold_live::reporter::MemoryView;
 use bifold_reclaim::OnLine;
-use guest::{Guest, WantedSize};
-use hand::{GuestThread, mib};
+use guest::Guest;
+use hand::GuestThread;
 use left::Left;
 use std::collections::BTreeMap;
 use std::thread::{JoinHandle, sleep};
@@ -246,90 +247,6 @@ impl Memory {
         guest.control.end();
         tell(&mut guest, time, why.into(), said);
         self.ending.push(guest);
-    }
-
-    /// Lets the policy decide over all guests that were seen.
-    fn decide(
-        &mut self,
-        host: &Host,
-        config: &Config,
-        (up, time): (Duration, f64),
-        said: &mut Vec<LogLine>,
-        lines: &mut Vec<MemoryLine>,
-    ) {
-        let Some(share) = &config.memory else { return };
-        if self.refuses {
-            self.trouble = Some(format!("no VM's memory is looked at: {}", OrderError::NoFolder));
-            return;
-        }
-        let Some(total) = host.memory().ok().and_then(|m| m.total) else {
-            self.trouble = Some("the host's memory cannot be read: no memory is divided".into());
-            return;
-        };
-        self.trouble = None;
-        let limit = share.limit.bytes(total);
-        self.limit = Some(limit);
-        let seconds = self.last.replace(up).map_or(0.0, |last| up.saturating_sub(last).as_secs_f64());
-        let every = every(config);
-        let seen: Vec<_> = self
-            .guests
-            .iter_mut()
-            .filter_map(|(id, guest)| Some((*id, guest.seen(share.policy, up, every, total)?)))
-            .collect();
-        // What guests hold that do not tell their size, the others cannot have.
-        let unseen = self.guests.values().filter(|guest| guest.control.sight().0.is_none());
-        let unseen = sum(unseen.filter_map(|guest| host.process_memory(guest.live.pid).resident));
-        let ids: Vec<Id> = seen.iter().map(|(id, _)| *id).collect();
-        let views: Vec<_> = seen.iter().map(|(_, (view, _))| *view).collect();
-        let least = sum(views.iter().map(|view| view.least.saturating_mul(FRAME)));
-        if least.saturating_add(unseen) > limit {
-            let of_unseen = if unseen == 0 {
-                String::new()
-            } else {
-                format!(", {} MiB of it in VMs that do not tell their size", mib(unseen))
-            };
-            self.trouble = Some(format!(
-                "VMs keep at least {} MiB together{of_unseen}, more than the limit of {} MiB",
-                mib(least.saturating_add(unseen)),
-                mib(limit)
-            ));
-        }
-        let share_limit = limit.saturating_sub(unseen);
-        if seen.is_empty() {
-            return;
-        }
-        if self.policy.as_ref().is_none_or(|(_, known)| *known != ids) {
-            // What each has been given: a policy changes that.
-            let given = |(id, view): (&Id, &bifold_reclaim::GuestObservation)| {
-                let wanted = self.guests.get(id).and_then(|g| g.control.wanted());
-                wanted.map_or(view.most.max(view.size), |bytes| bytes / FRAME)
-            };
-            let sizes: Vec<u64> = ids.iter().zip(&views).map(given).collect();
-            self.policy = share.policy.on_line_from(&sizes).map(|policy| (policy, ids.clone()));
-        }
-        let Some((policy, _)) = &mut self.policy else { return };
-        let sizes = policy.decide(share_limit / FRAME, seconds, &views);
-        for ((id, (_, why)), size) in seen.into_iter().zip(sizes) {
-            let Some(guest) = self.guests.get_mut(&id) else { continue };
-            let wish = WantedSize { size: size * FRAME, why };
-            let (news, now, done) = guest.decide(wish.clone(), up);
-            lines.push(MemoryLine {
-                schema: MemoryLine::schema(),
-                time,
-                pid: id.0,
-                vm: guest.live.vm.map(|vm| vm.to_string()),
-                name: guest.live.name.clone(),
-                policy: share.policy.name().into(),
-                now_bytes: now,
-                wants_bytes: wish.size,
-                done: done.word().into(),
-                note: Some(done.to_string()).filter(|text| text != done.word()),
-                why: wish.why,
-            });
-            if let Some(text) = news {
-                tell(guest, time, text, said);
-            }
-        }
     }
 
     /// Takes a report from inside the guest of a process.

@@ -23,8 +23,9 @@ use bifold_host::qmp::Qmp;
 use serde_json::{Value, json};
 
 use super::command::{self, Engine, Inherited, Stage};
+use super::output::tail;
 use super::pace::Boot;
-use super::run::{BOOT_SECONDS, Emulator, tail};
+use super::run::{BOOT_SECONDS, Emulator};
 use crate::boots::{Booted, Found, Key, KeyParts, Store, interrupted, parse_registers, set_clock};
 use crate::error::GuestError;
 use crate::initramfs;

@@ -285,19 +285,7 @@ pub(super) fn arguments(engine: Engine, kernel: &Kernel, spec: &GuestSpec, fds: 
     if spec.timing == Timing::Exact {
         opt("-seed", "1".into());
     }
-    let whole = matches!(fds.stage, Stage::Whole { .. });
-    opt(
-        "-rtc",
-        match (spec.timing, &spec.root) {
-            // Init sets the date where the machine goes on.
-            _ if !whole => "base=2026-01-01,clock=vm".into(),
-            (Timing::Exact, Root::Initramfs { .. }) => "base=2026-01-01,clock=vm".into(),
-            (Timing::Exact, Root::Host) => {
-                format!("base={},clock=vm", rtc_date(next_midnight(SystemTime::now())))
-            }
-            (Timing::Fast, _) => "base=utc".to_owned(),
-        },
-    );
+    opt("-rtc", rtc(spec, matches!(fds.stage, Stage::Whole { .. })));
     opt("-kernel", kernel.image.to_string_lossy().into_owned());
     for (name, value) in fds.stage.arguments() {
         opt(name, value);
@@ -327,6 +315,18 @@ pub(super) fn arguments(engine: Engine, kernel: &Kernel, spec: &GuestSpec, fds: 
     }
     args.extend(BARE.map(String::from));
     args
+}
+
+/// What the guest's clock begins with; init sets the date where the machine goes on.
+fn rtc(spec: &GuestSpec, whole: bool) -> String {
+    match (spec.timing, &spec.root) {
+        _ if !whole => "base=2026-01-01,clock=vm".into(),
+        (Timing::Exact, Root::Initramfs { .. }) => "base=2026-01-01,clock=vm".into(),
+        (Timing::Exact, Root::Host) => {
+            format!("base={},clock=vm", rtc_date(next_midnight(SystemTime::now())))
+        }
+        (Timing::Fast, _) => "base=utc".to_owned(),
+    }
 }
 
 /// Starts QEMU, which ends with the calling thread.

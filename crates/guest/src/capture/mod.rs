@@ -7,6 +7,7 @@
 
 mod boot;
 mod command;
+mod output;
 mod pace;
 mod places;
 pub(crate) mod plugin;

@@ -3,10 +3,7 @@
 //! reads the lines of the guest's init, ends the command when asked, and reports. Dropping `Emulator` ends
 //! QEMU's process in every case.
 
-use std::fs::File;
-use std::io::{ErrorKind, Read, Seek, Write};
-use std::os::fd::OwnedFd;
-use std::os::unix::net::UnixStream;
+use std::io::{ErrorKind, Write};
 use std::path::PathBuf;
 use std::process::Child;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -16,11 +13,11 @@ use bifold_trace::event::kind::{MARKER, STATS};
 use bifold_trace::event::{KIND_SHIFT, STATS_WORDS, head, marker};
 use bifold_trace::{Clock, CommandExit, Event, Stats, decode};
 
+use super::output::{InitReport, contents, printable, tail};
 use super::pace::{Boot, ThreadTime, vcpu_thread};
 use super::start::{Parts, Started, start};
 use super::{CaptureProgress, CaptureReport, Sink, Written, places, plugin};
 use crate::error::GuestError;
-use crate::memfd::memfd;
 use crate::spec::{GuestSpec, HostPage, Record, Root, guest_frames};
 use crate::{initramfs, kernel, looks, qemu, spec};
 
@@ -33,7 +30,7 @@ const GRACE: Duration = Duration::from_secs(5);
 /// Time of the host that the guest's own start may take, before the command's time limit counts in any case.
 const START: Duration = Duration::from_secs(60);
 /// Number of log lines in a message.
-const LOG_LINES: usize = 12;
+pub(super) const LOG_LINES: usize = 12;
 /// Words of [`Event::Ticks`].
 const TICKS_WORDS: usize = 2;
 
@@ -45,62 +42,6 @@ impl Drop for Emulator {
         let _ = self.0.kill();
         let _ = self.0.wait();
     }
-}
-
-/// What the guest's init has reported.
-#[derive(Default)]
-struct InitReport {
-    buffer: Vec<u8>,
-    started: bool,
-    ended: bool,
-    exit: Option<CommandExit>,
-    oom: bool,
-    error: Option<String>,
-    /// Guest time and idle time, in nanoseconds.
-    time: Option<(u64, u64)>,
-    written: Option<(u64, u64)>,
-    full: bool,
-    done: bool,
-}
-
-impl InitReport {
-    fn listen(&mut self, control: &mut UnixStream) {
-        let mut bytes = [0; 1024];
-        while let Ok(n) = control.read(&mut bytes) {
-            if n == 0 {
-                break;
-            }
-            self.buffer.extend_from_slice(&bytes[..n]);
-        }
-        while let Some(end) = self.buffer.iter().position(|b| *b == b'\n') {
-            let line: Vec<u8> = self.buffer.drain(..=end).collect();
-            self.line(String::from_utf8_lossy(&line).trim());
-        }
-    }
-
-    fn line(&mut self, line: &str) {
-        let (word, rest) = line.split_once(' ').unwrap_or((line, ""));
-        let number = || rest.parse().unwrap_or(-1);
-        match word {
-            "start" => self.started = true,
-            "end" => self.ended = true,
-            "exit" => self.exit = Some(CommandExit::Code(number())),
-            "signal" => self.exit = Some(CommandExit::Signal(number())),
-            "oom" => self.oom = true,
-            "time" => self.time = two(rest),
-            "full" => self.full = true,
-            "written" => self.written = two(rest),
-            "error" => self.error = Some(rest.to_owned()),
-            "done" => self.done = true,
-            _ => {}
-        }
-    }
-}
-
-/// Parses two numbers with a space between them.
-fn two(text: &str) -> Option<(u64, u64)> {
-    let (a, b) = text.split_once(' ')?;
-    Some((a.parse().ok()?, b.parse().ok()?))
 }
 
 /// How a guest runs: recorded under TCG, under TCG without the plugin, or under KVM.
@@ -142,28 +83,7 @@ pub(crate) fn capture(
     };
     let guest = start(parts, stop, progress)?;
     progress(CaptureProgress::Stage("starting the command"));
-    let mut session = Session {
-        spec,
-        program,
-        guest,
-        init: InitReport::default(),
-        begun,
-        boot: Boot::new(if matches!(kind, RunKind::Kvm(_)) { KVM_BOOT_SECONDS } else { BOOT_SECONDS }),
-        started: None,
-        says_begin: kind == RunKind::Recorded && spec.record == Record::Command,
-        program_began: None,
-        ended: None,
-        ending: None,
-        asked: None,
-        looking: Duration::ZERO,
-        words: 0,
-        stats: None,
-        ticks: None,
-        region_ended: false,
-        region_missed: false,
-        has_modules: kernel.modules.is_some(),
-        had: [None; 2],
-    };
+    let mut session = Session::new(spec, kind, program, guest, begun, kernel.modules.is_some());
     session.follow(stop, progress, sink)?;
     if !session.init.started && !stop.load(Ordering::Relaxed) {
         // No later run would fare better.
@@ -175,54 +95,6 @@ pub(crate) fn capture(
         sink(&words).map_err(GuestError::Sink)?;
     }
     session.report(qemu.version, kernel.version)
-}
-
-/// Files in memory that QEMU writes to.
-pub(super) struct Files {
-    pub(super) console: File,
-    pub(super) stdout: File,
-    pub(super) stderr: File,
-    pub(super) kept: File,
-    pub(super) log: File,
-    pub(super) places: File,
-}
-
-impl Files {
-    pub(super) fn new() -> Result<Self, GuestError> {
-        let new = |name| -> Result<File, GuestError> {
-            let fd: OwnedFd = memfd(name, 0)?;
-            Ok(File::from(fd))
-        };
-        Ok(Files {
-            console: new("bifold-console")?,
-            stdout: new("bifold-stdout")?,
-            stderr: new("bifold-stderr")?,
-            kept: new("bifold-files")?,
-            log: new("bifold-log")?,
-            places: new("bifold-where")?,
-        })
-    }
-}
-
-fn contents(file: &mut File) -> Vec<u8> {
-    let mut data = Vec::new();
-    // A memfd's reads do not fail; what was read until then is the best there is.
-    let _ = file.rewind().and_then(|()| file.read_to_end(&mut data));
-    data
-}
-
-/// All lines that are not empty, without control characters.
-fn printable(file: &mut File) -> Vec<String> {
-    String::from_utf8_lossy(&contents(file))
-        .lines()
-        .map(|l| l.chars().filter(|c| !c.is_control()).collect::<String>().trim_end().to_owned())
-        .filter(|l| !l.is_empty())
-        .collect()
-}
-
-pub(super) fn tail(file: &mut File) -> String {
-    let lines = printable(file);
-    lines[lines.len().saturating_sub(LOG_LINES)..].join("\n")
 }
 
 struct Session<'a> {
@@ -254,6 +126,40 @@ struct Session<'a> {
     has_modules: bool,
     /// The vCPU thread's times at the command's start and end.
     had: [Option<ThreadTime>; 2],
+}
+
+impl<'a> Session<'a> {
+    fn new(
+        spec: &'a GuestSpec,
+        kind: RunKind,
+        program: PathBuf,
+        guest: Started,
+        begun: Instant,
+        has_modules: bool,
+    ) -> Session<'a> {
+        Session {
+            spec,
+            program,
+            guest,
+            init: InitReport::default(),
+            begun,
+            boot: Boot::new(if matches!(kind, RunKind::Kvm(_)) { KVM_BOOT_SECONDS } else { BOOT_SECONDS }),
+            started: None,
+            says_begin: kind == RunKind::Recorded && spec.record == Record::Command,
+            program_began: None,
+            ended: None,
+            ending: None,
+            asked: None,
+            looking: Duration::ZERO,
+            words: 0,
+            stats: None,
+            ticks: None,
+            region_ended: false,
+            region_missed: false,
+            has_modules,
+            had: [None; 2],
+        }
+    }
 }
 
 impl Session<'_> {

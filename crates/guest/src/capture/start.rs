@@ -12,8 +12,9 @@ use std::time::SystemTime;
 
 use super::boot::{self, Boots};
 use super::command::{self, Engine, Inherited, Plugin, Stage};
+use super::output::{Files, tail};
 use super::ring::Ring;
-use super::run::{Emulator, Files, RunKind, tail};
+use super::run::{Emulator, RunKind};
 use super::{BootKind, CaptureProgress};
 use crate::boots::Booted;
 use crate::error::GuestError;

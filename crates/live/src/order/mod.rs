@@ -6,6 +6,7 @@
 //! everything back; it is written down before the first change, so that a guardian, or the next command, can
 //! do that if this process is killed.
 
+mod error;
 mod hand;
 mod polling;
 mod record;
@@ -15,10 +16,11 @@ mod steer;
 #[cfg(test)]
 mod tests;
 
+pub use error::OrderError;
 pub use hand::OrderDriver;
 pub(crate) use hand::used;
 pub use polling::Polling;
-pub use record::{Again, Back, OrderError, Record, WHAT, folder, places, records};
+pub use record::{Again, Back, Record, WHAT, folder, places, records};
 pub use refusal::{Facts, NoMonitor, Refusal, facts, refusal};
 pub use running::{Event, Order, OrderRequest, preview};
 pub use steer::{Act, SizeObservation, Steer, Why};

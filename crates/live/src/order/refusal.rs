@@ -205,6 +205,49 @@ pub fn refusal(
             return Err(Refusal::Migrating(state.clone()));
         }
     }
+    pinned(facts, way)?;
+    let balloon = machine.and_then(|m| m.balloon.as_ref());
+    let goal = Goal {
+        way,
+        size: size.next_multiple_of(PAGE),
+        floor,
+        step,
+        statistics: true,
+        polling_s: balloon.map_or(POLLING, |b| if is_seldom(b.polling_s) { POLLING } else { b.polling_s }),
+        // A balloon that deflates gives nothing back of virtio-mem. A guest that is paged out keeps all of
+        // its memory.
+        deflates: match way {
+            Way::Balloon => balloon.is_some_and(|b| b.deflate_on_oom),
+            Way::VirtioMem => false,
+            Way::Cgroup => true,
+        },
+        slack: MIB,
+        unit: PAGE,
+    };
+    let goal = match way {
+        Way::Balloon => {
+            balloon.ok_or(Refusal::NoBalloon)?.actual.ok_or(Refusal::NoSize)?;
+            goal
+        }
+        Way::VirtioMem => of_virtio_mem(goal, machine.unwrap_or(&Machine::default()))?,
+        Way::Cgroup => of_group(goal, facts, balloon)?,
+    };
+    let has = size_of(facts, way).ok_or(Refusal::NoFloor("its size is not known"))?;
+    if goal.size > has {
+        return Err(Refusal::AboveSize { has: has / MIB, size: goal.size / MIB });
+    }
+    match floor {
+        Some(floor) if goal.size < floor => {
+            let (size, least) = (goal.size / MIB, floor.div_ceil(MIB));
+            Err(Refusal::BelowLeast { size, least, why: "--floor says so".into() })
+        }
+        _ => Ok(goal),
+    }
+}
+
+/// Refuses where the way cannot take the guest's pages: they are locked, a device may write to them, or they
+/// are huge.
+fn pinned(facts: &Facts, way: Way) -> Result<(), Refusal> {
     if way != Way::VirtioMem && (facts.vfio.is_none() || facts.memory.locked.is_none()) {
         return Err(Refusal::Unread(facts.pid));
     }
@@ -232,44 +275,7 @@ pub fn refusal(
         Way::Cgroup if huge => return Err(Refusal::Hugetlb("the kernel does not page it out")),
         _ => {}
     }
-    let balloon = machine.and_then(|m| m.balloon.as_ref());
-    let goal = Goal {
-        way,
-        size: size.next_multiple_of(PAGE),
-        floor,
-        step,
-        statistics: true,
-        polling_s: balloon.map_or(POLLING, |b| if is_seldom(b.polling_s) { POLLING } else { b.polling_s }),
-        // A balloon that deflates gives nothing back of virtio-mem. A guest that is paged out keeps all of
-        // its memory.
-        deflates: match way {
-            Way::Balloon => balloon.is_some_and(|b| b.deflate_on_oom),
-            Way::VirtioMem => false,
-            Way::Cgroup => true,
-        },
-        slack: MIB,
-        unit: PAGE,
-    };
-    let goal = match way {
-        Way::Balloon => {
-            let balloon = balloon.ok_or(Refusal::NoBalloon)?;
-            balloon.actual.ok_or(Refusal::NoSize)?;
-            goal
-        }
-        Way::VirtioMem => of_virtio_mem(goal, machine.unwrap_or(&Machine::default()))?,
-        Way::Cgroup => of_group(goal, facts, balloon)?,
-    };
-    let has = size_of(facts, way).ok_or(Refusal::NoFloor("its size is not known"))?;
-    if goal.size > has {
-        return Err(Refusal::AboveSize { has: has / MIB, size: goal.size / MIB });
-    }
-    match floor {
-        Some(floor) if goal.size < floor => {
-            let (size, least) = (goal.size / MIB, floor.div_ceil(MIB));
-            Err(Refusal::BelowLeast { size, least, why: "--floor says so".into() })
-        }
-        _ => Ok(goal),
-    }
+    Ok(())
 }
 
 fn of_virtio_mem(goal: Goal, machine: &Machine) -> Result<Goal, Refusal> {

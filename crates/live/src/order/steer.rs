@@ -7,9 +7,11 @@
 //! Every look is checked first, also while a reached size is held: what was taken is given back as soon as
 //! the guest may miss it.
 
+mod why;
+
 use super::{Goal, Way};
-use std::fmt;
 use std::time::Duration;
+pub use why::Why;
 
 const MIB: u64 = 1 << 20;
 /// Part of a guest's used memory that stays free besides, and least bytes of it. A guest of Linux reclaims in
@@ -85,114 +87,6 @@ pub enum Act {
     GiveBack(Why),
     /// Another controller has the guest's size: leave it, and end.
     Leave(Why),
-}
-
-/// Why an order ends early.
-#[derive(Debug, Clone, Copy, PartialEq)]
-#[non_exhaustive]
-pub enum Why {
-    /// vCPUs do not run.
-    Stopped,
-    /// A migration has begun.
-    Migrating,
-    /// The size is not between what was found and the least that was ordered.
-    Another {
-        /// The size now.
-        size: u64,
-    },
-    /// The guest took pages back out of its balloon.
-    Rises {
-        /// The size now.
-        size: u64,
-        /// The last target.
-        target: u64,
-    },
-    /// The statistics are old.
-    Stale {
-        /// Seconds since the last ones.
-        seconds: u64,
-    },
-    /// The guest claims more available memory than it has.
-    Untrue,
-    /// The guest killed a process.
-    Killed,
-    /// More faults than before the order.
-    Faults {
-        /// Per second.
-        rate: f64,
-        /// The limit.
-        limit: f64,
-    },
-    /// Too little is available.
-    Short {
-        /// Bytes available.
-        available: u64,
-        /// Least bytes.
-        least: u64,
-    },
-    /// The size does not move any more.
-    Stuck {
-        /// The size now.
-        size: u64,
-        /// The target.
-        target: u64,
-    },
-    /// The process's memory grows instead of shrinking.
-    HostRises {
-        /// Bytes by which it has grown.
-        by: u64,
-        /// Bytes that were taken from the guest.
-        taken: u64,
-    },
-}
-
-/// Bytes in MiB, rounded.
-fn mib(bytes: u64) -> u64 {
-    bytes.saturating_add(MIB / 2) / MIB
-}
-
-impl fmt::Display for Why {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match *self {
-            Why::Stopped => f.write_str("its vCPUs have stopped"),
-            Why::Migrating => f.write_str("a migration has begun"),
-            Why::Another { size } => {
-                write!(
-                    f,
-                    "its size is {} MiB, which this order did not ask for: another program orders sizes, or the guest has restarted",
-                    mib(size)
-                )
-            }
-            Why::Rises { size, target } => write!(
-                f,
-                "its size has risen to {} MiB from {} MiB: it takes pages back out of its balloon, or another program orders sizes",
-                mib(size),
-                mib(target)
-            ),
-            Why::Stale { seconds } => write!(f, "it has sent no statistics for {seconds} s"),
-            Why::Untrue => f.write_str("its statistics cannot be true: more is available than it has"),
-            Why::Killed => f.write_str("it has killed a process for lack of memory"),
-            Why::Faults { rate, limit } => {
-                write!(f, "{rate:.0} faults a second read from a disk, more than {limit:.0}")
-            }
-            Why::Short { available, least } => {
-                write!(f, "{} MiB are available in it, less than {} MiB", mib(available), mib(least))
-            }
-            Why::Stuck { size, target } => write!(
-                f,
-                "its size stays at {} MiB, on the way to {} MiB, for {} s",
-                mib(size),
-                mib(target),
-                STUCK.as_secs()
-            ),
-            Why::HostRises { by, taken } => write!(
-                f,
-                "its process has {} MiB more in the host's memory although {} MiB were taken from the guest",
-                mib(by),
-                mib(taken)
-            ),
-        }
-    }
 }
 
 /// Where an order is.
@@ -386,32 +280,8 @@ impl Steer {
         if look.migrating {
             return back(Why::Migrating);
         }
-        if self.goal.way != Way::Cgroup {
-            let Goal { slack, .. } = self.goal;
-            let from = match self.phase {
-                Phase::Growing { nearest, .. } => nearest.min(self.target),
-                _ => self.target,
-            }
-            .min(self.least);
-            let (least, most) = (from.saturating_sub(slack), self.first.size.saturating_add(slack));
-            if !(least..=most).contains(&look.size) {
-                return Some(Act::Leave(Why::Another { size: look.size }));
-            }
-            let above = match self.phase {
-                Phase::Before => most,
-                Phase::Moving { nearest, .. } => nearest.saturating_add(slack),
-                Phase::Growing { .. } | Phase::Settled { .. } | Phase::Holding => {
-                    self.target.saturating_add(2 * slack)
-                }
-            };
-            if look.size > above {
-                return back(Why::Rises { size: look.size, target: self.target });
-            }
-            let (taken, before) = (self.first.size.saturating_sub(look.size), self.first.resident);
-            let by = look.resident.zip(before).map_or(0, |(now, before)| now.saturating_sub(before));
-            if self.phase != Phase::Holding && self.has_begun() && by > taken / RISE_PART + RISE_LEAST {
-                return back(Why::HostRises { by, taken });
-            }
+        if let Some(act) = self.guard_size(look) {
+            return Some(act);
         }
         if look.oom_kills > self.first.oom_kills && self.first.oom_kills.is_some() {
             return back(Why::Killed);
@@ -455,5 +325,39 @@ impl Steer {
             // The floor is the user's, and the guest tells of its faults alone.
             None => None,
         }
+    }
+
+    /// What ends the order by the guest's size. A cgroup's is the kernel's to choose.
+    fn guard_size(&self, look: &SizeObservation) -> Option<Act> {
+        if self.goal.way == Way::Cgroup {
+            return None;
+        }
+        let back = |why| Some(Act::GiveBack(why));
+        let Goal { slack, .. } = self.goal;
+        let from = match self.phase {
+            Phase::Growing { nearest, .. } => nearest.min(self.target),
+            _ => self.target,
+        }
+        .min(self.least);
+        let (least, most) = (from.saturating_sub(slack), self.first.size.saturating_add(slack));
+        if !(least..=most).contains(&look.size) {
+            return Some(Act::Leave(Why::Another { size: look.size }));
+        }
+        let above = match self.phase {
+            Phase::Before => most,
+            Phase::Moving { nearest, .. } => nearest.saturating_add(slack),
+            Phase::Growing { .. } | Phase::Settled { .. } | Phase::Holding => {
+                self.target.saturating_add(2 * slack)
+            }
+        };
+        if look.size > above {
+            return back(Why::Rises { size: look.size, target: self.target });
+        }
+        let (taken, before) = (self.first.size.saturating_sub(look.size), self.first.resident);
+        let by = look.resident.zip(before).map_or(0, |(now, before)| now.saturating_sub(before));
+        if self.phase != Phase::Holding && self.has_begun() && by > taken / RISE_PART + RISE_LEAST {
+            return back(Why::HostRises { by, taken });
+        }
+        None
     }
 }

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! TLBs and caches of the profile.
 
-use super::words::{Taken, Words, spread};
+use super::words::{Origins, Words, spread};
 use super::{as_prior, put, say_first};
 use crate::estimate::Estimate;
 use crate::fit::Knee;
@@ -210,23 +210,14 @@ struct CacheWords {
 }
 
 fn cache_words(survey: &Survey, level: &Level, base: Option<&Table>, key: &str, w: &Words) -> CacheWords {
-    let (mut source, mut prior) = (Vec::new(), Vec::new());
+    let mut origins = Origins::default();
     let stands = match level.cycles {
         Some(_) => w.base_s(),
         None => format!("{}, no set was answered by this level alone", w.base_s()),
     };
-    let cycles = match w.take(Part::Caches, [key, "cycles"], level.cycles, 1, &stands) {
-        Taken::Measured(c) => {
-            source.push(format!("{} cycles", spread(&c, 1)));
-            Some(c)
-        }
-        Taken::Prior(why) => {
-            prior.push(why);
-            None
-        }
-    };
+    let cycles = origins.measured(w.take(Part::Caches, [key, "cycles"], level.cycles, 1, &stands));
+    origins.source.extend(cycles.map(|c| format!("{} cycles", spread(&c, 1))));
     let (mut bytes, mut ways) = (level.bytes, level.ways);
-    let kib = |bytes: f64| bytes / 1024.0;
     let told = level.told.as_ref().map(|t| t.bytes);
     let refusal = level.reach.and_then(|r| Some((r, r.refusal()?)));
     match (&level.reach, refusal, told) {
@@ -244,54 +235,71 @@ fn cache_words(survey: &Survey, level: &Level, base: Option<&Table>, key: &str, 
                 }
                 (None, None) => "the likeliest number in the interval".into(),
             };
-            prior.push(w.refused([key, "bytes"], reason, &stands));
+            origins.prior.push(w.refused([key, "bytes"], reason, &stands));
         }
-        (Some(r), None, told) => {
-            let fits = format!("{:.0} KB fit, {:.0} KB do not", kib(r.low), kib(r.high));
-            source.push(match told {
-                Some(t) if t == level.bytes => format!("{fits}, CPUID says {:.0} KB", kib(t as f64)),
-                Some(t) => format!(
-                    "{fits}, although CPUID says {:.0} KB: others use the level, or it is not whole",
-                    kib(t as f64)
-                ),
-                None => fits,
-            });
-        }
-        (None, ..) => prior.push("bytes: from CPUID, the curve shows no such knee".into()),
+        (Some(r), None, told) => origins.source.push(fits(r, level.bytes, told)),
+        (None, ..) => origins.prior.push("bytes: from CPUID, the curve shows no such knee".into()),
     }
     match (level.ways_measured, &level.told) {
-        _ if ways != level.ways => prior.push(format!("ways: {}", w.base_s())),
-        (Some(n), _) => source.push(format!("{n} ways from conflicts")),
-        (None, Some(_)) => prior.push("ways: from CPUID".into()),
-        (None, None) => prior.push("ways: a common number".into()),
+        _ if ways != level.ways => origins.prior.push(format!("ways: {}", w.base_s())),
+        (Some(n), _) => origins.source.push(format!("{n} ways from conflicts")),
+        (None, Some(_)) => origins.prior.push("ways: from CPUID".into()),
+        (None, None) => origins.prior.push("ways: a common number".into()),
     }
     if level.level > 1 {
-        prior.push("content: by vendor and CPUID".into());
+        origins.prior.push("content: by vendor and CPUID".into());
     }
     let last = survey.caches.last().is_some_and(|last| last.level == level.level);
     if level.level > 1 && last && refusal.is_none() {
-        let all = survey.kept.map(|all| all.times(1.0 / 1024.0));
-        let refusal = all.and_then(|all| Some((all, all.refusal()?)));
-        match (survey.kept, refusal) {
-            _ if !w.reached(Part::Kept) => {
-                prior.push(w.not_reached([key, "bytes"], "what a ring of loads finds"));
-            }
-            (_, Some((all, refusal))) => {
-                let kept = format!("{} KB kept beside memory misses", spread(&all, 0));
-                prior.push(w.refused([key, "bytes"], refusal.of(&kept), "what a ring of loads finds"));
-            }
-            (Some(all), None) => {
-                if let Some(here) = kept(survey, level, &all).filter(|here| *here < bytes) {
-                    bytes = here;
-                    source.push(format!(
-                        "bytes: beside memory misses {} KB of all levels stay, {} KB of them here",
-                        spread(&all.times(1.0 / 1024.0), 0),
-                        here >> 10
-                    ));
-                }
-            }
-            (None, None) => {}
-        }
+        bytes = beside_misses(survey, level, key, w, bytes, &mut origins);
     }
+    let Origins { source, prior } = origins;
     CacheWords { bytes, ways, cycles, source: source.join("; "), prior: prior.join("; ") }
+}
+
+/// The sizes between which the level ends, beside what CPUID says.
+fn fits(reach: &Estimate, bytes: u64, told: Option<u64>) -> String {
+    let kib = |bytes: f64| bytes / 1024.0;
+    let fits = format!("{:.0} KB fit, {:.0} KB do not", kib(reach.low), kib(reach.high));
+    match told.map(|t| (t, kib(t as f64))) {
+        Some((t, told)) if t == bytes => format!("{fits}, CPUID says {told:.0} KB"),
+        Some((_, told)) => {
+            format!("{fits}, although CPUID says {told:.0} KB: others use the level, or it is not whole")
+        }
+        None => fits,
+    }
+}
+
+/// What the last level keeps beside memory misses, if that is less than its bytes.
+fn beside_misses(
+    survey: &Survey,
+    level: &Level,
+    key: &str,
+    w: &Words,
+    bytes: u64,
+    origins: &mut Origins,
+) -> u64 {
+    let all = survey.kept.map(|all| all.times(1.0 / 1024.0));
+    let refusal = all.and_then(|all| Some((all, all.refusal()?)));
+    match (survey.kept, refusal) {
+        _ if !w.reached(Part::Kept) => {
+            origins.prior.push(w.not_reached([key, "bytes"], "what a ring of loads finds"));
+        }
+        (_, Some((all, refusal))) => {
+            let kept = format!("{} KB kept beside memory misses", spread(&all, 0));
+            origins.prior.push(w.refused([key, "bytes"], refusal.of(&kept), "what a ring of loads finds"));
+        }
+        (Some(all), None) => {
+            if let Some(here) = kept(survey, level, &all).filter(|here| *here < bytes) {
+                origins.source.push(format!(
+                    "bytes: beside memory misses {} KB of all levels stay, {} KB of them here",
+                    spread(&all.times(1.0 / 1024.0), 0),
+                    here >> 10
+                ));
+                return here;
+            }
+        }
+        (None, None) => {}
+    }
+    bytes
 }

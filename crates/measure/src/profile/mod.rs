@@ -12,7 +12,7 @@ use crate::toml_text;
 use bifold_model::{Processor, Profile, ProfileError};
 use toml::{Table, Value};
 pub use words::Unwritten;
-use words::{Taken, Words, spread};
+use words::{Origins, Taken, Words, spread};
 
 /// The profile that was made.
 #[derive(Debug, Clone)]
@@ -121,7 +121,7 @@ fn cpu(cpu: &mut Table, survey: &Survey, w: &Words) {
 fn memory(p: &mut Table, survey: &Survey, w: &Words) {
     let l = &survey.loads;
     let memory = table(p, "memory");
-    let (mut source, mut prior) = (Vec::new(), Vec::new());
+    let mut origins = Origins::default();
     // An overlap of walks is a ratio of walks' times: it means nothing if the walk itself is not known.
     let walk = l.walk.and_then(|walk| {
         let reason = walk.refusal()?.of(&format!("{} cycles", spread(&walk, 0)));
@@ -132,49 +132,43 @@ fn memory(p: &mut Table, survey: &Survey, w: &Words) {
     let overlap = if walk.is_some() { None } else { Some(("walk_overlap", l.walk_overlap, 1)) };
     let all = [Some(("cycles", l.memory, 0)), Some(("data_overlap", l.data_overlap, 1)), overlap];
     for (key, value, digits) in all.into_iter().flatten() {
-        match w.take(Part::Loads, ["memory", key], value, digits, &w.base_s()) {
-            Taken::Measured(e) => {
-                put(memory, key, if digits == 0 { whole(e.median) } else { tenths(e.median) });
-                source.push(format!("{key} {}", spread(&e, digits)));
-            }
-            Taken::Prior(why) => prior.push(why),
+        if let Some(e) = origins.measured(w.take(Part::Loads, ["memory", key], value, digits, &w.base_s())) {
+            put(memory, key, if digits == 0 { whole(e.median) } else { tenths(e.median) });
+            origins.source.push(format!("{key} {}", spread(&e, digits)));
         }
     }
-    prior.extend(walk);
-    match w.take(Part::Loads, ["memory", "prefetch_level"], l.sequential, 1, &w.base_s()) {
-        Taken::Measured(s) => {
-            put(memory, "prefetch_level", i64::from(l.prefetch_level));
-            source.push(format!(
-                "a load of the next line takes {} cycles, the time of prefetch_level",
-                spread(&s, 1)
-            ));
-        }
-        Taken::Prior(why) => prior.push(why),
+    origins.prior.extend(walk);
+    if let Some(s) =
+        origins.measured(w.take(Part::Loads, ["memory", "prefetch_level"], l.sequential, 1, &w.base_s()))
+    {
+        put(memory, "prefetch_level", i64::from(l.prefetch_level));
+        let cycles = spread(&s, 1);
+        let next = format!("a load of the next line takes {cycles} cycles, the time of prefetch_level");
+        origins.source.push(next);
     }
     if l.streams_stop {
         memory.remove("page_cross_cycles");
-        source.push("streams stop at each multiple of 4 KB".into());
+        origins.source.push("streams stop at each multiple of 4 KB".into());
     } else {
         let stands = if memory.contains_key("page_cross_cycles") { w.base_s() } else { "left out".into() };
-        match w.take(Part::Loads, ["memory", "page_cross_cycles"], l.page_cross, 0, &stands) {
-            Taken::Measured(e) => {
-                put(memory, "page_cross_cycles", whole(e.median));
-                source.push(format!("page_cross_cycles {}", spread(&e, 0)));
-            }
-            Taken::Prior(why) => prior.push(why),
+        if let Some(e) =
+            origins.measured(w.take(Part::Loads, ["memory", "page_cross_cycles"], l.page_cross, 0, &stands))
+        {
+            put(memory, "page_cross_cycles", whole(e.median));
+            origins.source.push(format!("page_cross_cycles {}", spread(&e, 0)));
         }
     }
     // A wait that may be nothing is not there: most machines back their memory before.
     memory.remove("first_use_2m_cycles");
     if let Some(e) = survey.costs.first_use_2m.filter(|e| e.low > 0.0) {
-        match w.take(Part::Costs, ["memory", "first_use_2m_cycles"], Some(e), 0, "left out") {
-            Taken::Measured(e) => {
-                put(memory, "first_use_2m_cycles", whole(e.median));
-                source.push(format!("first_use_2m_cycles {}", spread(&e, 0)));
-            }
-            Taken::Prior(why) => prior.push(why),
+        if let Some(e) =
+            origins.measured(w.take(Part::Costs, ["memory", "first_use_2m_cycles"], Some(e), 0, "left out"))
+        {
+            put(memory, "first_use_2m_cycles", whole(e.median));
+            origins.source.push(format!("first_use_2m_cycles {}", spread(&e, 0)));
         }
     }
+    let Origins { source, mut prior } = origins;
     if source.is_empty() {
         as_prior(memory, w, "");
         say_first(memory, Some(prior.join("; ")));
@@ -211,17 +205,15 @@ fn system(p: &mut Table, survey: &Survey, w: &Words) {
     // Machines without huge pages have no such cost.
     all.extend(c.page_fault_huge.map(|cost| ("page_fault_huge", Some(cost))));
     let mut t = p.get("system").and_then(Value::as_table).cloned().unwrap_or_default();
-    let (mut source, mut prior) = (Vec::new(), Vec::new());
+    let mut origins = Origins::default();
     for (key, value) in all {
         let stands = if t.contains_key(key) { w.base_s() } else { "left out".into() };
-        match w.take(Part::Costs, ["system", key], value, 0, &stands) {
-            Taken::Measured(cost) => {
-                put(&mut t, key, cost.median.round() as i64);
-                source.push(format!("{key} {}", spread(&cost, 0)));
-            }
-            Taken::Prior(why) => prior.push(why),
+        if let Some(cost) = origins.measured(w.take(Part::Costs, ["system", key], value, 0, &stands)) {
+            put(&mut t, key, cost.median.round() as i64);
+            origins.source.push(format!("{key} {}", spread(&cost, 0)));
         }
     }
+    let Origins { source, prior } = origins;
     t.remove("source");
     t.remove("prior");
     if !source.is_empty() {

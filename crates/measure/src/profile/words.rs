@@ -57,6 +57,28 @@ pub(super) enum Taken {
     Prior(String),
 }
 
+/// What a table says of its values' origins.
+#[derive(Default)]
+pub(super) struct Origins {
+    /// Of measured values.
+    pub source: Vec<String>,
+    /// Of the others.
+    pub prior: Vec<String>,
+}
+
+impl Origins {
+    /// The value if it is measured; otherwise `prior` says why it is not.
+    pub fn measured(&mut self, value: Taken) -> Option<Estimate> {
+        match value {
+            Taken::Measured(estimate) => Some(estimate),
+            Taken::Prior(why) => {
+                self.prior.push(why);
+                None
+            }
+        }
+    }
+}
+
 /// What goes into every table's words.
 pub(super) struct Words<'a> {
     pub base: &'a str,

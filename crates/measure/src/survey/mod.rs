@@ -3,6 +3,7 @@
 
 mod caches;
 mod costs;
+mod error;
 mod loads;
 mod pace;
 mod streams;
@@ -17,68 +18,15 @@ use crate::surroundings::{self, Busy};
 use crate::told::Told;
 pub use caches::Level;
 pub use costs::Costs;
+pub use error::MeasureError;
 pub use loads::Loads;
 use rand::SeedableRng as _;
 use rand::seq::SliceRandom as _;
 use rand_pcg::Pcg64Mcg;
 use schemars::JsonSchema;
 use serde::Serialize;
-use std::io;
 use std::time::{Duration, Instant};
 pub use tlbs::{Array, HostPages, Tlbs};
-
-/// Why nothing could be measured.
-#[derive(Debug, thiserror::Error)]
-#[non_exhaustive]
-pub enum MeasureError {
-    /// The CPU is not there, or not allowed.
-    #[error("cannot run on CPU {cpu}: this process may use CPUs {allowed:?}")]
-    Cpu {
-        /// The CPU asked for.
-        cpu: usize,
-        /// CPUs of the process.
-        allowed: Vec<usize>,
-        /// The kernel's error.
-        source: io::Error,
-    },
-    /// Memory is short.
-    #[error("measuring takes {needed} MiB of free memory, and {there} MiB are available: end other programs")]
-    TooLittleMemory {
-        /// MiB needed.
-        needed: u64,
-        /// MiB available.
-        there: u64,
-    },
-    /// A system call failed.
-    #[error("cannot {what}")]
-    Kernel {
-        /// What was tried.
-        what: &'static str,
-        /// The kernel's error.
-        source: io::Error,
-    },
-    /// The user stopped the survey before any part was complete.
-    #[error("measuring was stopped before a value was complete: no profile was made")]
-    Stopped,
-    /// The limit ended the survey before any part was complete.
-    #[error(
-        "--limit {seconds} ended before a value was complete: give more seconds, or measure a calmer machine"
-    )]
-    TooShort {
-        /// The limit.
-        seconds: f64,
-    },
-    /// A part was not complete in time; [`survey()`] keeps the others.
-    #[error("the survey ended before this part was complete")]
-    Ended(End),
-}
-
-impl MeasureError {
-    /// Whether the machine lacks something, as opposed to a failure.
-    pub fn cannot_work_here(&self) -> bool {
-        matches!(self, MeasureError::TooLittleMemory { .. })
-    }
-}
 
 /// What is asked for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -219,49 +167,14 @@ pub fn survey(
     let load = surroundings::busy_load(&host, allowed.len());
     let mut warnings = surroundings::warnings(&host);
     say("memory");
-    let area = area(host.memory().ok().and_then(|m| m.available))?;
-    let map = |pages| {
-        Region::new(area as usize, pages)
-            .map_err(|source| MeasureError::Kernel { what: "map memory", source })
-    };
-    let (huge, small) = (map(Pages::Huge)?, map(Pages::Small)?);
-    let huge_part = surroundings::huge_part(&host, huge.base() as u64, huge.len() as u64);
-    let huge_ok = huge_part >= HUGE_ENOUGH;
-    if !huge_ok {
-        warnings.push(format!(
-            "only {:.0} % of the memory could be made huge: what needs 2 MB pages is a prior",
-            huge_part * 100.0
-        ));
-    }
-    let told = Told::ask(&cpuid);
-    if let Some(h) = &told.hypervisor {
-        warnings.push(format!(
-            "this is a virtual machine ({h}): walks are nested ones, as they are here; CPUID is the hypervisor's"
-        ));
-    }
-    let (rounds, per_octave) = if options.quick { (QUICK_ROUNDS, 2) } else { (ROUNDS, 4) };
-    let random = Pcg64Mcg::seed_from_u64(1);
-    let mut work = Work {
-        bench: Bench::new(cpu),
-        told,
-        huge,
-        small,
-        huge_ok,
-        rounds,
-        per_octave,
-        random,
-        stop,
-        deadline,
-        share: deadline,
-        most: 0,
-    };
+    let (mut work, huge_part) = prepare(options, cpu, &host, (&mut warnings, deadline), stop)?;
     let mut of = Found::default();
     let not_reached = of.measure_all(&mut work, say)?;
     let ended = if not_reached.is_empty() { None } else { work.ended() };
     let clock = Estimate::of(&work.bench.clocks).filter(|_| not_reached.len() < Part::ALL.len());
     let clock = clock.ok_or_else(|| nothing(ended.unwrap_or(End::Stopped)))?;
     let steal = work.bench.steal();
-    let busy = Busy { load, cpus: allowed.len(), cpu, steal, rounds: [rounds, work.most] };
+    let busy = Busy { load, cpus: allowed.len(), cpu, steal, rounds: [work.rounds, work.most] };
     let busy = busy.sentence(&work.bench.calm);
     warnings.extend(busy.clone());
     if clock.relative_width() > 0.03 {
@@ -272,7 +185,7 @@ pub fn survey(
     Ok(Survey {
         cpu,
         told: work.told,
-        rounds,
+        rounds: work.rounds,
         most_rounds: work.most,
         ended,
         not_reached,
@@ -288,6 +201,50 @@ pub fn survey(
         costs: of.costs,
         warnings,
     })
+}
+
+/// Maps the memory, asks what CPUID says, and warns of what either lacks. The huge part of the memory, too.
+fn prepare<'a>(
+    options: Options,
+    cpu: usize,
+    host: &bifold_host::Host,
+    (warnings, deadline): (&mut Vec<String>, Instant),
+    stop: &'a dyn Fn() -> bool,
+) -> Result<(Work<'a>, f64), MeasureError> {
+    let area = area(host.memory().ok().and_then(|m| m.available))?;
+    let failed = |source| MeasureError::Kernel { what: "map memory", source };
+    let map = |pages| Region::new(area as usize, pages).map_err(failed);
+    let (huge, small) = (map(Pages::Huge)?, map(Pages::Small)?);
+    let huge_part = surroundings::huge_part(host, huge.base() as u64, huge.len() as u64);
+    let huge_ok = huge_part >= HUGE_ENOUGH;
+    if !huge_ok {
+        warnings.push(format!(
+            "only {:.0} % of the memory could be made huge: what needs 2 MB pages is a prior",
+            huge_part * 100.0
+        ));
+    }
+    let told = Told::ask(&cpuid);
+    if let Some(h) = &told.hypervisor {
+        warnings.push(format!(
+            "this is a virtual machine ({h}): walks are nested ones, as they are here; CPUID is the hypervisor's"
+        ));
+    }
+    let (rounds, per_octave) = if options.quick { (QUICK_ROUNDS, 2) } else { (ROUNDS, 4) };
+    let work = Work {
+        bench: Bench::new(cpu),
+        told,
+        huge,
+        small,
+        huge_ok,
+        rounds,
+        per_octave,
+        random: Pcg64Mcg::seed_from_u64(1),
+        stop,
+        deadline,
+        share: deadline,
+        most: 0,
+    };
+    Ok((work, huge_part))
 }
 
 /// What the parts found.

@@ -194,84 +194,95 @@ pub struct Now<'a> {
     pub placement: Option<Placement>,
 }
 
+impl Advice {
+    /// What the cost `c` of `t` says beside the cost `base` of now.
+    fn of(first: &Tried, base: &Cost, now: &Now, t: &Tried, c: &Cost) -> Advice {
+        let percent = |was: f64, is: f64| 100.0 * (was - is) / base.cycles;
+        let changes = config_changes(now.config, &c.config).into_iter();
+        let changes = changes.chain(placement_change(now.placement, c.placement));
+        let gain_percent = percent(base.cycles, c.cycles);
+        // Both runs have the same end of the band: the core is one.
+        let ends = [0, 1].map(|i| 100.0 * (1.0 - c.ends_cycles[i] / base.ends_cycles[i]));
+        let error = 100.0 * f64::hypot(c.error_cycles, base.error_cycles) / base.cycles;
+        Advice {
+            changes: changes.chain(first.setting.changes(&t.setting)).collect(),
+            setting: t.setting.clone(),
+            config: c.config.clone(),
+            placement: c.placement,
+            gain_percent,
+            low_percent: ends[0].min(ends[1]).min(gain_percent) - error,
+            high_percent: ends[0].max(ends[1]).max(gain_percent) + error,
+            walk_percent: percent(base.walk_cycles, c.walk_cycles),
+            exit_percent: percent(base.exit_cycles, c.exit_cycles),
+            backed_bytes_more: c.backed_bytes as i64 - base.backed_bytes as i64,
+        }
+    }
+}
+
+/// Whether the assumed costs of exits decide between two modes of one run, as they do in the verdict of
+/// `compare`.
+fn close((a, of_a): (&Setting, &Cost), (b, of_b): (&Setting, &Cost)) -> bool {
+    let modes = [of_a, of_b].map(|c| parts(&c.config).0);
+    let [extra, other] = [of_a, of_b].map(|c| c.cycles - c.ideal_cycles);
+    modes[0] != modes[1] && a == b && equal(extra, other, of_a.ideal_cycles)
+}
+
+/// Which rows are kept, the largest gain first, of all in that order.
+fn kept(all: &[(Advice, &Cost, bool)]) -> Vec<usize> {
+    let set = |a: &Advice| a.changes.iter().cloned().collect::<BTreeSet<_>>();
+    let fewer = |a: &Advice, b: &Advice| set(a).is_subset(&set(b)) && a.changes.len() < b.changes.len();
+    // Larger host pages have to gain more than smaller ones: they are harder to get and keep.
+    let others = |a: &Advice| set(a).into_iter().filter(|c| !c.is_host_page()).collect::<Vec<_>>();
+    let smaller = |a: &Advice, b: &Advice| {
+        a.changes.len() <= b.changes.len()
+            && others(a).iter().all(|change| b.changes.contains(change))
+            && page_bytes(&a.config) < page_bytes(&b.config)
+    };
+    // A row is left out for a kept one with fewer changes or smaller pages, so what gains most is kept
+    // itself or stands behind a kept row that gains nearly as much. What may lose stands in for nothing
+    // that is sure.
+    let mut order: Vec<usize> = (0..all.len()).collect();
+    order.sort_by_key(|&i| (all[i].0.changes.len(), page_bytes(&all[i].0.config)));
+    let mut kept: Vec<usize> = Vec::new();
+    for i in order {
+        let (a, cost, decided) = &all[i];
+        let least = a.gain_percent - WORTH_PERCENT;
+        let less = |&k: &usize| {
+            let (o, of_o, sure) = &all[k];
+            let beside = (*sure || !*decided) && (fewer(o, a) || smaller(o, a));
+            !beside || o.gain_percent < least && !close((&o.setting, of_o), (&a.setting, cost))
+        };
+        if least >= 0.0 && kept.iter().all(less) {
+            kept.push(i);
+        }
+    }
+    kept.sort_unstable();
+    kept
+}
+
 impl Tuning {
     /// Ranks what was tried against the first run as it is `now`; none if the run has no such configuration.
     /// `frequency_hz` is the profile's clock.
     pub fn new(tried: Vec<Tried>, now: &Now, frequency_hz: u64, skipped: Vec<String>) -> Option<Tuning> {
         let first = tried.first()?;
         let base = first.costs.iter().find(|c| c.is_of(now.config, now.placement))?.clone();
-        let advice = |t: &Tried, c: &Cost| {
-            let percent = |was: f64, is: f64| 100.0 * (was - is) / base.cycles;
-            let changes = config_changes(now.config, &c.config).into_iter();
-            let changes = changes.chain(placement_change(now.placement, c.placement));
-            let gain_percent = percent(base.cycles, c.cycles);
-            // Both runs have the same end of the band: the core is one.
-            let ends = [0, 1].map(|i| 100.0 * (1.0 - c.ends_cycles[i] / base.ends_cycles[i]));
-            let error = 100.0 * f64::hypot(c.error_cycles, base.error_cycles) / base.cycles;
-            Advice {
-                changes: changes.chain(first.setting.changes(&t.setting)).collect(),
-                setting: t.setting.clone(),
-                config: c.config.clone(),
-                placement: c.placement,
-                gain_percent,
-                low_percent: ends[0].min(ends[1]).min(gain_percent) - error,
-                high_percent: ends[0].max(ends[1]).max(gain_percent) + error,
-                walk_percent: percent(base.walk_cycles, c.walk_cycles),
-                exit_percent: percent(base.exit_cycles, c.exit_cycles),
-                backed_bytes_more: c.backed_bytes as i64 - base.backed_bytes as i64,
-            }
-        };
         let choice = Choice::of(now.config);
         let may = |c: &Cost| {
             let placed =
                 c.placement == now.placement || placement_change(now.placement, c.placement).is_some();
             placed && (c.config == now.config || choice.is_some() && Choice::of(&c.config) == choice)
         };
-        // The assumed costs of exits decide between the modes of one run, as they do in the verdict of
-        // `compare`.
-        let close = |(a, of_a): (&Setting, &Cost), (b, of_b): (&Setting, &Cost)| {
-            let modes = [of_a, of_b].map(|c| parts(&c.config).0);
-            let [extra, other] = [of_a, of_b].map(|c| c.cycles - c.ideal_cycles);
-            modes[0] != modes[1] && a == b && equal(extra, other, of_a.ideal_cycles)
-        };
         let costs = tried.iter().flat_map(|t| t.costs.iter().map(move |c| (t, c))).filter(|(_, c)| may(c));
         let mut all: Vec<(Advice, &Cost, bool)> = costs
             .map(|(t, c)| {
-                let advice = advice(t, c);
+                let advice = Advice::of(first, &base, now, t, c);
                 let decided = advice.low_percent > 0.0 && !close((&first.setting, &base), (&t.setting, c));
                 (advice, c, decided)
             })
             .filter(|(a, ..)| !a.changes.is_empty())
             .collect();
         all.sort_by(|a, b| b.0.gain_percent.total_cmp(&a.0.gain_percent));
-        let set = |a: &Advice| a.changes.iter().cloned().collect::<BTreeSet<_>>();
-        let fewer = |a: &Advice, b: &Advice| set(a).is_subset(&set(b)) && a.changes.len() < b.changes.len();
-        // Larger host pages have to gain more than smaller ones: they are harder to get and keep.
-        let others = |a: &Advice| set(a).into_iter().filter(|c| !c.is_host_page()).collect::<Vec<_>>();
-        let smaller = |a: &Advice, b: &Advice| {
-            a.changes.len() <= b.changes.len()
-                && others(a).iter().all(|change| b.changes.contains(change))
-                && page_bytes(&a.config) < page_bytes(&b.config)
-        };
-        // A row is left out for a kept one with fewer changes or smaller pages, so what gains most is kept
-        // itself or stands behind a kept row that gains nearly as much. What may lose stands in for nothing
-        // that is sure.
-        let mut order: Vec<usize> = (0..all.len()).collect();
-        order.sort_by_key(|&i| (all[i].0.changes.len(), page_bytes(&all[i].0.config)));
-        let mut kept: Vec<usize> = Vec::new();
-        for i in order {
-            let (a, cost, decided) = &all[i];
-            let least = a.gain_percent - WORTH_PERCENT;
-            let less = |&k: &usize| {
-                let (o, of_o, sure) = &all[k];
-                let beside = (*sure || !*decided) && (fewer(o, a) || smaller(o, a));
-                !beside || o.gain_percent < least && !close((&o.setting, of_o), (&a.setting, cost))
-            };
-            if least >= 0.0 && kept.iter().all(less) {
-                kept.push(i);
-            }
-        }
-        kept.sort_unstable();
+        let kept = kept(&all);
         let of = |ranked: bool| {
             let found = kept.iter().map(|&i| &all[i]).filter(|(.., decided)| *decided == ranked);
             found.map(|(a, ..)| a.clone()).collect::<Vec<_>>()

@@ -205,7 +205,8 @@ fn page_conclusion(c: &Comparison, rows: &[&ConfigCosts]) -> PageConclusion {
 }
 
 /// The race of these rows over a number with which the cost of each grows by its slope. What a core hides, it
-/// hides in every mode; the errors of two samples do not cancel.
+/// hides in every mode; the errors of two samples do not cancel. They are taken as they are at the assumed
+/// value, although the error of an overhead from sampled caches grows a little with the overhead.
 fn race(c: &Comparison, rows: &[&ConfigCosts], assumed: f64, slope: &dyn Fn(&ConfigCosts) -> f64) -> Race {
     let costs = |of: &dyn Fn(&ConfigCosts) -> f64| rows.iter().map(|r| of(r)).collect::<Vec<f64>>();
     let mut assumptions = vec![Assumption { costs: costs(&|r| r.extra), ideal: c.outcome.ideal_cycles() }];

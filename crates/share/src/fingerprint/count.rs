@@ -301,28 +301,7 @@ impl Tally {
 /// If a part is missing or appears twice, or parts are of different fingerprints.
 pub fn merge(mut results: Vec<(PathBuf, Part)>, top: usize) -> Result<Potential, FingerprintError> {
     results.sort_by_key(|(_, part)| part.part);
-    let Some((first_path, first)) = results.first() else {
-        return Err(FingerprintError::Parts("there is no result to add".into()));
-    };
-    let about = first.about();
-    for pair in results.windows(2) {
-        let [(a, one), (b, two)] = pair else { unreachable!("windows of two") };
-        about.fits(&two.about(), first_path, b)?;
-        let mixed = |what: String| FingerprintError::Mixed { a: a.clone(), b: b.clone(), what };
-        if one.part == two.part {
-            return Err(mixed(format!("both are part {}", one.part)));
-        }
-        if two.about().guests != about.guests {
-            return Err(mixed("they are of other directories, or of the same in another order".into()));
-        }
-    }
-    let missing = (0..about.parts).find(|p| results.binary_search_by_key(p, |(_, part)| part.part).is_err());
-    if let Some(missing) = missing {
-        return Err(FingerprintError::Parts(format!(
-            "part {missing} of {} is missing: count it with `bifold share count --part {missing}`",
-            about.parts
-        )));
-    }
+    let about = agree(&results)?;
     if top > LISTED {
         return Err(FingerprintError::Parts(format!(
             "results list the {LISTED} most repeated contents, not {top}"
@@ -387,4 +366,31 @@ pub fn merge(mut results: Vec<(PathBuf, Part)>, top: usize) -> Result<Potential,
         pairs,
         changed: 0,
     })
+}
+
+/// What the parts are of, in order: parts of one set of fingerprints, each of them once.
+fn agree(results: &[(PathBuf, Part)]) -> Result<About, FingerprintError> {
+    let Some((first_path, first)) = results.first() else {
+        return Err(FingerprintError::Parts("there is no result to add".into()));
+    };
+    let about = first.about();
+    for pair in results.windows(2) {
+        let [(a, one), (b, two)] = pair else { unreachable!("windows of two") };
+        about.fits(&two.about(), first_path, b)?;
+        let mixed = |what: String| FingerprintError::Mixed { a: a.clone(), b: b.clone(), what };
+        if one.part == two.part {
+            return Err(mixed(format!("both are part {}", one.part)));
+        }
+        if two.about().guests != about.guests {
+            return Err(mixed("they are of other directories, or of the same in another order".into()));
+        }
+    }
+    let missing = (0..about.parts).find(|p| results.binary_search_by_key(p, |(_, part)| part.part).is_err());
+    if let Some(missing) = missing {
+        return Err(FingerprintError::Parts(format!(
+            "part {missing} of {} is missing: count it with `bifold share count --part {missing}`",
+            about.parts
+        )));
+    }
+    Ok(about)
 }

@@ -81,24 +81,12 @@ pub fn layout<'a, R: ReadRef<'a>>(data: R, len: u64, path: &Path) -> Result<Vec<
     if runs.is_empty() {
         return Err(bad("it has no memory in it (no PT_LOAD segment with bytes)".into()));
     }
-    runs.sort_by_key(|r| r.gfn);
-    let mut joined: Vec<Run> = Vec::new();
-    for run in runs {
-        match joined.last_mut() {
-            Some(last) if run.gfn < last.gfn + last.pages() => {
-                return Err(bad(format!(
-                    "frame {:#x} is in it twice: if it was dumped by virtual address, dump again without \
-                     -p (paging=true)",
-                    run.gfn
-                )));
-            }
-            Some(last) if run.gfn == last.gfn + last.pages() && run.bytes.start == last.bytes.end => {
-                last.bytes.end = run.bytes.end;
-            }
-            _ => joined.push(run),
-        }
-    }
-    Ok(joined)
+    join(runs).map_err(|gfn| {
+        bad(format!(
+            "frame {gfn:#x} is in it twice: if it was dumped by virtual address, dump again without \
+             -p (paging=true)"
+        ))
+    })
 }
 
 /// A machine's name and page sizes, for a message.
@@ -111,4 +99,20 @@ fn name(machine: u16) -> String {
         elf::EM_LOONGARCH => "a LoongArch guest (pages of 16 KB)".into(),
         other => format!("machine {other}"),
     }
+}
+
+/// The runs in order, each as long as it goes on in the guest and in the file; a frame that is in two.
+fn join(mut runs: Vec<Run>) -> Result<Vec<Run>, u64> {
+    runs.sort_by_key(|r| r.gfn);
+    let mut joined: Vec<Run> = Vec::new();
+    for run in runs {
+        match joined.last_mut() {
+            Some(last) if run.gfn < last.gfn + last.pages() => return Err(run.gfn),
+            Some(last) if run.gfn == last.gfn + last.pages() && run.bytes.start == last.bytes.end => {
+                last.bytes.end = run.bytes.end;
+            }
+            _ => joined.push(run),
+        }
+    }
+    Ok(joined)
 }

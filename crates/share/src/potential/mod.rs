@@ -21,10 +21,13 @@ pub use known::Known;
 pub use what::What;
 
 use crate::image::{HUGE, Image, ImageError};
+use known::Lookup;
+use scan::Scanned;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use std::collections::HashSet;
 use std::sync::atomic::AtomicBool;
+use tally::Tally;
 
 /// Most guests for which pairs are counted, because every pair costs time.
 pub const MOST_PAIRED: usize = 256;
@@ -243,23 +246,7 @@ fn count_by(
     let blocks = blocks::blocks(images, &scanned);
     let huge = tally::tally(&blocks.ids, &blocks.guests, blocks.contents, 0, &HashSet::new());
 
-    let mut top: Vec<Content> = small
-        .top
-        .iter()
-        .map(|t| {
-            let (image, gfn) = scanned.place(images, t.first);
-            let what = known.what(t.id).unwrap_or_else(|| What::of(scanned.page(t.first)));
-            Content { what, pages: t.pages, guests: t.guests, first: Some((image, gfn)) }
-        })
-        .collect();
-    if let Some(first) = scanned.ids.iter().position(|id| *id == scan::ZERO) {
-        let guests = small.guests.iter().filter(|g| g.counts.zero > 0).count() as u64;
-        let pages = small.guests.iter().map(|g| g.counts.zero).sum();
-        let first = Some(scanned.place(images, first as u32));
-        top.push(Content { what: What::Zero, pages, guests, first });
-    }
-    top.sort_by_key(|c| (std::cmp::Reverse(c.pages), c.first));
-    top.truncate(options.top);
+    let top = top(images, &scanned, &small, &known, options.top);
 
     let guests: Vec<Guest> = images
         .iter()
@@ -288,6 +275,28 @@ fn count_by(
         changed: scanned.changed(),
         guests,
     })
+}
+
+/// The contents that most pages have, zeros among them.
+fn top(images: &[Image], scanned: &Scanned, small: &Tally, known: &Lookup, most: usize) -> Vec<Content> {
+    let mut top: Vec<Content> = small
+        .top
+        .iter()
+        .map(|t| {
+            let (image, gfn) = scanned.place(images, t.first);
+            let what = known.what(t.id).unwrap_or_else(|| What::of(scanned.page(t.first)));
+            Content { what, pages: t.pages, guests: t.guests, first: Some((image, gfn)) }
+        })
+        .collect();
+    if let Some(first) = scanned.ids.iter().position(|id| *id == scan::ZERO) {
+        let guests = small.guests.iter().filter(|g| g.counts.zero > 0).count() as u64;
+        let pages = small.guests.iter().map(|g| g.counts.zero).sum();
+        let first = Some(scanned.place(images, first as u32));
+        top.push(Content { what: What::Zero, pages, guests, first });
+    }
+    top.sort_by_key(|c| (std::cmp::Reverse(c.pages), c.first));
+    top.truncate(most);
+    top
 }
 
 #[cfg(test)]

@@ -7,6 +7,8 @@
 //! user stops the run, the case ends, and the outcome has everything up to then. At the end of a case its
 //! guests are ended (dropped, or killed with this process); then the KSM guard restores the settings.
 
+mod mark;
+
 use super::ExperimentError;
 use super::guests::{Guest, Kind, fits};
 use super::outcome::{CaseOutcome, Ending, Mark, Outcome, Sample};
@@ -19,12 +21,7 @@ use bifold_guest::vm::Initrd;
 use bifold_host::Host;
 use bifold_host::held::{Guardian, Places};
 use bifold_host::ksm::{KsmGuard, Setting, Settings};
-use bifold_share::image::{Image, PAGE};
-use bifold_share::potential::{Options, Watch, count_watched};
-use std::fs::File;
-use std::io;
-use std::os::unix::fs::FileExt as _;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
@@ -32,8 +29,6 @@ use std::time::{Duration, Instant};
 const READY: Duration = Duration::from_secs(900);
 /// Pause between two reads of the guests' lines.
 const TICK: Duration = Duration::from_millis(50);
-/// Memory of the host that a count must leave free, MiB.
-const SPARE_MIB: u64 = 512;
 
 /// What a run needs besides the plan.
 #[derive(Debug)]
@@ -235,37 +230,19 @@ impl<'a> Runner<'a> {
         let mut settings = self.settings();
         settings.put(Setting::Run, 0);
         self.guard.set(&settings)?;
-        let others = self.guard.ksm().others(&self.own())?;
-        if others.pages() > 0 {
-            let text = format!(
-                "other programs share, too: {} mergeable pages, {} of them merged before ({others}); ksmd goes over \
-                 them in every pass, and they are in the figures of the whole host",
-                others.pages(),
-                others.merged()
-            );
-            self.note(text, tell);
-        }
+        self.note_others(tell)?;
         let initrds = kinds.iter().zip(&self.case.workloads).map(|(kind, w)| kind.initrd(w));
         let initrds = initrds.collect::<Result<Vec<Initrd>, _>>()?;
         let sampler = Sampler::start(self.options.host, self.guard.ksm())?;
         let budget = self.plan.budget_mib << 20;
         let mut tuner = Tuner::new(self.case.start.clone(), budget);
         self.begun = Instant::now();
-        for g in &self.plan.guests {
-            let (kind, workload) = (&kinds[g.kind], &self.case.workloads[g.kind]);
-            let huge = self.plan.spec.host_huge_pages;
-            self.guests.push(Guest::start(qemu, g, kind, &initrds[g.kind], workload, huge)?);
-        }
+        self.start(qemu, kinds, &initrds)?;
         let mut marks = self.plan.potential.iter().copied().peekable();
         let mut next = Duration::ZERO;
         let mut ready = None;
         loop {
-            for n in 0..self.guests.len() {
-                let now = self.now();
-                if let Some(news) = self.guests[n].poll(now)? {
-                    self.note(news, tell);
-                }
-            }
+            self.poll(tell)?;
             let elapsed = self.begun.elapsed();
             let decided = |g: &Guest| g.outcome.ready_s.is_some() || g.outcome.failed.is_some() || !g.lives();
             if ready.is_none() && self.guests.iter().all(decided) {
@@ -302,6 +279,42 @@ impl<'a> Runner<'a> {
         }
     }
 
+    /// Starts all guests.
+    fn start(&mut self, qemu: &Qemu, kinds: &[Kind], initrds: &[Initrd]) -> Result<(), ExperimentError> {
+        for g in &self.plan.guests {
+            let (kind, workload) = (&kinds[g.kind], &self.case.workloads[g.kind]);
+            let huge = self.plan.spec.host_huge_pages;
+            self.guests.push(Guest::start(qemu, g, kind, &initrds[g.kind], workload, huge)?);
+        }
+        Ok(())
+    }
+
+    /// Reads what all guests say.
+    fn poll(&mut self, tell: &mut dyn FnMut(Notice)) -> Result<(), ExperimentError> {
+        for n in 0..self.guests.len() {
+            let now = self.now();
+            if let Some(news) = self.guests[n].poll(now)? {
+                self.note(news, tell);
+            }
+        }
+        Ok(())
+    }
+
+    /// Says what other programs share.
+    fn note_others(&mut self, tell: &mut dyn FnMut(Notice)) -> Result<(), ExperimentError> {
+        let others = self.guard.ksm().others(&self.own())?;
+        if others.pages() > 0 {
+            let text = format!(
+                "other programs share, too: {} mergeable pages, {} of them merged before ({others}); ksmd goes over \
+                 them in every pass, and they are in the figures of the whole host",
+                others.pages(),
+                others.merged()
+            );
+            self.note(text, tell);
+        }
+        Ok(())
+    }
+
     /// Takes a sample and follows the tuner's orders.
     fn sample(
         &mut self,
@@ -324,128 +337,11 @@ impl<'a> Runner<'a> {
         self.samples.push(sample);
         Ok(())
     }
-
-    /// Pauses the guests, copies their memory, resumes them, and counts.
-    fn mark(&mut self, tell: &mut dyn FnMut(Notice)) -> Result<(), ExperimentError> {
-        let at_s = self.now();
-        let living: u64 = self.guests.iter().filter_map(Guest::watched).map(|w| w.ram >> 20).sum();
-        if living + SPARE_MIB > available_mib(self.options.host)? {
-            let why = "the potential was not counted: there is no memory for copies of the guests'";
-            self.note(format!("at {at_s:.1} s {why}"), tell);
-            return Ok(());
-        }
-        let stood = Instant::now();
-        let stopped = self.order_all("stop");
-        let images: Result<Vec<Image>, _> = match &stopped {
-            Ok(()) => self
-                .guests
-                .iter()
-                .filter_map(|g| Some((g.watched()?, g.outcome.name.clone())))
-                .map(|(w, name)| Image::of_process_resident(w.pid).map(|i| i.named(name)))
-                .collect(),
-            Err(_) => Ok(Vec::new()),
-        };
-        // After an error too, no guest stays paused.
-        let resumed = self.order_all("cont");
-        let paused_s = stood.elapsed().as_secs_f64();
-        if let Err((guest, why)) = stopped.and(resumed) {
-            self.note(format!("at {at_s:.1} s the potential was not counted: {guest}: {why}"), tell);
-            return Ok(());
-        }
-        let images = match images {
-            Ok(images) => images,
-            // The next poll notices a guest that died just now.
-            Err(e) => {
-                self.note(format!("at {at_s:.1} s the potential was not counted: {}", with_causes(&e)), tell);
-                return Ok(());
-            }
-        };
-        let watch = Watch { progress: &|_| (), stop: self.options.stop };
-        match count_watched(&images, &Options::default(), watch) {
-            Ok(potential) => self.marks.push(Mark::of(at_s, paused_s, &potential)),
-            Err(e) => {
-                self.note(format!("at {at_s:.1} s the potential was not counted: {}", with_causes(&e)), tell)
-            }
-        }
-        if let Some(dir) = self.options.dump {
-            for image in &images {
-                let name = format!("{}-{}-{at_s:.0}s.raw", file_name(&self.case.name), image.name());
-                let ram = self.guests.iter().find(|g| g.outcome.name == image.name());
-                let ram = ram.map_or(0, |g| g.outcome.memory_mib << 20);
-                if let Err((path, e)) = dump(image, ram, dir.join(name)) {
-                    self.note(format!("{}: cannot be written: {e}", path.display()), tell);
-                    break;
-                }
-            }
-        }
-        Ok(())
-    }
-
-    /// Gives all guests an order; the error has the name of the first that did not take it.
-    fn order_all(&mut self, command: &str) -> Result<(), (String, io::Error)> {
-        let mut result = Ok(());
-        for guest in &mut self.guests {
-            if let Err(e) = guest.order(command) {
-                // A guest that is ending does not answer; that is no failure of the count.
-                let ended = matches!(
-                    e.kind(),
-                    io::ErrorKind::UnexpectedEof | io::ErrorKind::BrokenPipe | io::ErrorKind::ConnectionReset
-                );
-                if !ended {
-                    result = result.and(Err((guest.outcome.name.clone(), e)));
-                }
-            }
-        }
-        result
-    }
-}
-
-/// A case's name as a part of a file's name.
-fn file_name(name: &str) -> String {
-    name.chars().map(|c| if c.is_ascii_alphanumeric() || c == '.' { c } else { '-' }).collect()
-}
-
-/// Writes an image as raw RAM of `ram` bytes, with holes for zero and missing pages. The file gets its name
-/// when it is complete.
-fn dump(image: &Image, ram: u64, path: PathBuf) -> Result<(), (PathBuf, io::Error)> {
-    let new = path.with_extension("raw.new");
-    let write = || {
-        let file = File::create(&new)?;
-        for (gfn, page) in image.pages() {
-            if page.iter().any(|b| *b != 0) {
-                file.write_all_at(page, gfn * PAGE as u64)?;
-            }
-        }
-        file.set_len(ram)?;
-        std::fs::rename(&new, &path)
-    };
-    write().map_err(|e| {
-        let _ = std::fs::remove_file(&new);
-        (path, e)
-    })
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn a_dump_is_the_image_and_leaves_nothing_where_it_cannot_be() {
-        let dir = tempfile::tempdir().unwrap();
-        let mut bytes = vec![0; 4 * PAGE];
-        bytes[PAGE..2 * PAGE].fill(7);
-        let image = Image::of_bytes("g", bytes.clone());
-        let at = dir.path().join("g.raw");
-        dump(&image, 4 * PAGE as u64, at.clone()).unwrap();
-        assert_eq!(std::fs::read(&at).unwrap(), bytes);
-        assert!(dump(&image, 0, dir.path().join("no/g.raw")).is_err());
-        // A full disk, on the one device that every Linux has for that.
-        std::os::unix::fs::symlink("/dev/full", dir.path().join("full.raw.new")).unwrap();
-        let (_, e) = dump(&image, 0, dir.path().join("full.raw")).unwrap_err();
-        assert_eq!(e.kind(), io::ErrorKind::StorageFull);
-        let left: Vec<_> = std::fs::read_dir(dir.path()).unwrap().map(|e| e.unwrap().file_name()).collect();
-        assert_eq!(left, ["g.raw"]);
-    }
 
     #[test]
     fn the_largest_scale_that_fits_is_offered() {

@@ -68,41 +68,14 @@ impl Guest {
     ) -> Result<Guest, GuestError> {
         let mut archive = Archive::default();
         archive.add(PROGRAM.as_bytes(), Entry::File { mode: 0o755, data: LOAD.to_vec() });
-        let sizes = disks(spec);
         let mut modules = vec!["virtio_balloon"];
-        if sizes.iter().any(|mib| *mib > 0) {
+        if disks(spec).iter().any(|mib| *mib > 0) {
             modules.push("virtio_blk");
         }
         let memory_mib = case.memory_mib.unwrap_or(spec.memory_mib);
         let arguments = arguments(spec, planned);
         let initrd = Initrd::new(&workload_initramfs(kernel, archive, PROGRAM, &arguments, &modules)?)?;
-        let reporting = if case.reporting { "on" } else { "off" };
-        let mut more = vec![
-            "-device".into(),
-            format!("virtio-balloon-pci,deflate-on-oom=on,free-page-reporting={reporting}"),
-            "-qmp".into(),
-            format!("unix:{},server=on,wait=off", quoted(&socket(folder))),
-        ];
-        let [swap, files] = sizes.map(|mib| mib << 20);
-        let mut disk = |name: &str, node: String| {
-            let device = format!("virtio-blk-pci,drive={name}");
-            more.extend(["-blockdev".into(), format!("{node},node-name={name}"), "-device".into(), device]);
-        };
-        if swap > 0 {
-            let path = folder.join("swap");
-            let made = File::create(&path).and_then(|file| file.set_len(swap));
-            made.map_err(|source| GuestError::File {
-                path: path.clone(),
-                what: "cannot make a guest's disk",
-                source,
-            })?;
-            disk("swap", format!("driver=file,filename={}", quoted(&path)));
-        }
-        if files > 0 {
-            // All zero and nowhere on this host, with the time of a disk.
-            let ns = disk_us * 1000;
-            disk("files", format!("driver=null-co,size={files},read-zeroes=on,latency-ns={ns}"));
-        }
+        let more = extra(spec, case, folder, disk_us)?;
         let vm = GuestVm::start(
             qemu,
             &GuestVmSpec {
@@ -182,6 +155,38 @@ impl Guest {
     pub fn go(&mut self) -> Result<(), GuestError> {
         self.vm.as_mut().map_or(Ok(()), |vm| vm.send("go"))
     }
+}
+
+/// QEMU's extra arguments: the balloon, the monitor and the disks. Makes the file of the disk for swap.
+fn extra(spec: &GuestSpec, case: &CaseSpec, folder: &Path, disk_us: u64) -> Result<Vec<String>, GuestError> {
+    let reporting = if case.reporting { "on" } else { "off" };
+    let mut more = vec![
+        "-device".into(),
+        format!("virtio-balloon-pci,deflate-on-oom=on,free-page-reporting={reporting}"),
+        "-qmp".into(),
+        format!("unix:{},server=on,wait=off", quoted(&socket(folder))),
+    ];
+    let [swap, files] = disks(spec).map(|mib| mib << 20);
+    let mut disk = |name: &str, node: String| {
+        let device = format!("virtio-blk-pci,drive={name}");
+        more.extend(["-blockdev".into(), format!("{node},node-name={name}"), "-device".into(), device]);
+    };
+    if swap > 0 {
+        let path = folder.join("swap");
+        let made = File::create(&path).and_then(|file| file.set_len(swap));
+        made.map_err(|source| GuestError::File {
+            path: path.clone(),
+            what: "cannot make a guest's disk",
+            source,
+        })?;
+        disk("swap", format!("driver=file,filename={}", quoted(&path)));
+    }
+    if files > 0 {
+        // All zero and nowhere on this host, with the time of a disk.
+        let ns = disk_us * 1000;
+        disk("files", format!("driver=null-co,size={files},read-zeroes=on,latency-ns={ns}"));
+    }
+    Ok(more)
 }
 
 #[cfg(test)]

@@ -2,7 +2,7 @@
 //! Reads an experiment's file.
 
 use crate::experiment::SpecError;
-use crate::experiment::spec::{parsed, text_of};
+use crate::experiment::spec::{Refusal, parsed, refuse, text_of};
 use bifold_reclaim::{PolicyName, Setting};
 use schemars::JsonSchema;
 use serde::de::Error as _;
@@ -252,106 +252,80 @@ impl Spec {
     }
 
     /// The first invalid field, and what is wrong with it.
-    fn validate(&self) -> Result<(), (String, String)> {
-        let wrong = |field: &str, why: &str| Err((field.to_owned(), why.to_owned()));
-        let seconds = |field: &str, s: f64, least: f64| {
-            if s >= least && s <= MOST_SECONDS {
-                Ok(())
-            } else {
-                wrong(field, &format!("not a number of seconds from {least} to {MOST_SECONDS}"))
-            }
-        };
+    fn validate(&self) -> Result<(), Refusal> {
         seconds("time.length", self.time.length, LEAST_INTERVAL)?;
         seconds("time.interval", self.time.interval, LEAST_INTERVAL)?;
-        if self.time.interval > self.time.length {
-            return wrong("time.interval", "longer than time.length");
-        }
-        if !(1..=MOST_REPETITIONS).contains(&self.repetitions) {
-            return wrong("repetitions", &format!("not from 1 to {MOST_REPETITIONS}"));
-        }
-        if self.guests.is_empty() {
-            return wrong("guest", "there must be one");
-        }
-        let mut all = 0u32;
-        for (n, g) in self.guests.iter().enumerate() {
-            let field = |name: &str| format!("guest[{n}].{name}");
-            let plain = |c: char| c.is_ascii_alphanumeric() || "-_.".contains(c);
-            if g.name.is_empty() || g.name.len() > 40 || !g.name.chars().all(plain) {
-                return wrong(&field("name"), "not 1 to 40 letters, digits, `-`, `_` and `.`");
-            }
-            if self.guests[..n].iter().any(|o| o.name == g.name) {
-                return wrong(&field("name"), "another guest has it");
-            }
-            all = all.saturating_add(g.count);
-            if g.count == 0 || all > MOST_GUESTS {
-                return wrong(&field("count"), &format!("not from 1 to {MOST_GUESTS} in all"));
-            }
-            if !(SMALLEST_MIB..=LARGEST_MIB).contains(&g.memory_mib) {
-                return wrong(&field("memory_mib"), &format!("not from {SMALLEST_MIB} to {LARGEST_MIB}"));
-            }
-            if g.least_mib == 0 || g.least_mib > g.memory_mib {
-                return wrong(&field("least_mib"), "not above 0 and at most memory_mib");
-            }
-            if g.swap_mib > LARGEST_MIB {
-                return wrong(&field("swap_mib"), &format!("above {LARGEST_MIB}"));
-            }
-            if g.kernel.is_empty() || g.kernel.contains('\0') {
-                return wrong(&field("kernel"), "not a series such as \"6.1\", a package or a path");
-            }
-            seconds(&field("ahead"), g.ahead, 0.0)?;
-            if g.phases.is_empty() || g.phases.len() > MOST_PHASES {
-                return wrong(&field("phases"), &format!("not 1 to {MOST_PHASES} of them"));
-            }
-            for (m, p) in g.phases.iter().enumerate() {
-                let field = |name: &str| field(&format!("phases[{m}].{name}"));
-                seconds(&field("seconds"), p.seconds, 0.1)?;
-                if p.memory_mib > g.memory_mib + g.swap_mib {
-                    return wrong(&field("memory_mib"), "above the guest's memory_mib and swap_mib together");
-                }
-                if p.used_mib.is_some_and(|used| used > p.memory_mib) {
-                    return wrong(&field("used_mib"), "above the phase's memory_mib");
-                }
-                if p.files_mib > LARGEST_MIB {
-                    return wrong(&field("files_mib"), &format!("above {LARGEST_MIB}"));
-                }
-                if p.rate > 1_000_000 {
-                    return wrong(&field("rate"), "above 1000000 operations a second");
-                }
-            }
-        }
+        refuse(self.time.interval > self.time.length, "time.interval", "longer than time.length")?;
+        let repeats = (1..=MOST_REPETITIONS).contains(&self.repetitions);
+        refuse(!repeats, "repetitions", format!("not from 1 to {MOST_REPETITIONS}"))?;
+        refuse(self.guests.is_empty(), "guest", "there must be one")?;
+        (0..self.guests.len()).try_for_each(|n| self.validate_guest(n))?;
         let least: u64 = self.guests.iter().map(|g| u64::from(g.count) * g.least_mib).sum();
-        let host = |field: &str, mib: u64| {
-            if (least..=LARGEST_MIB * u64::from(MOST_GUESTS)).contains(&mib) {
-                return Ok(());
-            }
-            wrong(field, &format!("not from {least}, the guests' least_mib together, to 4194304"))
+        let host = |field: String, mib: u64| {
+            let fits = (least..=LARGEST_MIB * u64::from(MOST_GUESTS)).contains(&mib);
+            refuse(!fits, field, format!("not from {least}, the guests' least_mib together, to 4194304"))
         };
-        host("host_memory_mib", self.host_memory_mib)?;
-        if self.disk_us > MOST_DISK_US {
-            return wrong("disk_us", &format!("above {MOST_DISK_US}"));
-        }
-        if self.cases.is_empty() {
-            return wrong("case", "there must be one");
-        }
+        host("host_memory_mib".into(), self.host_memory_mib)?;
+        refuse(self.disk_us > MOST_DISK_US, "disk_us", format!("above {MOST_DISK_US}"))?;
+        refuse(self.cases.is_empty(), "case", "there must be one")?;
         for (n, c) in self.cases.iter().enumerate() {
-            if c.name.is_empty() || self.cases[..n].iter().any(|o| o.name == c.name) {
-                return wrong(&format!("case[{n}].name"), "empty, or another case has it");
-            }
             let field = |name: &str| format!("case[{n}].{name}");
-            if c.policy.is_some() && c.size_mib.is_some() {
-                return wrong(&field("size_mib"), "the case has a policy, which decides the size");
-            }
+            let named = !c.name.is_empty() && self.cases[..n].iter().all(|o| o.name != c.name);
+            refuse(!named, field("name"), "empty, or another case has it")?;
+            let both = c.policy.is_some() && c.size_mib.is_some();
+            refuse(both, field("size_mib"), "the case has a policy, which decides the size")?;
             let smallest = self.guests.iter().map(|g| g.memory_mib).min().unwrap_or(0);
-            if c.size_mib.is_some_and(|size| size == 0 || size > c.memory_mib.unwrap_or(smallest)) {
-                return wrong(&field("size_mib"), "not above 0 and at most the guests' memory");
-            }
-            c.host_memory_mib.map_or(Ok(()), |mib| host(&field("host_memory_mib"), mib))?;
-            if c.memory_mib.is_some_and(|mib| !(SMALLEST_MIB..=LARGEST_MIB).contains(&mib)) {
-                return wrong(&field("memory_mib"), &format!("not from {SMALLEST_MIB} to {LARGEST_MIB}"));
-            }
+            let most = c.memory_mib.unwrap_or(smallest);
+            let beyond = c.size_mib.is_some_and(|size| size == 0 || size > most);
+            refuse(beyond, field("size_mib"), "not above 0 and at most the guests' memory")?;
+            c.host_memory_mib.map_or(Ok(()), |mib| host(field("host_memory_mib"), mib))?;
+            c.memory_mib.map_or(Ok(()), |mib| size(field("memory_mib"), mib))?;
         }
         Ok(())
     }
+
+    /// The first invalid field of a guest.
+    fn validate_guest(&self, n: usize) -> Result<(), Refusal> {
+        let (g, before) = (&self.guests[n], &self.guests[..n]);
+        let field = |name: &str| format!("guest[{n}].{name}");
+        let plain = |c: char| c.is_ascii_alphanumeric() || "-_.".contains(c);
+        let named = !g.name.is_empty() && g.name.len() <= 40 && g.name.chars().all(plain);
+        refuse(!named, field("name"), "not 1 to 40 letters, digits, `-`, `_` and `.`")?;
+        refuse(before.iter().any(|o| o.name == g.name), field("name"), "another guest has it")?;
+        let all = before.iter().fold(g.count, |all, o| all.saturating_add(o.count));
+        let many = g.count == 0 || all > MOST_GUESTS;
+        refuse(many, field("count"), format!("not from 1 to {MOST_GUESTS} in all"))?;
+        size(field("memory_mib"), g.memory_mib)?;
+        let beyond = g.least_mib == 0 || g.least_mib > g.memory_mib;
+        refuse(beyond, field("least_mib"), "not above 0 and at most memory_mib")?;
+        refuse(g.swap_mib > LARGEST_MIB, field("swap_mib"), format!("above {LARGEST_MIB}"))?;
+        let no_kernel = g.kernel.is_empty() || g.kernel.contains('\0');
+        refuse(no_kernel, field("kernel"), "not a series such as \"6.1\", a package or a path")?;
+        seconds(field("ahead"), g.ahead, 0.0)?;
+        let phases = (1..=MOST_PHASES).contains(&g.phases.len());
+        refuse(!phases, field("phases"), format!("not 1 to {MOST_PHASES} of them"))?;
+        for (m, p) in g.phases.iter().enumerate() {
+            let field = |name: &str| field(&format!("phases[{m}].{name}"));
+            seconds(field("seconds"), p.seconds, 0.1)?;
+            let beyond = p.memory_mib > g.memory_mib + g.swap_mib;
+            refuse(beyond, field("memory_mib"), "above the guest's memory_mib and swap_mib together")?;
+            let beyond = p.used_mib.is_some_and(|used| used > p.memory_mib);
+            refuse(beyond, field("used_mib"), "above the phase's memory_mib")?;
+            refuse(p.files_mib > LARGEST_MIB, field("files_mib"), format!("above {LARGEST_MIB}"))?;
+            refuse(p.rate > 1_000_000, field("rate"), "above 1000000 operations a second")?;
+        }
+        Ok(())
+    }
+}
+
+fn seconds(field: impl Into<String>, s: f64, least: f64) -> Result<(), Refusal> {
+    let within = s >= least && s <= MOST_SECONDS;
+    refuse(!within, field, format!("not a number of seconds from {least} to {MOST_SECONDS}"))
+}
+
+fn size(field: String, mib: u64) -> Result<(), Refusal> {
+    let within = (SMALLEST_MIB..=LARGEST_MIB).contains(&mib);
+    refuse(!within, field, format!("not from {SMALLEST_MIB} to {LARGEST_MIB}"))
 }
 
 #[cfg(test)]

@@ -13,8 +13,8 @@ use bifold_model::contention;
 use serde::Deserialize;
 
 use super::lmbench::{Pair, Published, counts};
-use super::{Args, TARGETS, Target, read};
-use crate::{say, set};
+use super::{Args, TARGETS, Target, read, syscalls};
+use crate::say;
 
 /// Published times of a fork, in microseconds.
 #[derive(Debug, Clone, Copy, Deserialize)]
@@ -102,9 +102,7 @@ fn locked(json: &str, config: &str) -> Result<f64> {
 
 pub fn run(args: &Args, page: &mut String) -> Result<bool> {
     let published = read::<Published>(args, "pvm-sosp2023.toml")?;
-    let work = args.model.work("published")?.canonicalize()?;
-    let program = work.join("syscalls");
-    set::compile(&args.set.join("syscalls.c"), &program)?;
+    let (work, program) = syscalls(args)?;
     // Enough for the kernel's lists of freed tables to be in a steady state; a fork is some 100,000
     // instructions.
     let forks = (args.calls / 500).max(20);

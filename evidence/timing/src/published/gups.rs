@@ -148,25 +148,12 @@ pub fn run(args: &Args, page: &mut String) -> Result<bool> {
         last = Some((size, costs[0], remote, hz));
     }
     let Some((size, cost, remote, hz)) = last else { anyhow::bail!("--sizes is empty") };
+    let (over_native, large) = (s.nested_4k / s.native_4k, s.nested_2m / s.nested_4k);
+    let share = published.walk_share.nested_4k;
     let targets = [
-        Target::relative(
-            "nested over native time, 4 KB pages",
-            s.nested_4k / s.native_4k,
-            cost.nested_over_native(),
-            15.0,
-        ),
-        Target::absolute(
-            "share of cycles with a walk pending, nested, 4 KB",
-            published.walk_share.nested_4k,
-            cost.walk_share(),
-            0.1,
-        ),
-        Target::relative(
-            "2 MB over 4 KB time, nested",
-            s.nested_2m / s.nested_4k,
-            cost.large_over_small(),
-            20.0,
-        ),
+        Target::relative("nested over native time, 4 KB pages", over_native, cost.nested_over_native(), 15.0),
+        Target::absolute("share of cycles with a walk pending, nested, 4 KB", share, cost.walk_share(), 0.1),
+        Target::relative("2 MB over 4 KB time, nested", large, cost.large_over_small(), 20.0),
     ];
     *page += "## GUPS of vMitosis\n\nvMitosis (ASPLOS 2021, `evidence/published/vmitosis-asplos2021.toml`) ran GUPS with one thread on a \
               Xeon Gold 6252, natively and in a VM, everything on one node. Here the generator `gups` makes the updates and \

@@ -11,7 +11,7 @@ use std::path::PathBuf;
 
 use anyhow::{Context as _, Result};
 
-use crate::machine;
+use crate::{machine, set};
 
 /// What is to be done.
 #[derive(Debug, clap::Args)]
@@ -91,6 +91,14 @@ impl Target {
 
 const TARGETS: &str =
     "| figure | published | predicted | difference % | asked | |\n|---|--:|--:|--:|---|---|\n";
+
+/// The directory of runs, and the program with LMbench's loops in it.
+fn syscalls(args: &Args) -> Result<(PathBuf, PathBuf)> {
+    let work = args.model.work("published")?.canonicalize()?;
+    let program = work.join("syscalls");
+    set::compile(&args.set.join("syscalls.c"), &program)?;
+    Ok((work, program))
+}
 
 fn read<T: serde::de::DeserializeOwned>(args: &Args, name: &str) -> Result<T> {
     let path = args.published.join(name);

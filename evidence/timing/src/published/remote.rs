@@ -98,31 +98,18 @@ pub(super) fn run(
     let ratio = |refs: f64, of: f64| 1.0 + more * refs / of;
     let [guest, host, both] = remote.nested_4k.map(|refs| ratio(refs, cycles.nested_4k));
     let large_ratios = remote.nested_2m.map(|refs| ratio(refs, cycles.nested_2m));
+    let of = [published.guest_4k, published.host_4k, published.both_4k].map(|seconds| seconds / small);
     let mut targets = vec![
-        Target::relative(
-            "remote guest tables over local, nested 4 KB",
-            published.guest_4k / small,
-            guest,
-            10.0,
-        ),
-        Target::relative(
-            "remote nested tables over local, nested 4 KB",
-            published.host_4k / small,
-            host,
-            10.0,
-        ),
-        Target::relative("both remote over local, nested 4 KB", published.both_4k / small, both, 10.0),
+        Target::relative("remote guest tables over local, nested 4 KB", of[0], guest, 10.0),
+        Target::relative("remote nested tables over local, nested 4 KB", of[1], host, 10.0),
+        Target::relative("both remote over local, nested 4 KB", of[2], both, 10.0),
     ];
     let seconds = [published.guest_2m, published.host_2m, published.both_2m];
     for ((seconds, predicted), what) in
         seconds.into_iter().zip(large_ratios).zip(["guest tables", "nested tables", "both"])
     {
-        targets.push(Target::absolute(
-            &format!("remote {what} over local, nested 2 MB"),
-            seconds / large,
-            predicted,
-            0.01,
-        ));
+        let what = format!("remote {what} over local, nested 2 MB");
+        targets.push(Target::absolute(&what, seconds / large, predicted, 0.01));
     }
     let refs = |of: [f64; 3]| of.map(|n| format!("{n:.3}")).join(" | ");
     let _ = writeln!(
@@ -143,7 +130,6 @@ pub(super) fn run(
         targets.iter().map(Target::line).collect::<String>(),
     );
     let additive = (both / (guest + host - 1.0) - 1.0).abs() <= ADDITIVE;
-    let of = |seconds: f64| seconds / small;
     let _ = writeln!(
         page,
         "The parts {}: alone, remote guest tables and remote nested tables make the predicted run longer by {:.2} and {:.2}, \
@@ -152,9 +138,9 @@ pub(super) fn run(
         if additive { "add up within 3 %" } else { "DO NOT ADD UP within 3 %" },
         guest - 1.0,
         host - 1.0,
-        of(published.guest_4k) - 1.0,
-        of(published.host_4k) - 1.0,
-        of(published.both_4k) - 1.0,
+        of[0] - 1.0,
+        of[1] - 1.0,
+        of[2] - 1.0,
         both = both - 1.0,
     );
     targets.iter().all(|t| t.met) && additive

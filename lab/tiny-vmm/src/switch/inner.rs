@@ -151,7 +151,7 @@ pub fn forged(n: &mut Notes) -> Result<()> {
     let m = Machine::new(MachineSpec { nested: Some(false), ..MachineSpec::default() })?;
     m.memory.write(VMCB, &vmcb(m.root))?;
     nested_tables(&m)?;
-    let handler = super::control::smm_handler(&m)?;
+    let handler = super::modes::smm_handler(&m)?;
     handler.enter(&m, 1)?;
     // EFER, whether a guest of the guest ran, and its VMCB.
     for (at, word) in [(0x7ed0, EFER | SVME), (0x7ed8, 1), (0x7ee0, VMCB)] {

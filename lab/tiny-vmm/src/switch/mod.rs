@@ -11,6 +11,7 @@ mod inner;
 mod keys;
 mod machine;
 mod memory;
+mod modes;
 mod needs;
 mod routines;
 mod sound;
@@ -154,14 +155,14 @@ pub static ALL: [SwitchCase; 47] = [
     case("two-writers", "two switch requests at once", control::two_writers),
     case("killed", "the VM's process is killed in the middle of switches", control::killed),
     case("closed", "the VM is closed while a switch waits for it", control::closed),
-    case("real-mode", "a guest without paging, before its tables exist", control::real_mode),
-    case("pae", "a 32-bit guest under PAE paging whose top table changes unsaid", control::pae),
+    case("real-mode", "a guest without paging, before its tables exist", modes::real_mode),
+    case("pae", "a 32-bit guest under PAE paging whose top table changes unsaid", modes::pae),
     case(
         "toggles",
         "vCPUs change levels, PAE, paging, keys and the hypervisor's bit while two writers switch",
         toggles::toggles,
     ),
-    case("smm", "a switch while the vCPU is in system management mode", control::smm),
+    case("smm", "a switch while the vCPU is in system management mode", modes::smm),
     case("kept-4k", "back from a stay in shadow paging no violation comes twice", memory::kept_small),
     case("kept-2m", "the same on 2 MB pages", memory::kept_large),
     case("notifiers", "pages taken away during the stay are gone from the kept tables", memory::notifiers),

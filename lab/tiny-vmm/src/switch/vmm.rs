@@ -11,8 +11,8 @@ use anyhow::{Context, Result};
 use kvm_ioctls::SyncReg;
 
 use super::Notes;
-use super::control::smm_handler;
 use super::machine::{Args, DATA, Machine, MachineSpec};
+use super::modes::smm_handler;
 use super::needs::without_reverse_maps;
 use super::routines::Routine;
 use super::sound::Stuck;

@@ -7,7 +7,7 @@ mod show;
 
 pub use show::schema;
 
-use crate::console::{Delivery, create, note, stop_on_signals};
+use crate::console::{Delivery, OutputFile, create, note, stop_on_signals};
 use crate::guardian;
 use crate::share::out::OutArgs;
 use crate::share::settings::settings;
@@ -156,14 +156,7 @@ pub fn run(args: &CheckArgs) -> anyhow::Result<Status> {
         partial: ending.as_ref().err().map(ToString::to_string),
         runs,
     };
-    let data = match args.format {
-        Format::Json => checked.json()?,
-        _ => checked.text(),
-    };
-    let mut delivery = Delivery::new(notes);
-    delivery.data(&data, output);
-    delivery.file("tables", markdown, || Ok(checked.markdown().into_bytes()));
-    delivery.done()?;
+    deliver(args, &checked, [output, markdown])?;
     match ending {
         Err(CheckError::Stopped) => return Ok(Status::OfCommand(CommandExit::Interrupted)),
         // Taken out of `CheckError`, because the exit status depends on KSM's error.
@@ -173,6 +166,19 @@ pub fn run(args: &CheckArgs) -> anyhow::Result<Status> {
     }
     note(notes, checked.verdict());
     Ok(if checked.off() == 0 { Status::Done } else { Status::CheckFailed })
+}
+
+/// Writes data and tables.
+fn deliver(args: &CheckArgs, checked: &Checked, files: [Option<OutputFile>; 2]) -> anyhow::Result<()> {
+    let [output, markdown] = files;
+    let data = match args.format {
+        Format::Json => checked.json()?,
+        _ => checked.text(),
+    };
+    let mut delivery = Delivery::new(!args.out.quiet);
+    delivery.data(&data, output);
+    delivery.file("tables", markdown, || Ok(checked.markdown().into_bytes()));
+    delivery.done()
 }
 
 /// Time of ksmd per visit to a page: on an idle machine (`evidence/pages/notes/2026-11-sharing.md`), and at

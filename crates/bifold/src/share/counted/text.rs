@@ -41,26 +41,8 @@ pub fn table(p: &Potential) -> String {
             0,
         );
     }
-    if !p.top.is_empty() {
-        let rows = p.top.iter().map(|c| {
-            let first = c
-                .first
-                .map_or_else(|| "-".into(), |(guest, gfn)| format!("{} {gfn:#x}", p.guests[guest].name));
-            vec![c.what.to_string(), grouped(c.pages), grouped(c.guests), first]
-        });
-        out += "\n";
-        let head = ["most repeated contents", "pages", "guests", "first at gfn"];
-        out += &text_table(head.map(String::from).into(), rows.collect());
-    }
-    if !p.known.is_empty() {
-        let rows = p
-            .known
-            .iter()
-            .map(|k| vec![k.name.clone(), grouped(k.contents), grouped(k.found), grouped(k.pages)]);
-        out += "\n";
-        let head = ["file", "its contents", "found in guests", "guest pages"];
-        out += &text_table(head.map(String::from).into(), rows.collect());
-    }
+    out += &repeated(p);
+    out += &known(p);
     out += &pairs(p);
     out += "\n";
     let method = match &p.warning {
@@ -72,6 +54,31 @@ pub fn table(p: &Potential) -> String {
         out += &format!("{} pages changed while they were read.\n", grouped(p.changed));
     }
     out
+}
+
+/// The most repeated contents.
+fn repeated(p: &Potential) -> String {
+    if p.top.is_empty() {
+        return String::new();
+    }
+    let rows = p.top.iter().map(|c| {
+        let first =
+            c.first.map_or_else(|| "-".into(), |(guest, gfn)| format!("{} {gfn:#x}", p.guests[guest].name));
+        vec![c.what.to_string(), grouped(c.pages), grouped(c.guests), first]
+    });
+    let head = ["most repeated contents", "pages", "guests", "first at gfn"];
+    format!("\n{}", text_table(head.map(String::from).into(), rows.collect()))
+}
+
+/// Contents of files that were named.
+fn known(p: &Potential) -> String {
+    if p.known.is_empty() {
+        return String::new();
+    }
+    let rows =
+        p.known.iter().map(|k| vec![k.name.clone(), grouped(k.contents), grouped(k.found), grouped(k.pages)]);
+    let head = ["file", "its contents", "found in guests", "guest pages"];
+    format!("\n{}", text_table(head.map(String::from).into(), rows.collect()))
 }
 
 /// A row per guest, and one for all.

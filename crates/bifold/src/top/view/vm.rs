@@ -57,17 +57,7 @@ pub fn draw(frame: &mut Frame, app: &mut App, id: VmId, look: TerminalStyle, mut
         memory(frame, vm, take_bottom(&mut area, 2 + advice));
         take_bottom(&mut area, 1);
     }
-    let (left, right) = if area.width >= BESIDE {
-        let left = Rect { width: VCPUS_WIDTH, ..area };
-        let x = area.x + VCPUS_WIDTH;
-        (left, Rect { x, width: (area.width - VCPUS_WIDTH).min(STATISTICS[0] + STATISTICS[1] + 1), ..area })
-    } else {
-        // A line for each vCPU, but half of the screen at most.
-        let lines =
-            u16::try_from(vm.each_vcpu.len()).unwrap_or(u16::MAX).saturating_add(2).min(area.height / 2);
-        let left = take(&mut area, lines);
-        (left, area)
-    };
+    let (left, right) = places(area, vm.each_vcpu.len());
     let (vcpus, statistics) = (vcpus(vm), statistics(vm));
     let beyond = |rows: &[Row], area: Rect| rows.len().saturating_sub(area.height.saturating_sub(2).into());
     let (last_vcpu, last_statistic) = (beyond(&vcpus, left), beyond(&statistics, right));
@@ -95,6 +85,20 @@ pub fn draw(frame: &mut Frame, app: &mut App, id: VmId, look: TerminalStyle, mut
     let rows = statistics.into_iter().skip(app.scroll.min(last_statistic));
     let widths = STATISTICS.map(Constraint::Length);
     frame.render_widget(Table::new(rows, widths).header(Row::new(head).height(2)), right);
+}
+
+/// The places of the vCPUs and of KVM's statistics: beside each other where there is room.
+fn places(mut area: Rect, vcpus: usize) -> (Rect, Rect) {
+    if area.width >= BESIDE {
+        let left = Rect { width: VCPUS_WIDTH, ..area };
+        let x = area.x + VCPUS_WIDTH;
+        (left, Rect { x, width: (area.width - VCPUS_WIDTH).min(STATISTICS[0] + STATISTICS[1] + 1), ..area })
+    } else {
+        // A line for each vCPU, but half of the screen at most.
+        let lines = u16::try_from(vcpus).unwrap_or(u16::MAX).saturating_add(2).min(area.height / 2);
+        let left = take(&mut area, lines);
+        (left, area)
+    }
 }
 
 fn vcpus(vm: &Vm) -> Vec<Row<'static>> {

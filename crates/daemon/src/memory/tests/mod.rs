@@ -6,6 +6,7 @@ mod day;
 mod left;
 
 use super::control::{Kind, MemoryObservation, Under};
+use super::guest::WantedSize;
 use super::*;
 use crate::fake_host::FakeHost;
 use bifold_host::guest_memory::GuestStatistics;

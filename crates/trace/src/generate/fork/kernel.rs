@@ -121,4 +121,18 @@ impl Storm {
         Event::Cr3Read.encode(&mut self.words);
         self.load_cr3(self.root);
     }
+
+    /// Clears slots `range` of a table after those of the tables below.
+    pub(super) fn unlink(&mut self, gfn: u64, range: std::ops::Range<usize>, freed: &mut Vec<u64>) {
+        let level = self.memory.table(gfn).level;
+        for i in range {
+            let e = self.memory.entry(gfn, i);
+            if level > 1 && e & PRESENT != 0 {
+                let below = (e & FRAME) >> 12;
+                self.unlink(below, 0..512, freed);
+                self.set_entry(gfn, i, 0);
+                freed.push(below);
+            }
+        }
+    }
 }

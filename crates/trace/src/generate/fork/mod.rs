@@ -312,20 +312,6 @@ impl Storm {
         self.return_to_user();
     }
 
-    /// Clears slots `range` of a table after those of the tables below.
-    fn unlink(&mut self, gfn: u64, range: std::ops::Range<usize>, freed: &mut Vec<u64>) {
-        let level = self.memory.table(gfn).level;
-        for i in range {
-            let e = self.memory.entry(gfn, i);
-            if level > 1 && e & PRESENT != 0 {
-                let below = (e & FRAME) >> 12;
-                self.unlink(below, 0..512, freed);
-                self.set_entry(gfn, i, 0);
-                freed.push(below);
-            }
-        }
-    }
-
     // User mode.
 
     fn pte(&self, va: u64) -> u64 {

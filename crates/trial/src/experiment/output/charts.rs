@@ -70,19 +70,20 @@ pub fn charts(outcome: &Outcome) -> Vec<Chart> {
         curves: cpu.filter(|(_, p)| !p.is_empty()).collect(),
     });
     if let [case] = &outcome.cases[..] {
-        let of = |n: usize| -> Vec<(f64, f64)> {
-            case.samples
-                .iter()
-                .filter_map(|s| Some((s.at_s, s.guests.get(n)?.as_ref()?.pss as f64 / MIB)))
-                .collect()
-        };
-        let curves = case.guests.iter().enumerate().map(|(n, g)| (g.name.clone(), of(n)));
-        all.push(Chart {
-            title: "Each guest's share of it".into(),
-            unit: "MiB".into(),
-            curves: curves.collect(),
-        });
+        all.push(of_guests(case));
     }
     all.retain(|c| !c.curves.is_empty());
     all
+}
+
+/// Each guest's share of the memory that they take.
+fn of_guests(case: &CaseOutcome) -> Chart {
+    let of = |n: usize| -> Vec<(f64, f64)> {
+        case.samples
+            .iter()
+            .filter_map(|s| Some((s.at_s, s.guests.get(n)?.as_ref()?.pss as f64 / MIB)))
+            .collect()
+    };
+    let curves = case.guests.iter().enumerate().map(|(n, g)| (g.name.clone(), of(n)));
+    Chart { title: "Each guest's share of it".into(), unit: "MiB".into(), curves: curves.collect() }
 }

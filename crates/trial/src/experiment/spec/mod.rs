@@ -20,6 +20,7 @@ use serde::Deserialize;
 use serde::de::DeserializeOwned;
 use std::collections::BTreeMap;
 use std::path::Path;
+pub(crate) use validate::{Refusal, refuse};
 
 /// The smallest guest that boots Debian's kernel with room for a workload, MiB.
 pub const SMALLEST_MIB: u64 = 96;

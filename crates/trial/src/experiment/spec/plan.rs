@@ -118,20 +118,7 @@ impl Spec {
     /// # Errors
     /// If a guest becomes too small, or there is no such case.
     pub fn plan(&self, path: &Path, scale: Scale, only: &[String]) -> Result<Plan, SpecError> {
-        let mut guests = Vec::new();
-        for (kind, g) in self.guests.iter().enumerate() {
-            let mib = scaled(g.memory_mib, scale, STEP_MIB);
-            if mib < SMALLEST_MIB {
-                let guest = g.name.clone();
-                return Err(SpecError::TooSmall { path: path.into(), guest, mib, scale });
-            }
-            guests.extend((1..=g.count).map(|n| PlannedGuest {
-                name: format!("{}-{n}", g.name),
-                kind,
-                memory_mib: mib,
-                mergeable: g.mergeable,
-            }));
-        }
+        let guests = self.guests_at(path, scale)?;
         let one = [CaseSpec { name: "all".into(), ..CaseSpec::default() }];
         let cases = if self.cases.is_empty() { &one[..] } else { &self.cases[..] };
         if let Some(name) = only.iter().find(|n| !cases.iter().any(|c| c.name == **n)) {
@@ -177,6 +164,25 @@ impl Spec {
             guests,
             cases,
         })
+    }
+
+    /// All guests at a scale.
+    fn guests_at(&self, path: &Path, scale: Scale) -> Result<Vec<PlannedGuest>, SpecError> {
+        let mut guests = Vec::new();
+        for (kind, g) in self.guests.iter().enumerate() {
+            let mib = scaled(g.memory_mib, scale, STEP_MIB);
+            if mib < SMALLEST_MIB {
+                let guest = g.name.clone();
+                return Err(SpecError::TooSmall { path: path.into(), guest, mib, scale });
+            }
+            guests.extend((1..=g.count).map(|n| PlannedGuest {
+                name: format!("{}-{n}", g.name),
+                kind,
+                memory_mib: mib,
+                mergeable: g.mergeable,
+            }));
+        }
+        Ok(guests)
     }
 }
 

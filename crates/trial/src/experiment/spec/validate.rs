@@ -9,29 +9,24 @@ use std::collections::BTreeMap;
 const MOST_GUESTS: u32 = 256;
 
 /// A field and what is wrong with its value.
-type Refusal = (String, String);
+pub(crate) type Refusal = (String, String);
 
-fn wrong(field: &str, why: &str) -> Result<(), Refusal> {
-    Err((field.to_owned(), why.to_owned()))
+/// Refuses a field where something is wrong with its value.
+pub(crate) fn refuse(wrong: bool, field: impl Into<String>, why: impl Into<String>) -> Result<(), Refusal> {
+    if wrong { Err((field.into(), why.into())) } else { Ok(()) }
 }
 
 impl Spec {
     /// Finds the first invalid field.
     pub(super) fn validate(&self) -> Result<(), Refusal> {
         self.validate_times()?;
-        if self.guests.is_empty() {
-            return wrong("guest", "there must be one");
-        }
+        refuse(self.guests.is_empty(), "guest", "there must be one")?;
         let mut all = 0u32;
         for (n, g) in self.guests.iter().enumerate() {
             let field = |name: &str| format!("guest[{n}].{name}");
-            if self.guests[..n].iter().any(|o| o.name == g.name) {
-                return wrong(&field("name"), "another guest has it");
-            }
+            refuse(self.guests[..n].iter().any(|o| o.name == g.name), field("name"), "another guest has it")?;
             all = all.saturating_add(g.count);
-            if g.count == 0 || all > MOST_GUESTS {
-                return wrong(&field("count"), "not from 1 to 256 in all");
-            }
+            refuse(g.count == 0 || all > MOST_GUESTS, field("count"), "not from 1 to 256 in all")?;
             g.validate(&field)?;
         }
         settings(&self.ksm).map_err(|(name, why)| (format!("ksm.{name}"), why))?;
@@ -39,9 +34,8 @@ impl Spec {
         self.validate_cases()?;
         for (n, p) in self.published.iter().enumerate() {
             if let Some(case) = &p.case {
-                if !self.cases.iter().any(|c| c.name == *case) {
-                    return wrong(&format!("published[{n}].case"), "there is no such case");
-                }
+                let wrong = !self.cases.iter().any(|c| c.name == *case);
+                refuse(wrong, format!("published[{n}].case"), "there is no such case")?;
             }
         }
         Ok(())
@@ -49,18 +43,15 @@ impl Spec {
 
     fn validate_times(&self) -> Result<(), Refusal> {
         let seconds = |field: &str, s: f64| {
-            if s > 0.0 && s <= 1e6 { Ok(()) } else { wrong(field, "not a number of seconds above 0") }
+            let within = s > 0.0 && s <= 1e6;
+            refuse(!within, field, "not a number of seconds above 0")
         };
         seconds("time.length", self.time.length)?;
         seconds("time.sample", self.time.sample)?;
-        if self.time.sample > self.time.length {
-            return wrong("time.sample", "longer than time.length");
-        }
+        refuse(self.time.sample > self.time.length, "time.sample", "longer than time.length")?;
         for at in &self.time.potential {
             seconds("time.potential", *at)?;
-            if *at > self.time.length {
-                return wrong("time.potential", "after time.length");
-            }
+            refuse(*at > self.time.length, "time.potential", "after time.length")?;
         }
         Ok(())
     }
@@ -68,17 +59,15 @@ impl Spec {
     fn validate_cases(&self) -> Result<(), Refusal> {
         for (n, c) in self.cases.iter().enumerate() {
             let field = |name: &str| format!("case[{n}].{name}");
-            if c.name.is_empty() || self.cases[..n].iter().any(|o| o.name == c.name) {
-                return wrong(&field("name"), "empty, or another case has it");
-            }
+            let wrong = c.name.is_empty() || self.cases[..n].iter().any(|o| o.name == c.name);
+            refuse(wrong, field("name"), "empty, or another case has it")?;
             settings(&c.ksm).map_err(|(name, why)| (field(&format!("ksm.{name}")), why))?;
             if let Some(start) = &c.start {
                 start.check(&field("start"))?;
             }
             let synthetic = |g: &GuestSpec| matches!(g.workload, WorkloadSpec::Synthetic { .. });
-            if c.write_rate.is_some() && !self.guests.iter().any(synthetic) {
-                return wrong(&field("write_rate"), "no guest has a synthetic workload");
-            }
+            let wrong = c.write_rate.is_some() && !self.guests.iter().any(synthetic);
+            refuse(wrong, field("write_rate"), "no guest has a synthetic workload")?;
         }
         Ok(())
     }
@@ -87,15 +76,12 @@ impl Spec {
 impl GuestSpec {
     fn validate(&self, field: &dyn Fn(&str) -> String) -> Result<(), Refusal> {
         let plain = |c: char| c.is_ascii_alphanumeric() || "-_.".contains(c);
-        if self.name.is_empty() || !self.name.chars().all(plain) {
-            return wrong(&field("name"), "not letters, digits, `-`, `_` and `.` alone");
-        }
-        if !(SMALLEST_MIB..=1 << 20).contains(&self.memory_mib) {
-            return wrong(&field("memory_mib"), "not from 96 to 1048576");
-        }
-        if !self.files.is_empty() && self.packages.is_empty() {
-            return wrong(&field("files"), "files come out of packages: name them in `packages`");
-        }
+        let wrong = self.name.is_empty() || !self.name.chars().all(plain);
+        refuse(wrong, field("name"), "not letters, digits, `-`, `_` and `.` alone")?;
+        let wrong = !(SMALLEST_MIB..=1 << 20).contains(&self.memory_mib);
+        refuse(wrong, field("memory_mib"), "not from 96 to 1048576")?;
+        let wrong = !self.files.is_empty() && self.packages.is_empty();
+        refuse(wrong, field("files"), "files come out of packages: name them in `packages`")?;
         self.workload.validate(self.memory_mib, field)
     }
 }
@@ -104,35 +90,24 @@ impl WorkloadSpec {
     fn validate(&self, memory_mib: u64, field: &dyn Fn(&str) -> String) -> Result<(), Refusal> {
         match self {
             WorkloadSpec::Synthetic { buffer_mib, sleep, write_rate } => {
-                if *buffer_mib == 0 || *buffer_mib >= memory_mib {
-                    return wrong(&field("workload.buffer_mib"), "not above 0 and below memory_mib");
-                }
-                if !(0.0..=1e6).contains(sleep) {
-                    return wrong(&field("workload.sleep"), "not a number of seconds");
-                }
-                if write_rate.value() > 1000.0 {
-                    return wrong(&field("workload.write_rate"), "above 1000 writes per page");
-                }
+                let wrong = *buffer_mib == 0 || *buffer_mib >= memory_mib;
+                refuse(wrong, field("workload.buffer_mib"), "not above 0 and below memory_mib")?;
+                refuse(!(0.0..=1e6).contains(sleep), field("workload.sleep"), "not a number of seconds")?;
+                let wrong = write_rate.value() > 1000.0;
+                refuse(wrong, field("workload.write_rate"), "above 1000 writes per page")?;
             }
             WorkloadSpec::Database { clients, iterations, queries_per_client, engine, .. } => {
-                if [clients, iterations, queries_per_client].iter().any(|n| **n == 0) {
-                    let why = "clients, iterations and queries_per_client are above 0";
-                    return wrong(&field("workload"), why);
-                }
-                if engine.is_empty() || !engine.chars().all(|c| c.is_ascii_alphanumeric()) {
-                    return wrong(&field("workload.engine"), "not an engine's name");
-                }
+                let wrong = [clients, iterations, queries_per_client].iter().any(|n| **n == 0);
+                refuse(wrong, field("workload"), "clients, iterations and queries_per_client are above 0")?;
+                let wrong = engine.is_empty() || !engine.chars().all(|c| c.is_ascii_alphanumeric());
+                refuse(wrong, field("workload.engine"), "not an engine's name")?;
             }
             WorkloadSpec::Command { command, sleep } => {
-                if !command.first().is_some_and(|c| c.starts_with('/')) {
-                    return wrong(&field("workload.command"), "does not begin with an absolute path");
-                }
-                if command.iter().any(|c| c == "--" || c.contains('\0')) {
-                    return wrong(&field("workload.command"), "has a word `--`, or a NUL byte");
-                }
-                if !(0.0..=1e6).contains(sleep) {
-                    return wrong(&field("workload.sleep"), "not a number of seconds");
-                }
+                let wrong = !command.first().is_some_and(|c| c.starts_with('/'));
+                refuse(wrong, field("workload.command"), "does not begin with an absolute path")?;
+                let wrong = command.iter().any(|c| c == "--" || c.contains('\0'));
+                refuse(wrong, field("workload.command"), "has a word `--`, or a NUL byte")?;
+                refuse(!(0.0..=1e6).contains(sleep), field("workload.sleep"), "not a number of seconds")?;
             }
             WorkloadSpec::Idle => {}
         }
@@ -142,20 +117,13 @@ impl WorkloadSpec {
 
 impl StartSpec {
     fn check(&self, field: &str) -> Result<(), Refusal> {
-        if self.free_below.is_some_and(|f| !(0.0..=1.0).contains(&f)) {
-            return Err((format!("{field}.free_below"), "not a share from 0 to 1".into()));
-        }
+        let no_share = self.free_below.is_some_and(|f| !(0.0..=1.0).contains(&f));
+        refuse(no_share, format!("{field}.free_below"), "not a share from 0 to 1")?;
         let Some(t) = self.tuner else { return Ok(()) };
-        if self.free_below.is_none() {
-            return Err((format!("{field}.tuner"), "needs free_below to tell pressure".into()));
-        }
+        refuse(self.free_below.is_none(), format!("{field}.tuner"), "needs free_below to tell pressure")?;
         let well = t.min > 0 && t.min <= t.max && t.max <= 1 << 24 && t.every > 0.0 && t.every <= 1e6;
         let well = well && t.boost <= t.max && t.decay <= t.max;
-        if well {
-            Ok(())
-        } else {
-            Err((format!("{field}.tuner"), "min, max, boost, decay or every is out of range".into()))
-        }
+        refuse(!well, format!("{field}.tuner"), "min, max, boost, decay or every is out of range")
     }
 }
 
