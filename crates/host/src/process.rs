@@ -10,8 +10,8 @@ use std::path::Path;
 pub struct Process {
     /// Process id.
     pub pid: u32,
-    /// The VM's name on its VMM's command line ([`CommandLine::guest_name`]), else the process's name; `None` if the
-    /// process is not visible from here.
+    /// The VM's name on its VMM's command line ([`CommandLine::guest_name`]), else the process's name; `None`
+    /// if the process is not visible from here.
     pub name: Option<String>,
 }
 

@@ -409,6 +409,7 @@ fn names_are_taken_as_qemu_takes_them() {
         ("qemu -name guest=web,debug-threads=on", Some("web")),
         ("qemu -name web,process=x", Some("web")),
         ("qemu -name process=x,guest=a,,b", Some("a,b")),
+        ("qemu -name {web}", Some("{web}")),
         ("qemu -name a=b", None),
         ("qemu -name a,,b=c", None),
         ("qemu -name debug-threads=on", None),

@@ -52,7 +52,12 @@ pub fn run(mut plan: Plan) -> anyhow::Result<Status> {
     delivery.data(&text, output);
     let beside = Beside { timeline: no_timeline.clone().map_or(Ok(bytes.unwrap_or_default()), Err), whole };
     for (one, path, file) in files {
-        delivery.file(one.names().1, file, || one.content(&path, &comparison, &beside, &plan));
+        if one.stays(&path, &comparison) {
+            let path = path.display();
+            note(notes, format_args!("the command failed, so the baseline {path} stays as it is"));
+            continue;
+        }
+        delivery.file(one.names().1, file, || one.content(&comparison, &beside, &plan));
     }
     let kept = match (archive, &plan.keep) {
         (Some(archive), Some(dir)) => keep::unpack(archive, dir),

@@ -73,17 +73,16 @@ impl Output {
         !matches!(self, Output::Report | Output::Baseline)
     }
 
+    /// Whether the file that is there stays: a baseline, where the command failed and so did other work.
+    pub fn stays(self, path: &Path, of: &Comparison) -> bool {
+        self == Output::Baseline && of.meta.exit.is_some_and(failed) && path.is_file()
+    }
+
     /// The file's content.
     ///
     /// # Errors
     /// If the run lacks what the file needs, or a format cannot hold the figures.
-    pub fn content(
-        self,
-        path: &Path,
-        of: &Comparison,
-        beside: &Beside,
-        plan: &Plan,
-    ) -> anyhow::Result<Vec<u8>> {
+    pub fn content(self, of: &Comparison, beside: &Beside, plan: &Plan) -> anyhow::Result<Vec<u8>> {
         let with_places = |make: &dyn Fn(&Places) -> anyhow::Result<Vec<u8>>| {
             of.places.as_ref().map_or(Ok(Vec::new()), make)
         };
@@ -98,11 +97,6 @@ impl Output {
             Output::Pprof => with_places(&|p| Ok(p.places.pprof(p.view, p.config, plan.count)?)),
             Output::Trace => Ok(of.render_trace()?.into_bytes()),
             Output::Baseline if !beside.whole => Err(anyhow!("--save-baseline needs a whole run")),
-            // A command that failed did other work than the one whose counts the file may have.
-            Output::Baseline if of.meta.exit.is_some_and(failed) && path.is_file() => Err(anyhow!(
-                "--save-baseline: the command failed, so {} stays as it is: delete the file to save such a run",
-                path.display()
-            )),
             Output::Baseline => Ok(of.render_baseline()?.into_bytes()),
             Output::Chart => Ok(of.render_chart()?.into_bytes()),
             Output::Report => Ok(of.render_html()?.into_bytes()),

@@ -282,7 +282,7 @@ mod tests {
         let stat = "ksm_rmap_items 9000000\nksm_merging_pages 200000\nksm_process_profit 700000000\nksm_mergeable: yes\n";
         tree.vm(100, "web", 1000, stat);
         tree.vm(101, "db,1", 1001, stat);
-        tree.write("proc/101/smaps_rollup", "Rss: 1 kB\nAnonHugePages:    409600 kB\n");
+        tree.write("proc/101/smaps_rollup", "Rss: 524288 kB\nAnonHugePages:    409600 kB\n");
         tree.vm(102, "files", 1001, "ksm_mergeable: no\n");
         insta::assert_snapshot!("advise_several_users", look(&tree, Format::Table).unwrap());
         let json = look(&tree, Format::Json).unwrap();

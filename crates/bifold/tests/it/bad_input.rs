@@ -55,7 +55,6 @@ fn usage_errors() {
         "compare --runs 2 x.bifold",
         "compare --runs 0 -- true",
         "compare --runs 2 --timeline t -- true",
-        "compare --runs 2 --where --folded f -- true",
         "record -o /tmp/never --runs 2 -- true",
         "diff a.bifold",
         "diff --format csv a b",

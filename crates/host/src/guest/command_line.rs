@@ -90,7 +90,8 @@ impl CommandLine {
         }
         // QEMU takes the last `-name`.
         let named = |name: Pairs| name.get("guest").filter(|n| !n.is_empty()).map(String::from);
-        self.pairs("name", "guest").filter_map(named).last()
+        let names = self.options().filter(|(name, _)| *name == "name");
+        names.filter_map(|(_, value)| named(Pairs::plain(value, "guest"))).last()
     }
 
     /// The value of an option of other programs: `--id X` or `--id=X`.

@@ -33,26 +33,35 @@ pub struct LiveGuest {
 }
 
 impl Host {
+    /// The guests of programs that are known to run guests, by process id, without what KVM has of them. Other
+    /// than for [`live_guests`](Host::live_guests), no file descriptor is looked at.
+    pub fn known_guests(&self) -> Vec<LiveGuest> {
+        self.known_pids().filter_map(|pid| self.guest(pid, false, None)).collect()
+    }
+
     /// The guests by process id: programs that are known to run guests, and processes that hold a VM of KVM.
     pub fn live_guests(&self) -> Vec<LiveGuest> {
         let kvm: BTreeSet<u32> = self.kvm_processes().into_iter().map(|p| p.pid).collect();
         let ids = self.vm_ids().unwrap_or_default();
         let vms: Vec<(u32, VmId)> = ids.into_iter().map(|id| (self.process(id.thread).pid, id)).collect();
-        let known = |pid: &u32| self.command_line(*pid).is_some_and(|line| line.runs_a_guest());
-        let pids = self.pids().into_iter().filter(known);
-        let pids: BTreeSet<u32> = pids.chain(kvm.iter().copied()).chain(vms.iter().map(|v| v.0)).collect();
+        let known = self.known_pids();
+        let pids: BTreeSet<u32> = known.chain(kvm.iter().copied()).chain(vms.iter().map(|v| v.0)).collect();
         let guest = |pid: u32| {
             let vm = vms.iter().find(|v| v.0 == pid).map(|v| v.1);
-            Some(LiveGuest {
-                pid,
-                name: name_of(&self.proc, pid)?,
-                started: self.started(pid)?,
-                vm,
-                kvm: vm.is_some() || kvm.contains(&pid),
-                vcpus: vm.map(|vm| self.vcpus(Some(vm), pid)).unwrap_or_default(),
-            })
+            self.guest(pid, vm.is_some() || kvm.contains(&pid), vm)
         };
         pids.into_iter().filter_map(guest).collect()
+    }
+
+    fn known_pids(&self) -> impl Iterator<Item = u32> + '_ {
+        let known = |pid: &u32| self.command_line(*pid).is_some_and(|line| line.runs_a_guest());
+        self.pids().into_iter().filter(known)
+    }
+
+    /// The guest of a process; `None` if the process has ended.
+    fn guest(&self, pid: u32, kvm: bool, vm: Option<VmId>) -> Option<LiveGuest> {
+        let vcpus = vm.map(|vm| self.vcpus(Some(vm), pid)).unwrap_or_default();
+        Some(LiveGuest { pid, name: name_of(&self.proc, pid)?, started: self.started(pid)?, vm, kvm, vcpus })
     }
 }
 
@@ -80,6 +89,7 @@ mod tests {
         let guests = host.live_guests();
         let found: Vec<_> = guests.iter().map(|g| (g.pid, g.name.as_str(), g.started, g.kvm)).collect();
         assert_eq!(found, [(7, "x", 22, false), (42, "a,b", 22, false)]);
+        assert_eq!(host.known_guests(), guests);
         let hugetlb = |pid| host.command_line(pid).map(|line| line.asks_for_hugetlb());
         assert_eq!([42, 7, 1].map(hugetlb), [Some(true), Some(false), None]);
     }

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! The value of an option of QEMU: a list of `name=value` with `,,` for a comma (`util/keyval.c`), or JSON, as
-//! libvirt writes it (`ChardevOptions`, `DeviceState` and `ObjectOptions` of the QAPI schema).
+//! The value of an option of QEMU: a list of `name=value` with `,,` for a comma (`util/keyval.c`), or JSON,
+//! as libvirt writes it (`ChardevOptions`, `DeviceState` and `ObjectOptions` of the QAPI schema).
 
 use serde_json::Value;
 
@@ -23,6 +23,11 @@ impl Pairs {
         if text.starts_with('{') {
             return Pairs(serde_json::from_str(text).map(|v| flat(&v)).unwrap_or_default());
         }
+        Pairs::plain(text, implied)
+    }
+
+    /// Parses the value of an option that takes no JSON, such as `-name`.
+    pub(crate) fn plain(text: &str, implied: &str) -> Pairs {
         let mut pairs = Vec::new();
         for part in comma_parts(text).into_iter().filter(|p| !p.is_empty()) {
             match part.split_once('=') {
@@ -54,8 +59,9 @@ impl Pairs {
         matches!(self.get(name), Some("on" | "yes" | "true" | "y"))
     }
 
-    /// The path of the Unix socket on which QEMU listens, by the value of `-chardev`; `None` if QEMU connects to
-    /// the socket, or was handed it as a file descriptor. QEMU listens by default only in the form of JSON.
+    /// The path of the Unix socket on which QEMU listens, by the value of `-chardev`; `None` if QEMU connects
+    /// to the socket, or was handed it as a file descriptor. QEMU listens by default only in the form of
+    /// JSON.
     pub fn listening_socket(&self) -> Option<&str> {
         let is_socket = [self.get("backend"), self.get("backend.type")].contains(&Some("socket"));
         let listens = self.is_on("server")

@@ -45,26 +45,30 @@ impl MonitorPlace {
     /// `-chardev socket,path=PATH,server=on`. `None` if the command line has no monitor that a program can
     /// connect to.
     pub fn of(line: &CommandLine) -> Option<MonitorPlace> {
-        let controls: Vec<Pairs> =
-            line.pairs("mon", "chardev").filter(|mon| mon.get("mode") == Some("control")).collect();
-        let is_control =
-            |id: Option<&str>| id.is_some() && controls.iter().any(|mon| mon.get("chardev") == id);
-        if is_control(Some(OF_LIBVIRT)) {
+        if controls(line).any(|mon| mon.get("chardev") == Some(OF_LIBVIRT)) {
             let (_, uuid) = line.options().find(|(name, _)| *name == "uuid")?;
             let plain = uuid.len() == 36 && uuid.chars().all(|c| c.is_ascii_hexdigit() || c == '-');
             return plain.then(|| MonitorPlace::Libvirt(uuid.to_owned()));
         }
+        MonitorPlace::socket_of(line).map(MonitorPlace::Socket)
+    }
+
+    /// The socket of a monitor that is not libvirt's, on a command line of QEMU.
+    pub fn socket_of(line: &CommandLine) -> Option<PathBuf> {
+        let controls: Vec<Pairs> =
+            controls(line).filter(|mon| mon.get("chardev") != Some(OF_LIBVIRT)).collect();
+        let is_control =
+            |id: Option<&str>| id.is_some() && controls.iter().any(|mon| mon.get("chardev") == id);
         let direct = line.options().filter(|(name, _)| *name == "qmp").filter_map(|(_, value)| {
             let socket = format!("socket,path={}", value.strip_prefix("unix:")?);
             Some(Pairs::parse(&socket, "backend"))
         });
         let through = line.pairs("chardev", "backend").filter(|chardev| is_control(chardev.get("id")));
-        let path = direct.chain(through).find_map(|chardev| {
+        direct.chain(through).find_map(|chardev| {
             // A path of QEMU's own folder is unknown here, and a new line would not fit into a journal.
             let path = chardev.listening_socket().filter(|p| p.starts_with('/') && !p.contains('\n'))?;
             Some(PathBuf::from(path))
-        });
-        path.map(MonitorPlace::Socket)
+        })
     }
 
     /// Parses what [`fmt::Display`] writes.
@@ -158,6 +162,11 @@ impl Monitor {
             Way::Virsh(uuid) => virsh(uuid, command, arguments, self.end),
         }
     }
+}
+
+/// The monitors for programs on a command line.
+fn controls(line: &CommandLine) -> impl Iterator<Item = Pairs> + '_ {
+    line.pairs("mon", "chardev").filter(|mon| mon.get("mode") == Some("control"))
 }
 
 /// Connects within a time limit: connect(2) waits without one while the socket's queue is full.
@@ -287,6 +296,17 @@ mod tests {
             assert_eq!(parsed.as_deref(), place);
         }
         assert_eq!(MonitorPlace::parse("unix relative"), None);
+    }
+
+    #[test]
+    fn a_socket_beside_libvirt_s_monitor_is_found_and_libvirt_s_own_is_not() {
+        let socket =
+            |line: &str| MonitorPlace::socket_of(&CommandLine::parse(line.replace(' ', "\0").as_bytes()));
+        let libvirt =
+            "qemu -chardev socket,id=charmonitor,path=/l,server=on -mon chardev=charmonitor,mode=control";
+        assert_eq!(socket(libvirt), None);
+        let own = format!("{libvirt} -qmp unix:/own,server=on");
+        assert_eq!(socket(&own).as_deref(), Some(Path::new("/own")));
     }
 
     #[test]

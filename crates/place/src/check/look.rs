@@ -244,12 +244,12 @@ fn monitor(
         return qmp::ask(socket).map_err(|source| CheckError::Monitor { socket: socket.into(), source });
     }
     // libvirt would note in its log that the guest is tainted.
-    let Some(MonitorPlace::Socket(socket)) = host.monitor_place(guest.pid) else {
+    let Some(socket) = host.command_line(guest.pid).and_then(|line| MonitorPlace::socket_of(&line)) else {
         return Ok(Told::default());
     };
-    Ok(qmp::ask(&socket).unwrap_or_else(|e| {
-        let socket = socket.display();
-        let what = format!("its monitor at {socket} does not answer ({e}); its threads' names and its mappings' sizes tell instead");
+    let shown = socket.display().to_string();
+    Ok(qmp::ask_own(host, guest.pid, &MonitorPlace::Socket(socket)).unwrap_or_else(|e| {
+        let what = format!("its monitor at {shown} does not answer ({e}); its threads' names and its mappings' sizes tell instead");
         unknown.push(Unknown { what, privilege: e.kind() == io::ErrorKind::PermissionDenied });
         Told::default()
     }))

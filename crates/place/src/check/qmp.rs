@@ -6,8 +6,9 @@
 //! short.
 
 use super::blocks::RamBlock;
-use bifold_host::Vcpu;
+use bifold_host::guest_memory::MonitorPlace;
 use bifold_host::qmp::Qmp;
+use bifold_host::{Host, Vcpu};
 use serde_json::{Value, json};
 use std::io;
 use std::os::unix::net::UnixStream;
@@ -36,9 +37,22 @@ pub struct Told {
 pub fn ask(socket: &Path) -> io::Result<Told> {
     let stream = connect(socket)?;
     let mut qmp = Qmp::greet(&stream, PATIENCE)?;
-    let vcpus = qmp.ask("query-cpus-fast", json!({}))?;
-    let io_threads = qmp.ask("query-iothreads", json!({}))?;
-    let blocks = qmp.ask("human-monitor-command", json!({ "command-line": "info ramblock" }))?;
+    told(|command, arguments| qmp.ask(command, arguments))
+}
+
+/// Asks a guest's own monitor.
+///
+/// # Errors
+/// If another process than the guest's answers, or QEMU does not answer in time.
+pub fn ask_own(host: &Host, pid: u32, place: &MonitorPlace) -> io::Result<Told> {
+    let mut monitor = place.open(host, pid)?;
+    told(|command, arguments| monitor.ask(command, arguments))
+}
+
+fn told(mut ask: impl FnMut(&str, Value) -> io::Result<Value>) -> io::Result<Told> {
+    let vcpus = ask("query-cpus-fast", json!({}))?;
+    let io_threads = ask("query-iothreads", json!({}))?;
+    let blocks = ask("human-monitor-command", json!({ "command-line": "info ramblock" }))?;
     Ok(Told {
         vcpus: members(&vcpus)
             .filter_map(|v| Some(Vcpu { number: number(v, "cpu-index")?, thread: number(v, "thread-id")? }))

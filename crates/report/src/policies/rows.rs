@@ -138,8 +138,8 @@ pub(crate) fn policy_rows(e: &Evaluation) -> impl Iterator<Item = PolicyRow<'_>>
     })
 }
 
-/// A line of `bifold policy compare --format jsonl`. The rows of type row, without their type, are also those of
-/// `--format csv`.
+/// A line of `bifold policy compare --format jsonl`. The rows of type row, without their type, are also those
+/// of `--format csv`.
 #[derive(Serialize, JsonSchema)]
 #[serde(tag = "type", rename_all = "lowercase")]
 pub(crate) enum JsonLine<'a> {

@@ -223,11 +223,11 @@ fn down(factor: f64) -> String {
     rounded(factor, f64::floor)
 }
 
-/// Two decimals, or as many as tell the factor from 1.
+/// Two decimals, or as many as tell the factor from 0 and 1.
 fn rounded(factor: f64, round: fn(f64) -> f64) -> String {
     let of = |places: i32| round(factor * 10f64.powi(places)) / 10f64.powi(places);
-    let places = (2..6).find(|places| of(*places) != 1.0).unwrap_or(6);
-    let places = if factor == 1.0 { 2 } else { places };
+    let places = (2..9).find(|places| ![0.0, 1.0].contains(&of(*places))).unwrap_or(9);
+    let places = if [0.0, 1.0].contains(&factor) { 2 } else { places };
     format!("{:.*}", places as usize, of(places))
 }
 
@@ -236,8 +236,10 @@ fn flip(f: &Flip) -> String {
         Says::Cheaper(mode) => format!("{} is cheaper", mode.words()),
         Says::CheaperOrEqual(mode) => format!("{} is cheaper or costs the same", mode.words()),
         Says::EqualOrCheaper(mode) => format!("the modes cost about the same or {} is cheaper", mode.words()),
-        Says::AnyOf(modes) if modes.len() == 2 => "either mode may be cheaper within the band".into(),
-        Says::AnyOf(_) => "several modes may be cheapest within the band".into(),
+        Says::AnyOf(modes) => {
+            let words: Vec<&str> = modes.iter().map(|mode| mode.words()).collect();
+            format!("{} may be cheaper within the band", words.join(" or "))
+        }
         Says::Equal => "the modes cost about the same".into(),
     };
     let more = f.factor >= 1.0;

@@ -94,7 +94,7 @@ pub fn observe(host: &Host) -> Result<Observed, KsmError> {
 
 fn guests(host: &Host, ksm: &Ksm) -> Result<Vec<GuestKsm>, KsmError> {
     let mut found = Vec::new();
-    for guest in host.live_guests() {
+    for guest in host.known_guests() {
         let pid = guest.pid;
         let (ksm, readable) = match ksm.process(pid) {
             Ok(Some(figures)) => (figures, true),

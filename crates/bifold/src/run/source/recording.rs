@@ -23,7 +23,7 @@ pub struct Recording {
 pub fn what_else(path: &Path) -> Option<String> {
     const FIRST: u64 = 4096;
     let shown = path.display();
-    if Reader::open(path).is_ok() {
+    if path.is_file() && Reader::open(path).is_ok() {
         return Some(format!(
             "{shown} is a recording: `bifold compare {shown}` and `bifold reclaim show {shown}` read it"
         ));

@@ -210,7 +210,8 @@ struct CountsRow<'a> {
     page_bytes: u64,
     #[serde(flatten)]
     counts: &'a Counts,
-    /// Distinct contents of 4 KB that the guest has, without zeros; absent for pages of 2 MB and for all guests.
+    /// Distinct contents of 4 KB that the guest has, without zeros; absent for pages of 2 MB and for all
+    /// guests.
     #[serde(skip_serializing_if = "Option::is_none")]
     contents: Option<u64>,
     /// Distinct contents of 4 KB, without zeros, that another guest has too; absent where `contents` is.
