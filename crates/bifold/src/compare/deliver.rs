@@ -5,7 +5,7 @@ use super::baseline::Against;
 use super::output::{Beside, Output};
 use super::plan::Plan;
 use super::{keep, runs};
-use crate::console::{Delivery, create, create_for_data, note, stop_on_signals};
+use crate::console::{Delivery, OutputFile, create, create_for_data, note, stop_on_signals};
 use crate::run::{carry_out, policies, status};
 use crate::status::Status;
 use anyhow::anyhow;
@@ -13,7 +13,7 @@ use bifold_guest::Written;
 use bifold_policy::Timeline;
 use bifold_report::{Comparison, Format, NotComparable};
 use bifold_trace::CommandExit;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 /// Carries out a plan and returns the exit status.
 pub fn run(mut plan: Plan) -> anyhow::Result<Status> {
@@ -51,14 +51,7 @@ pub fn run(mut plan: Plan) -> anyhow::Result<Status> {
     let mut delivery = Delivery::new(notes);
     delivery.data(&text, output);
     let beside = Beside { timeline: no_timeline.clone().map_or(Ok(bytes.unwrap_or_default()), Err), whole };
-    for (one, path, file) in files {
-        if one.stays(&path, &comparison) {
-            let path = path.display();
-            note(notes, format_args!("the command failed, so the baseline {path} stays as it is"));
-            continue;
-        }
-        delivery.file(one.names().1, file, || one.content(&comparison, &beside, &plan));
-    }
+    deliver_files(files, &mut delivery, &comparison, &beside, &plan);
     let kept = match (archive, &plan.keep) {
         (Some(archive), Some(dir)) => keep::unpack(archive, dir),
         _ => Ok(()),
@@ -78,6 +71,27 @@ pub fn run(mut plan: Plan) -> anyhow::Result<Status> {
         return Err(anyhow!("--check needs a timeline, and {why}"));
     }
     Ok(status(plan.run.source.live(), &comparison))
+}
+
+/// Delivers the files beside the data, but for one that stays as it is.
+fn deliver_files(
+    files: Vec<(Output, PathBuf, Option<OutputFile>)>,
+    delivery: &mut Delivery,
+    comparison: &Comparison,
+    beside: &Beside,
+    plan: &Plan,
+) {
+    for (one, path, file) in files {
+        if one.stays(&path, comparison) {
+            let path = path.display();
+            note(
+                plan.run.notes.notes,
+                format_args!("the command failed, so the baseline {path} stays as it is"),
+            );
+            continue;
+        }
+        delivery.file(one.names().1, file, || one.content(comparison, beside, plan));
+    }
 }
 
 /// Judges a run by the plan's baseline; why the two cannot be compared.
