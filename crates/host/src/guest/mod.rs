@@ -33,8 +33,8 @@ pub struct LiveGuest {
 }
 
 impl Host {
-    /// The guests of programs that are known to run guests, by process id, without what KVM has of them. Other
-    /// than for [`live_guests`](Host::live_guests), no file descriptor is looked at.
+    /// The guests of programs that are known to run guests, by process id, without what KVM has of them.
+    /// Other than for [`live_guests`](Host::live_guests), no file descriptor is looked at.
     pub fn known_guests(&self) -> Vec<LiveGuest> {
         self.known_pids().filter_map(|pid| self.guest(pid, false, None)).collect()
     }

@@ -51,11 +51,11 @@ pub struct PageConclusion {
     /// Whether the winner's band of predicted times and another mode's overlap. The winner is compared under
     /// each assumption, so the winner may win all the same.
     pub bands_overlap: bool,
-    /// The least factor with which the verdict in words (of `winner` and `possible`) stays, on all exit costs together
-    /// and on each alone; null if every factor below 1 leaves the verdict.
+    /// The least factor with which the verdict in words (of `winner` and `possible`) stays, on all exit costs
+    /// together and on each alone; null if every factor below 1 leaves the verdict.
     pub holds_from: Option<f64>,
-    /// The largest factor with which the verdict in words stays, on all exit costs together and on each alone; null if
-    /// every factor above 1 leaves the verdict.
+    /// The largest factor with which the verdict in words stays, on all exit costs together and on each
+    /// alone; null if every factor above 1 leaves the verdict.
     pub holds_to: Option<f64>,
     /// The change of exit costs by the smallest ratio that changes the verdict; null if none can.
     pub flip: Option<Flip>,
