@@ -43,7 +43,7 @@ pub struct Phase {
     pub vcpu: usize,
     /// The phase's words in the event stream.
     pub words: std::ops::Range<usize>,
-    /// Values that the guest sends through [`PORT_VALUE`].
+    /// Values that the guest sends through [`PORT_VALUE`](crate::asm::PORT_VALUE).
     pub values: Vec<u32>,
     /// Exits for paging under Linux 6.1 by reasoning, see [`Guest::closed`].
     pub closed: Option<[u64; 4]>,
