@@ -55,7 +55,7 @@ mod vm_id;
 pub use backing::Backing;
 pub use bifold_mmu::Mode;
 pub use error::{HostError, Refusal};
-pub use guest::{CommandLine, LiveGuest, Pairs, size};
+pub use guest::{CommandLine, LiveGuest, Pairs};
 pub use kvm::{Hardware, Kvm, Vendor};
 pub use kvm_users::KvmProcess;
 pub use memory::{MemInfo, Pressure, VmStat};

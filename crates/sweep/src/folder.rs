@@ -325,12 +325,7 @@ fn judged(path: &Path, document: &[u8]) -> Result<Side, FolderError> {
     let ended: Ended = serde_json::from_slice(document).map_err(|e| bad(e.to_string()))?;
     match (side.partial(), ended.exit) {
         (Some(partial), _) => Err(bad(format!("the run is not whole: {}", partial.describe()))),
-        (None, Some(exit))
-            if !matches!(
-                exit,
-                CommandExit::Code(0) | CommandExit::AfterRegion | CommandExit::AccurateEnough
-            ) =>
-        {
+        (None, Some(exit)) if !exit.is_success() => {
             Err(bad(format!("the command failed: {}", exit.describe())))
         }
         _ => Ok(side),

@@ -384,6 +384,7 @@ mod tests {
             ("[programs.a]\nrun = []".into(), "programs.a.run is empty"),
             ("[programs.a]".into(), "needs one of run, recording and generate"),
             ("[programs.a]\nrun = ['x']\ngenerate = 't'".into(), "needs one of"),
+            ("[programs.a]\ngenerate = 'tt:5'".into(), "programs.a.generate"),
             ("[programs.'a b']\nrun = ['x']".into(), "is a bad name"),
             (format!("{one}[axes]\nseed = []"), "axes.seed has no value"),
             (format!("{one}[axes]\nseed = [1, 1]"), "has the value 1 twice"),

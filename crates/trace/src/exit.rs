@@ -25,6 +25,11 @@ pub enum CommandExit {
 }
 
 impl CommandExit {
+    /// Whether the command did what it was to do: it succeeded, or was ended as asked.
+    pub fn is_success(self) -> bool {
+        matches!(self, CommandExit::Code(0) | CommandExit::AfterRegion | CommandExit::AccurateEnough)
+    }
+
     /// Whether a timer of the guest ended this command: timeout(1) says so by its status, and the kernel's
     /// timers and limits of CPU time by their signals.
     pub fn by_timer(self, command: &[String]) -> bool {

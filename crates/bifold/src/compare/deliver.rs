@@ -50,8 +50,9 @@ pub fn run(mut plan: Plan) -> anyhow::Result<Status> {
     let notes = plan.run.notes.notes;
     let mut delivery = Delivery::new(notes);
     delivery.data(&text, output);
-    let beside = Beside { timeline: no_timeline.clone().map_or(Ok(bytes.unwrap_or_default()), Err), whole };
-    deliver_files(files, &mut delivery, &comparison, &beside, &plan);
+    let (timeline, no_timeline) = (bytes.unwrap_or_default(), no_timeline.as_deref());
+    let mut beside = Beside { timeline, no_timeline, whole };
+    deliver_files(files, &mut delivery, &comparison, &mut beside, &plan);
     let kept = match (archive, &plan.keep) {
         (Some(archive), Some(dir)) => keep::unpack(archive, dir),
         _ => Ok(()),
@@ -78,7 +79,7 @@ fn deliver_files(
     files: Vec<(Output, PathBuf, Option<OutputFile>)>,
     delivery: &mut Delivery,
     comparison: &Comparison,
-    beside: &Beside,
+    beside: &mut Beside,
     plan: &Plan,
 ) {
     for (one, path, file) in files {

@@ -6,7 +6,6 @@ use super::baseline::BaselineArgs;
 use super::plan::Plan;
 use anyhow::anyhow;
 use bifold_report::{Comparison, Places};
-use bifold_trace::CommandExit;
 use std::path::Path;
 
 /// A file beside the data.
@@ -22,9 +21,11 @@ pub enum Output {
 }
 
 /// What a comparison does not hold.
-pub struct Beside {
-    /// The timeline's bytes, or why the run has none.
-    pub timeline: Result<Vec<u8>, String>,
+pub struct Beside<'a> {
+    /// The timeline's bytes, which are taken once.
+    pub timeline: Vec<u8>,
+    /// Why the run has no timeline.
+    pub no_timeline: Option<&'a str>,
     /// Whether the run is whole: it neither failed nor was stopped.
     pub whole: bool,
 }
@@ -75,21 +76,21 @@ impl Output {
 
     /// Whether the file that is there stays: a baseline, where the command failed and so did other work.
     pub fn stays(self, path: &Path, of: &Comparison) -> bool {
-        self == Output::Baseline && of.meta.exit.is_some_and(failed) && path.is_file()
+        self == Output::Baseline && of.meta.exit.is_some_and(|exit| !exit.is_success()) && path.is_file()
     }
 
     /// The file's content.
     ///
     /// # Errors
     /// If the run lacks what the file needs, or a format cannot hold the figures.
-    pub fn content(self, of: &Comparison, beside: &Beside, plan: &Plan) -> anyhow::Result<Vec<u8>> {
+    pub fn content(self, of: &Comparison, beside: &mut Beside, plan: &Plan) -> anyhow::Result<Vec<u8>> {
         let with_places = |make: &dyn Fn(&Places) -> anyhow::Result<Vec<u8>>| {
             of.places.as_ref().map_or(Ok(Vec::new()), make)
         };
         match self {
-            Output::Timeline => match &beside.timeline {
-                Ok(bytes) => Ok(bytes.clone()),
-                Err(why) => Err(anyhow!("--timeline needs a timeline, and {why}")),
+            Output::Timeline => match beside.no_timeline {
+                Some(why) => Err(anyhow!("--timeline needs a timeline, and {why}")),
+                None => Ok(std::mem::take(&mut beside.timeline)),
             },
             Output::Folded => {
                 with_places(&|p| Ok(p.places.folded(p.view, p.config, plan.count).into_bytes()))
@@ -102,8 +103,4 @@ impl Output {
             Output::Report => Ok(of.render_html()?.into_bytes()),
         }
     }
-}
-
-fn failed(exit: CommandExit) -> bool {
-    !matches!(exit, CommandExit::Code(0) | CommandExit::AfterRegion | CommandExit::AccurateEnough)
 }

@@ -71,7 +71,6 @@ pub fn compare(args: CompareArgs) -> anyhow::Result<Plan> {
     let runs = runs.unwrap_or(1) as usize;
     let problem = "is shown for one run: leave out --runs";
     UsageError::conflict_if(runs > 1 && !common.placement.placement.is_empty(), "--placement", problem)?;
-    let problem = "is shown for one run: leave out --runs";
     UsageError::conflict_if(runs > 1 && common.show.memory_use, "--memory-use", problem)?;
     let outputs = files(&common.show, Some(&baseline));
     if let Some((one, _)) = outputs.iter().find(|(one, _)| runs > 1 && one.holds_one_run()) {

@@ -13,7 +13,7 @@ const EXPLANATION: &str = "bifold.daemon-explanation/1";
 /// Name and version of what commands to the daemon write.
 const ANSWER: &str = "bifold.daemon-answer/1";
 
-/// What `bifold ctl explain VM --format json` writes: a VM's state, and what happened to the VM lately.
+/// What `bifold ctl explain VM --format json` writes: a VM's state and its last events.
 #[derive(Serialize, JsonSchema)]
 struct Explained<'a> {
     /// Name and version of this schema.

@@ -3,6 +3,7 @@
 //! ([`bifold_reclaim::plan`]).
 
 use crate::console::{self, Delivery, create_for_data, distinct, named, note};
+use crate::run::source::is_recording;
 use crate::status::Status;
 use crate::usage::UsageError;
 use crate::words;
@@ -10,7 +11,6 @@ use anyhow::anyhow;
 use bifold_host::printable;
 use bifold_reclaim::{MemoryTimeline, Plan, PlanError, PolicyName, PolicyPlan, Setting, plan};
 use bifold_report::{Format, grouped, seconds, text_table_with_keys, wrapped};
-use bifold_trace::file::Reader;
 use clap::Args;
 use clap::builder::{PossibleValuesParser, TypedValueParser};
 use schemars::JsonSchema;
@@ -115,12 +115,12 @@ pub fn run(args: &PlanArgs) -> anyhow::Result<Status> {
     distinct(&inputs, &named([("--output", args.output.as_deref())]))?;
     let names = names(&sources)?;
     let read = |(_, path): &(_, &Path)| {
-        MemoryTimeline::read(path).map_err(|e| match Reader::open(path) {
-            Ok(_) => anyhow!(
+        MemoryTimeline::read(path).map_err(|e| match is_recording(path) {
+            true => anyhow!(
                 "{0} is a recording: `bifold reclaim show --timeline FILE {0}` writes its timeline of memory",
                 path.display()
             ),
-            Err(_) => e.into(),
+            false => e.into(),
         })
     };
     let timelines = sources.iter().map(read).collect::<anyhow::Result<Vec<_>>>()?;

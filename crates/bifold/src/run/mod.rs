@@ -254,15 +254,7 @@ impl Carried {
 /// The exit status of a run: that of a command that ran now, or else that of the checks.
 pub fn status(live: bool, comparison: &Comparison) -> Status {
     match comparison.meta.exit {
-        Some(exit)
-            if live
-                && !matches!(
-                    exit,
-                    CommandExit::Code(0) | CommandExit::AfterRegion | CommandExit::AccurateEnough
-                ) =>
-        {
-            Status::OfCommand(exit)
-        }
+        Some(exit) if live && !exit.is_success() => Status::OfCommand(exit),
         _ if comparison.meta.partial == Some(Partial::Interrupted) => {
             Status::OfCommand(CommandExit::Interrupted)
         }

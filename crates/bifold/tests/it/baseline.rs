@@ -2,6 +2,7 @@
 //! `compare --baseline`: a run beside the counts of an earlier one.
 
 use crate::command::{Ran, bifold_in, command, ran};
+use crate::guest::no_guest_here;
 use serde_json::Value;
 use std::path::Path;
 
@@ -126,4 +127,18 @@ fn a_run_has_the_baseline_s_profile_on_every_machine() {
     std::fs::write(dir.join("base.json"), v.to_string()).unwrap();
     let refused = elsewhere(dir, Some("zen4"), run).refused();
     assert!(refused.contains("its profile is mine, and here it is zen4"), "{refused}");
+}
+
+#[test]
+fn a_baseline_stays_where_the_command_failed() {
+    if no_guest_here() {
+        return;
+    }
+    let dir = tempfile::tempdir().unwrap();
+    let file = dir.path().join("base.json");
+    std::fs::write(&file, "the good one").unwrap();
+    let run = bifold_in(dir.path(), "compare --configs nested-4k --save-baseline base.json -- false");
+    assert_eq!(run.status, 1, "{}", run.stderr);
+    assert!(run.stderr.contains("the baseline base.json stays as it is"), "{}", run.stderr);
+    assert_eq!(std::fs::read_to_string(&file).unwrap(), "the good one");
 }

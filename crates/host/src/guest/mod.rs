@@ -8,7 +8,7 @@ mod command_line;
 mod options;
 
 pub use command_line::CommandLine;
-pub use options::{Pairs, size};
+pub use options::Pairs;
 
 use crate::process::name_of;
 use crate::{Host, Vcpu, VmId};

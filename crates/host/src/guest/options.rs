@@ -54,6 +54,11 @@ impl Pairs {
         self.get(name)?.parse().ok()
     }
 
+    /// Bytes of a size, such as `512M`; a number alone counts `bare` bytes.
+    pub fn size(&self, name: &str, bare: u64) -> Option<u64> {
+        size(self.get(name)?, bare)
+    }
+
     /// Whether a switch is on.
     pub fn is_on(&self, name: &str) -> bool {
         matches!(self.get(name), Some("on" | "yes" | "true" | "y"))
@@ -115,7 +120,7 @@ fn scalar(value: &Value) -> Option<String> {
 }
 
 /// Bytes of a size as QEMU writes it: `512M`, `4G`, `2048k`; a number alone counts `bare` bytes.
-pub fn size(text: &str, bare: u64) -> Option<u64> {
+fn size(text: &str, bare: u64) -> Option<u64> {
     let digits = text.len() - text.trim_start_matches(|c: char| c.is_ascii_digit() || c == '.').len();
     let (number, suffix) = text.split_at(digits);
     let unit = match suffix {

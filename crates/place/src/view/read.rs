@@ -3,7 +3,7 @@
 
 use super::{Backend, Level, Levels, View, ViewNode};
 use bifold_host::topology::NumberSet;
-use bifold_host::{CommandLine, Pairs, size};
+use bifold_host::{CommandLine, Pairs};
 use std::collections::BTreeMap;
 
 /// Most vCPUs that are believed: QEMU's own limit is 4,096.
@@ -24,7 +24,7 @@ pub fn view(line: &CommandLine) -> Option<View> {
         match name {
             "smp" => smp = Pairs::parse(value, "cpus"),
             "m" => {
-                let bytes = Pairs::parse(value, "size").get("size").and_then(|s| size(s, MIB));
+                let bytes = Pairs::parse(value, "size").size("size", MIB);
                 view.memory = bytes.unwrap_or(view.memory);
             }
             "numa" => numa.push(Pairs::parse(value, "type")),
@@ -106,7 +106,7 @@ fn object(view: &mut View, object: &Pairs) {
     view.backends.push(Backend {
         id,
         file: kind != "ram",
-        bytes: object.get("size").and_then(|s| size(s, 1)).unwrap_or(0),
+        bytes: object.size("size", 1).unwrap_or(0),
         huge,
         path,
         host_nodes: lists.fold(NumberSet::default(), |all, l| all.union(&l)),
@@ -168,7 +168,7 @@ fn nodes(view: &mut View, numa: &[Pairs]) {
         node.vcpus = lists.fold(NumberSet::default(), |all, l| all.union(&l));
         named = named.union(&node.vcpus);
         node.backend = pairs.get("memdev").map(String::from);
-        node.memory = pairs.get("mem").and_then(|s| size(s, MIB));
+        node.memory = pairs.size("mem", MIB);
     }
     for pairs in numa.iter().filter(|p| p.get("type") == Some("cpu")) {
         let Some(node) = pairs.number("node-id").and_then(|n| nodes.get_mut(&n)) else { continue };

@@ -12,7 +12,7 @@ mod stdin;
 
 pub use feed::{Feed, Length, Until};
 pub use guest::Guest;
-pub use recording::{Recording, what_else};
+pub use recording::{Recording, is_recording, what_else};
 
 use bifold_guest::{Clock, Written};
 use bifold_report::{Input, Partial};

@@ -19,11 +19,16 @@ pub struct Recording {
     pub path: PathBuf,
 }
 
+/// Whether a file is a recording. Pipes are not looked into.
+pub fn is_recording(path: &Path) -> bool {
+    path.is_file() && Reader::open(path).is_ok()
+}
+
 /// What a file is that a verb does not read, and the verb that reads it; none if it is not known.
 pub fn what_else(path: &Path) -> Option<String> {
     const FIRST: u64 = 4096;
     let shown = path.display();
-    if path.is_file() && Reader::open(path).is_ok() {
+    if is_recording(path) {
         return Some(format!(
             "{shown} is a recording: `bifold compare {shown}` and `bifold reclaim show {shown}` read it"
         ));
