@@ -64,8 +64,7 @@ pub fn run(job: &Machine, vendor: &Vendor, say: &mut dyn FnMut(&Word, &[u8]) -> 
         qemu.as_ref(),
         &args,
         &[port.as_fd()],
-        Stdio::null(),
-        log,
+        (Stdio::null(), log),
         job.backing == InnerBacking::Small,
         None,
     )?);

@@ -129,8 +129,7 @@ pub fn spawn(
     qemu: &Path,
     arguments: &[String],
     keep: &[BorrowedFd],
-    stdout: Stdio,
-    log: OwnedFd,
+    (stdout, log): (Stdio, OwnedFd),
     small_pages: bool,
     group: Option<BorrowedFd>,
 ) -> Result<Child, GuestError> {

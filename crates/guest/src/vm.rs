@@ -113,8 +113,7 @@ impl GuestVm {
             &qemu.path,
             &arguments(spec, &fds),
             &keep,
-            Stdio::null(),
-            to_log,
+            (Stdio::null(), to_log),
             !spec.huge_pages,
             spec.group,
         )?;

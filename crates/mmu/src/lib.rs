@@ -47,6 +47,6 @@ pub use page::PageSize;
 pub use recent::MOST_WAYS;
 pub use tag::SHARERS;
 use tag::{Attr, PAGE_BITS};
-pub use tlb::{ArraySpec, Entry, Lookup, Side, Tlb, all_sharers};
+pub use tlb::{ArraySpec, Entry, Filing, Lookup, Now, Side, Tlb, all_sharers};
 pub use walk::{Start, Step, Walk, walk};
 pub use walk_cache::{CacheSpec, Dimension, Tag, WalkCache};

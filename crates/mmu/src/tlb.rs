@@ -167,6 +167,28 @@ fn key(size: PageSize, gva: Gva) -> u64 {
     page | (size as u64) << (PAGE_BITS - 3)
 }
 
+/// When a TLB is used, and what stands in front of it.
+#[derive(Debug)]
+pub struct Now<'a> {
+    /// The time, in accesses of the CPU.
+    pub time: u64,
+    /// The filters of this CPU's TLBs: data, code.
+    pub filters: &'a mut [Filter; 2],
+}
+
+/// What a walk of some sharers ended with.
+#[derive(Debug, Clone, Copy)]
+pub struct Filing {
+    /// The sharers that walked, a bit for each.
+    pub of: u8,
+    /// The entry that they file.
+    pub entry: Entry,
+    /// The sharers whose writes may use the entry.
+    pub writable: u8,
+    /// False if there was an entry, which did not allow a write: it is amended where it is.
+    pub fresh: bool,
+}
+
 impl Tlb {
     /// Empty TLBs of the given arrays for so many sharers. `one_space`: they know one address space at a
     /// time. With several, two entries may answer for a page, and which does depends on their places, so sets
@@ -218,18 +240,16 @@ impl Tlb {
         self.sizes[side as usize].iter().any(|a| a.first != NONE)
     }
 
-    /// Looks a page up at `time`; a write (`write`) needs an entry that allows it as it is. `filters` (data,
-    /// code) are those in front of this CPU's TLBs. A page that left the side's filter since the last look-up
-    /// comes with the time of its last use: `left`.
+    /// Looks a page up; a write (`write`) needs an entry that allows it as it is. A page that left the side's
+    /// filter since the last look-up comes with the time of its last use: `left`.
     #[inline(never)]
     pub fn lookup(
         &mut self,
         side: Side,
         gva: Gva,
         write: bool,
-        time: u64,
         left: Option<(u64, u64)>,
-        filters: &mut [Filter; 2],
+        now: Now<'_>,
     ) -> Lookup {
         if let Some((page, last)) = left {
             self.used_at(side, page, last);
@@ -237,11 +257,11 @@ impl Tlb {
         let held = self.held[region(page_number(gva))];
         // Most regions hold 4 KB pages alone, and most sharers the same in a page's sets.
         if held == 1 << PageSize::Size4K as u8 {
-            if let Some(answer) = self.lookup_alike(side, gva, write, time, filters) {
+            if let Some(answer) = self.lookup_alike(side, gva, write, now.time, &mut *now.filters) {
                 return answer;
             }
         }
-        self.lookup_sizes(held, side, gva, write, time, filters)
+        self.lookup_sizes(held, side, gva, write, now)
     }
 
     /// Looks up a page around which only 4 KB pages are held. None, and nothing has changed, if the sharers
@@ -283,8 +303,7 @@ impl Tlb {
         side: Side,
         gva: Gva,
         write: bool,
-        time: u64,
-        filters: &mut [Filter; 2],
+        Now { time, filters }: Now<'_>,
     ) -> Lookup {
         let Tlb { first, second, sizes, sharers, space, .. } = self;
         let sizes = &sizes[side as usize];
@@ -347,22 +366,10 @@ impl Tlb {
         answer
     }
 
-    /// Files a translation after a walk of the sharers `of`, in both levels; `writable` has a bit for every
-    /// sharer whose writes may use it. An entry that was there (`fresh` is false: it
-    /// did not allow a write) is amended where it is.
+    /// Files a translation after a walk, in both levels.
     #[inline]
-    #[allow(clippy::too_many_arguments)]
-    pub fn fill(
-        &mut self,
-        side: Side,
-        gva: Gva,
-        of: u8,
-        entry: Entry,
-        writable: u8,
-        fresh: bool,
-        time: u64,
-        filters: &mut [Filter; 2],
-    ) {
+    pub fn fill(&mut self, side: Side, gva: Gva, filing: Filing, Now { time, filters }: Now<'_>) {
+        let Filing { of, entry, writable, fresh } = filing;
         let Tlb { first, second, sizes, space, pieces, held, .. } = self;
         let sizes = &sizes[side as usize];
         // The largest size up to the entry's that an array takes.

@@ -110,8 +110,7 @@ impl PageTables {
     pub fn map(
         &mut self,
         root: u64,
-        va: u64,
-        level: u8,
+        (va, level): (u64, u8),
         entry: u64,
         above: u64,
         mut take: impl FnMut() -> u64,
@@ -156,7 +155,7 @@ mod tests {
         let (mut tables, mut next) = (PageTables::default(), 0x100);
         tables.add(0xff, 4);
         let mut map = |tables: &mut PageTables, va, level, entry| {
-            tables.map(0xff, va, level, entry, PRESENT | WRITE, || {
+            tables.map(0xff, (va, level), entry, PRESENT | WRITE, || {
                 next += 1;
                 next - 1
             })

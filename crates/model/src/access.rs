@@ -26,6 +26,17 @@ impl AccessKind {
     }
 }
 
+/// Where a vCPU's access faults in tables of the hypervisor.
+#[derive(Debug, Clone, Copy)]
+pub struct Fault {
+    /// The vCPU that made the access.
+    pub vcpu: usize,
+    /// The address that the tables translate.
+    pub gva: Gva,
+    /// The access's kind.
+    pub kind: AccessKind,
+}
+
 /// An access that missed the TLB, or lacked permission there.
 #[derive(Debug, Clone, Copy)]
 pub struct Miss {
@@ -42,6 +53,11 @@ pub struct Miss {
 }
 
 impl Miss {
+    /// The fault of the access, where the hypervisor's tables do not map it.
+    pub fn fault(&self) -> Fault {
+        Fault { vcpu: self.vcpu, gva: self.gva, kind: self.kind }
+    }
+
     /// The guest's entry at `at`. The leaf is known already, and mostly the only one that is not in
     /// the machine's cache. (A walk cache may lead to another leaf: an old table's.)
     #[inline]

@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! The memory that walks refer to, and the counts of those references.
 //!
-//! Every reference of every walk passes [`References::touch`] with the levels of its walk step
+//! Every reference of every walk passes [`Hardware::touch`] with the levels of its walk step
 //! and its host-physical address. A [`Memory`] says which level of the machine's memory answers:
 //! [`crate::cache`] has one with data caches, and [`Uncached`] knows none.
 
 use crate::page::Page;
-use bifold_mmu::Hpa;
+use bifold_mmu::{Hpa, WalkCache};
 
 /// What can answer a reference: 0 where that is not known (no data caches, or a line outside the
 /// sample), then cache levels 1 to 3, then memory.
@@ -75,16 +75,18 @@ impl Memory for Uncached {
     }
 }
 
-/// Where the references of a walk go: to memory, and into the counts.
+/// What a walk of a vCPU uses: its walk caches, and for each reference the memory and the counts.
 #[derive(Debug)]
-pub struct References<'a, M> {
+pub struct Hardware<'a, M> {
+    /// The vCPU's walk caches.
+    pub caches: &'a mut WalkCache,
     /// The memory that answers.
     pub memory: &'a mut M,
     /// The counts.
     pub refs: &'a mut Refs,
 }
 
-impl<M: Memory> References<'_, M> {
+impl<M: Memory> Hardware<'_, M> {
     /// One reference: see [`Memory::touch`].
     #[inline(always)]
     pub fn touch(&mut self, guest: u8, host: u8, at: impl FnOnce() -> Hpa, page: impl FnOnce() -> Page) {

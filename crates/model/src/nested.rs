@@ -13,38 +13,19 @@ use crate::access::Steady;
 use crate::ages::{Ages, Reuse};
 use crate::guest::GuestTables;
 use crate::host::HostMemory;
-use crate::memory::{Memory, References};
+use crate::memory::{Hardware, Memory};
 use crate::page::{Made, Makers, Page};
 use crate::walk_2d::{
-    self, NestedSpace, tables_are_steady, walk_2d, walk_2d_steady, walk_host, walk_host_steady, walk_mapped,
+    self, NestedSpace, Violation, base, table_of, tables_are_steady, walk_2d, walk_2d_steady, walk_host,
+    walk_host_steady, walk_mapped,
 };
 use bifold_mmu::format::MOST_LEVELS;
 use bifold_mmu::{Format, Gpa, Gva, Hpa, PageSize, Start, Step, Walk, WalkCache, walk};
 
-/// Host-physical addresses of table pages, above every frame that backs guest memory:
-/// each level has a range of its own, in the order of the addresses that its tables map.
-/// So the table that maps a guest address is found without reading the table above.
-/// Walks nevertheless read every level.
-pub(crate) const fn base(level: u8) -> u64 {
-    (1 << 41) + ((level as u64) << 38)
-}
-/// The table of `level` on the way to `gpa`, by [`base`].
-pub(crate) const fn table_of(level: u8, gpa: Gpa) -> u64 {
-    base(level) + (gpa.0 >> (12 + 9 * level) << 12)
-}
 /// Software-available bits of a leaf entry: the interval of its last use, from 1 on; 0 of an entry that no
 /// walk has used.
 const EPOCH_SHIFT: u32 = 52;
 const EPOCH_MASK: u64 = 0x7ff << EPOCH_SHIFT;
-
-/// A frame that the nested tables do not map as needed.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Violation {
-    /// The guest-physical address.
-    pub gpa: Gpa,
-    /// For a write.
-    pub write: bool,
-}
 
 /// The nested tables of one VM.
 #[derive(Debug, Clone)]
@@ -296,37 +277,29 @@ impl Nested {
     #[inline(always)]
     fn translate<M: Memory>(
         &mut self,
-        caches: &mut WalkCache,
+        hw: &mut Hardware<'_, M>,
         gpa: Gpa,
         write: bool,
         guest: u8,
-        refs: &mut References<'_, M>,
     ) -> Result<(), Violation> {
         let ready = self.ready(gpa);
-        if ready & if write { READY_WRITE } else { READY } == 0 || !caches.has_host_steps() {
-            return self.translate_any(caches, gpa, write, guest, refs);
+        if ready & if write { READY_WRITE } else { READY } == 0 || !hw.caches.has_host_steps() {
+            return self.translate_any(hw, gpa, write, guest);
         }
-        self.translate_ready(caches, gpa, (write, ready & READY_WRITE != 0), guest, refs);
+        self.translate_ready(hw, gpa, (write, ready & READY_WRITE != 0), guest);
         Ok(())
     }
 
     /// The references of the walk to a ready entry, and what it leaves in the walk caches: where
     /// the tables lie, and so every entry but the leaf, follows from the address.
     #[inline(always)]
-    fn walk_ready<M: Memory>(
-        &self,
-        caches: &mut WalkCache,
-        gpa: Gpa,
-        guest: u8,
-        refs: &mut References<'_, M>,
-    ) {
+    fn walk_ready<M: Memory>(&self, hw: &mut Hardware<'_, M>, gpa: Gpa, guest: u8) {
         let levels = (self.page.level(), self.format.depth());
         walk_host_steady(
-            caches,
+            hw,
             levels,
             gpa,
             guest,
-            refs,
             |level| table_of(level, gpa),
             |level, at| self.table(level, at),
         );
@@ -345,16 +318,9 @@ impl Nested {
 
     /// See [`PagingMode::walk_steady`](crate::paging::PagingMode::walk_steady).
     #[inline]
-    pub fn walk_steady<M: Memory>(
-        &mut self,
-        caches: &mut WalkCache,
-        miss: &Steady<'_>,
-        refs: &mut References<'_, M>,
-        host: &HostMemory,
-    ) {
+    pub fn walk_steady<M: Memory>(&mut self, hw: &mut Hardware<'_, M>, miss: &Steady<'_>, host: &HostMemory) {
         let page = (miss.gpa(), miss.write);
-        let space = &mut Over { tables: self, host };
-        walk_2d_steady(space, caches, miss.format, miss.gva, |level| miss.path.table(level), page, refs);
+        walk_2d_steady(&mut self.over(host), hw, miss.format, miss.gva, |level| miss.path.table(level), page);
     }
 
     /// [`Nested::translate`] of a page whose entry is ready for it, and may be written if `writable`, with
@@ -362,14 +328,13 @@ impl Nested {
     #[inline(always)]
     fn translate_ready<M: Memory>(
         &self,
-        caches: &mut WalkCache,
+        hw: &mut Hardware<'_, M>,
         gpa: Gpa,
         (write, writable): (bool, bool),
         guest: u8,
-        refs: &mut References<'_, M>,
     ) {
-        if !caches.nested_step(gpa.0 >> self.page.shift(), write, writable) {
-            self.walk_ready(caches, gpa, guest, refs);
+        if !hw.caches.nested_step(gpa.0 >> self.page.shift(), write, writable) {
+            self.walk_ready(hw, gpa, guest);
         }
     }
 
@@ -377,31 +342,30 @@ impl Nested {
     #[inline(never)]
     fn translate_any<M: Memory>(
         &mut self,
-        caches: &mut WalkCache,
+        hw: &mut Hardware<'_, M>,
         gpa: Gpa,
         write: bool,
         guest: u8,
-        refs: &mut References<'_, M>,
     ) -> Result<(), Violation> {
         let page = self.nested_page(gpa);
         let ready = self.ready(gpa);
-        if caches.nested_lookup(page, write) {
+        if hw.caches.nested_lookup(page, write) {
             if ready == 0 {
                 self.use_frame(gpa);
             }
             return Ok(());
         }
         if ready & if write { READY_WRITE } else { READY } != 0 {
-            self.walk_ready_any(caches, gpa, guest, refs);
-            caches.nested_fill(page, write, ready & READY_WRITE != 0);
+            self.walk_ready_any(hw, gpa, guest);
+            hw.caches.nested_fill(page, write, ready & READY_WRITE != 0);
             return Ok(());
         }
         let (read, table) = (|level, at| self.read(level, at), |level, at| self.table(level, at));
-        let end = walk_host(caches, self.format, self.root(), gpa, guest, refs, read, table);
+        let end = walk_host(hw, self.format, self.root(), (gpa, guest), read, table);
         match end {
             Walk::Leaf(step) if !write || step.entry & self.format.write != 0 => {
                 self.mark_used(step);
-                caches.nested_fill(page, write, step.entry & self.format.write != 0);
+                hw.caches.nested_fill(page, write, step.entry & self.format.write != 0);
                 Ok(())
             }
             _ => Err(Violation { gpa, write }),
@@ -419,70 +383,32 @@ impl Nested {
 
     /// [`Nested::walk_ready`] with any walk caches.
     #[inline]
-    fn walk_ready_any<M: Memory>(
-        &self,
-        caches: &mut WalkCache,
-        gpa: Gpa,
-        guest: u8,
-        refs: &mut References<'_, M>,
-    ) {
+    fn walk_ready_any<M: Memory>(&self, hw: &mut Hardware<'_, M>, gpa: Gpa, guest: u8) {
         let table = |level, at| self.table(level, at);
-        walk_mapped(caches, self.root(), self.page.level(), gpa, guest, refs, table);
+        walk_mapped(hw, self.root(), self.page.level(), gpa, guest, table);
     }
 
-    /// The two-dimensional walk of `gva` from `top`: the guest's tables, each of their entries
-    /// behind a nested walk, and the nested walk of the result (guest level 0). `read` returns the
-    /// guest's entry at an address.
-    #[allow(clippy::too_many_arguments)]
-    pub fn walk_2d<M: Memory>(
-        &mut self,
-        caches: &mut WalkCache,
-        format: &Format,
-        top: Start,
-        gva: Gva,
-        write: bool,
-        refs: &mut References<'_, M>,
-        host: &HostMemory,
-        read: impl Fn(u64) -> u64,
-    ) -> Result<Walk, Violation> {
-        let first = walk_2d::first(caches, format, top, gva);
-        self.walk_below(caches, format, first, gva, write, refs, host, read)
-    }
-
-    /// The two-dimensional walk from the table at `start` on, whose host address is `known` or not.
-    #[allow(clippy::too_many_arguments)]
+    /// The tables as the second dimension of a walk, over the memory that they map.
     #[inline(always)]
-    pub fn walk_below<M: Memory>(
-        &mut self,
-        caches: &mut WalkCache,
-        format: &Format,
-        start: (Start, bool),
-        gva: Gva,
-        write: bool,
-        refs: &mut References<'_, M>,
-        host: &HostMemory,
-        read: impl Fn(u64) -> u64,
-    ) -> Result<Walk, Violation> {
-        let mut space = Over { tables: self, host };
-        walk_2d(&mut space, caches, format, start, gva, write, refs, |_, at| read(at))
+    pub fn over<'a>(&'a mut self, host: &'a HostMemory) -> Over<'a> {
+        Over { tables: self, host }
     }
 
     /// Reads the entries at `at` that a load of CR3 puts into registers, as one reference. Unlike those of
     /// walks, the read does not count as a write (Intel SDM vol. 3C, 29.3.5).
     pub fn load_registers<M: Memory>(
         &mut self,
-        caches: &mut WalkCache,
+        hw: &mut Hardware<'_, M>,
         format: &Format,
         at: Gpa,
-        refs: &mut References<'_, M>,
         host: &HostMemory,
     ) -> Result<(), Violation> {
         if self.reads_root {
             return Ok(());
         }
         let level = format.depth();
-        self.translate(caches, at, false, level, refs)?;
-        refs.touch(level, 0, || host.hpa(at), || host.page(at));
+        self.translate(hw, at, false, level)?;
+        hw.touch(level, 0, || host.hpa(at), || host.page(at));
         Ok(())
     }
 
@@ -498,35 +424,45 @@ impl Nested {
 }
 
 /// Nested tables over the host's memory.
-struct Over<'a> {
+#[derive(Debug)]
+pub struct Over<'a> {
     tables: &'a mut Nested,
     host: &'a HostMemory,
+}
+
+impl Over<'_> {
+    /// The two-dimensional walk of `gva` from `top`: the guest's tables, each of their entries
+    /// behind a nested walk, and the nested walk of the result (guest level 0). `read` returns the
+    /// guest's entry at an address.
+    pub fn walk_2d<M: Memory>(
+        &mut self,
+        hw: &mut Hardware<'_, M>,
+        format: &Format,
+        top: Start,
+        (gva, write): (Gva, bool),
+        read: impl Fn(u64) -> u64,
+    ) -> Result<Walk, Violation> {
+        let first = walk_2d::first(hw.caches, format, top, gva);
+        walk_2d(self, hw, format, first, (gva, write), |_, at| read(at))
+    }
 }
 
 impl NestedSpace for Over<'_> {
     #[inline(always)]
     fn translate<M: Memory>(
         &mut self,
-        caches: &mut WalkCache,
+        hw: &mut Hardware<'_, M>,
         gpa: Gpa,
         write: bool,
         guest: u8,
-        refs: &mut References<'_, M>,
     ) -> Result<(), Violation> {
-        self.tables.translate(caches, gpa, write, guest, refs)
+        self.tables.translate(hw, gpa, write, guest)
     }
 
     #[inline(always)]
-    fn translate_steady<M: Memory>(
-        &mut self,
-        caches: &mut WalkCache,
-        gpa: Gpa,
-        write: bool,
-        guest: u8,
-        refs: &mut References<'_, M>,
-    ) {
+    fn translate_steady<M: Memory>(&mut self, hw: &mut Hardware<'_, M>, gpa: Gpa, write: bool, guest: u8) {
         let writable = write || self.tables.ready(gpa) & READY_WRITE != 0;
-        self.tables.translate_ready(caches, gpa, (write, writable), guest, refs);
+        self.tables.translate_ready(hw, gpa, (write, writable), guest);
     }
 
     #[inline(always)]

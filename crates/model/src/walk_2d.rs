@@ -3,11 +3,32 @@
 //! then the nested walk of the page itself (guest level 0). And the walk of nested tables alone.
 
 use crate::access::Steady;
-use crate::memory::{Memory, References};
-use crate::nested::{Violation, base};
+use crate::memory::{Hardware, Memory};
 use crate::page::Page;
 use bifold_mmu::{Dimension, Format, Gpa, Gva, Hpa, Start, Step, Tag, Walk, WalkCache, walk};
 use std::convert::Infallible;
+
+/// Host-physical addresses of table pages, above every frame that backs guest memory:
+/// each level has a range of its own, in the order of the addresses that its tables map.
+/// So the table that maps a guest address is found without reading the table above.
+/// Walks nevertheless read every level.
+pub(crate) const fn base(level: u8) -> u64 {
+    (1 << 41) + ((level as u64) << 38)
+}
+
+/// The table of `level` on the way to `gpa`, by [`base`].
+pub(crate) const fn table_of(level: u8, gpa: Gpa) -> u64 {
+    base(level) + (gpa.0 >> (12 + 9 * level) << 12)
+}
+
+/// A frame that the nested tables do not map as needed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Violation {
+    /// The guest-physical address.
+    pub gpa: Gpa,
+    /// For a write.
+    pub write: bool,
+}
 
 /// Nested tables, and the memory that they map.
 pub trait NestedSpace {
@@ -17,23 +38,15 @@ pub trait NestedSpace {
     /// If the tables do not map it for the access.
     fn translate<M: Memory>(
         &mut self,
-        caches: &mut WalkCache,
+        hw: &mut Hardware<'_, M>,
         gpa: Gpa,
         write: bool,
         guest: u8,
-        refs: &mut References<'_, M>,
     ) -> Result<(), Violation>;
 
     /// [`NestedSpace::translate`] of what the tables map for the access, where the walk has nothing to note,
     /// with walk caches that have host steps ([`WalkCache::has_host_steps`]).
-    fn translate_steady<M: Memory>(
-        &mut self,
-        caches: &mut WalkCache,
-        gpa: Gpa,
-        write: bool,
-        guest: u8,
-        refs: &mut References<'_, M>,
-    );
+    fn translate_steady<M: Memory>(&mut self, hw: &mut Hardware<'_, M>, gpa: Gpa, write: bool, guest: u8);
 
     /// The host-physical address of `gpa`.
     fn hpa(&self, gpa: Gpa) -> Hpa;
@@ -48,28 +61,25 @@ pub trait NestedSpace {
 /// The walk from the table at `start` on, which is a table's address as the nested tables map it. The host's
 /// address of that table may be `known`, so that it is not translated. `read` returns the guest's entry at an
 /// address.
-#[allow(clippy::too_many_arguments)]
 #[inline(always)]
 pub fn walk_2d<S: NestedSpace, M: Memory>(
     space: &mut S,
-    caches: &mut WalkCache,
+    hw: &mut Hardware<'_, M>,
     format: &Format,
     (start, mut known): (Start, bool),
-    gva: Gva,
-    write: bool,
-    refs: &mut References<'_, M>,
+    (gva, write): (Gva, bool),
     mut read: impl FnMut(u8, u64) -> u64,
 ) -> Result<Walk, Violation> {
     let cached_as = format.cached_as(gva.0);
     let end = walk(format, start, gva.0, |level, at| {
         if !std::mem::take(&mut known) {
-            space.translate(caches, Gpa(at), true, level, refs)?;
+            space.translate(hw, Gpa(at), true, level)?;
         }
         // Computed only where the address matters: it costs a permutation.
-        let at_host = if caches.tag() == Tag::Physical { space.hpa(Gpa(at)).0 } else { 0 };
-        let held = level > 1 && caches.holds(Dimension::Guest, level, at_host);
+        let at_host = if hw.caches.tag() == Tag::Physical { space.hpa(Gpa(at)).0 } else { 0 };
+        let held = level > 1 && hw.caches.holds(Dimension::Guest, level, at_host);
         if !held {
-            refs.touch(level, 0, || space.hpa(Gpa(at)), || space.page(Gpa(at)));
+            hw.touch(level, 0, || space.hpa(Gpa(at)), || space.page(Gpa(at)));
         }
         let entry = read(level, at);
         // A large leaf entry that the host maps in pieces is read once for each piece. A cache tagged by the
@@ -77,16 +87,16 @@ pub fn walk_2d<S: NestedSpace, M: Memory>(
         let cached = |entry| {
             let page = || format.target(level, entry) | gva.0 & ((1 << format.level(level).shift) - 1);
             !format.is_leaf(level, entry)
-                || caches.tag() == Tag::Physical && level > space.level_at(Gpa(page()))
+                || hw.caches.tag() == Tag::Physical && level > space.level_at(Gpa(page()))
         };
         if level > 1 && !held && entry & format.present != 0 && cached(entry) {
-            caches.fill(Dimension::Guest, level, cached_as, at_host, format.target(level, entry));
+            hw.caches.fill(Dimension::Guest, level, cached_as, at_host, format.target(level, entry));
         }
         Ok(entry)
     })?;
     if let Walk::Leaf(Step { level, entry, .. }) = end {
         let offset = gva.0 & ((1 << format.level(level).shift) - 1);
-        space.translate(caches, Gpa(format.target(level, entry) | offset), write, 0, refs)?;
+        space.translate(hw, Gpa(format.target(level, entry) | offset), write, 0)?;
     }
     Ok(end)
 }
@@ -115,45 +125,43 @@ pub fn tables_are_steady(
 #[inline(always)]
 pub fn walk_2d_steady<S: NestedSpace, M: Memory>(
     space: &mut S,
-    caches: &mut WalkCache,
+    hw: &mut Hardware<'_, M>,
     format: &Format,
     gva: Gva,
     table: impl Fn(u8) -> u64,
     (gpa, write): (Gpa, bool),
-    refs: &mut References<'_, M>,
 ) {
     let depth = format.depth();
-    let start = caches.first_table(Dimension::Guest, (1, depth), gva.0, &table);
+    let start = hw.caches.first_table(Dimension::Guest, (1, depth), gva.0, &table);
     // A cached entry gives the next table's host address as well.
     let (mut level, mut known) = (start, start < depth);
     while level > 0 {
         let at = Gpa(table(level) | format.index(level, gva.0) << 3);
         if !known {
-            space.translate_steady(caches, at, true, level, refs);
+            space.translate_steady(hw, at, true, level);
         }
         known = false;
-        refs.touch(level, 0, || space.hpa(at), || space.page(at));
+        hw.touch(level, 0, || space.hpa(at), || space.page(at));
         level -= 1;
     }
-    space.translate_steady(caches, gpa, write, 0, refs);
+    space.translate_steady(hw, gpa, write, 0);
 }
 
 /// [`walk_host`] with walk caches that have host steps, to an entry of level `leaf` that is known to be
 /// there, in tables from level `depth` on whose addresses are known.
 #[inline(always)]
 pub fn walk_host_steady<M: Memory>(
-    caches: &mut WalkCache,
+    hw: &mut Hardware<'_, M>,
     (leaf, depth): (u8, u8),
     gpa: Gpa,
     guest: u8,
-    refs: &mut References<'_, M>,
     tables: impl Fn(u8) -> u64,
     page: impl Fn(u8, u64) -> Page,
 ) {
-    let mut level = caches.first_table(Dimension::Host, (leaf, depth), gpa.0, &tables);
+    let mut level = hw.caches.first_table(Dimension::Host, (leaf, depth), gpa.0, &tables);
     while level >= leaf {
         let at = || tables(level) | (gpa.0 >> (12 + 9 * (level - 1)) & 511) << 3;
-        refs.touch(guest, level, || Hpa(at()), || page(level, at()));
+        hw.touch(guest, level, || Hpa(at()), || page(level, at()));
         level -= 1;
     }
 }
@@ -167,29 +175,26 @@ pub fn first(caches: &mut WalkCache, format: &Format, top: Start, gva: Gva) -> (
     (start, caches.tag() == Tag::Virtual && start != top)
 }
 
-/// The walk of nested tables from `root`, for a step of guest level `guest`. `read` returns the entry of a
-/// level at an address, and `table` what decides on which node it lies.
-#[allow(clippy::too_many_arguments)]
+/// The walk of nested tables from `root` to `gpa`, for a step of guest level `guest`. `read` returns the
+/// entry of a level at an address, and `table` what decides on which node it lies.
 #[inline]
 pub fn walk_host<M: Memory>(
-    caches: &mut WalkCache,
+    hw: &mut Hardware<'_, M>,
     format: &Format,
     root: Start,
-    gpa: Gpa,
-    guest: u8,
-    refs: &mut References<'_, M>,
+    (gpa, guest): (Gpa, u8),
     read: impl Fn(u8, u64) -> u64,
     table: impl Fn(u8, u64) -> Page,
 ) -> Walk {
-    let start = caches.start(Dimension::Host, gpa.0, root);
+    let start = hw.caches.start(Dimension::Host, gpa.0, root);
     let end = walk::<Infallible>(format, start, gpa.0, |level, at| {
-        let held = level > 1 && caches.holds(Dimension::Host, level, at);
+        let held = level > 1 && hw.caches.holds(Dimension::Host, level, at);
         if !held {
-            refs.touch(guest, level, || Hpa(at), || table(level, at));
+            hw.touch(guest, level, || Hpa(at), || table(level, at));
         }
         let entry = read(level, at);
         if level > 1 && !held && entry & format.present != 0 && !format.is_leaf(level, entry) {
-            caches.fill(Dimension::Host, level, gpa.0, at, format.target(level, entry));
+            hw.caches.fill(Dimension::Host, level, gpa.0, at, format.target(level, entry));
         }
         Ok(entry)
     });
@@ -203,24 +208,23 @@ pub fn walk_host<M: Memory>(
 /// order of what they map ([`base`]).
 #[inline]
 pub fn walk_mapped<M: Memory>(
-    caches: &mut WalkCache,
+    hw: &mut Hardware<'_, M>,
     root: Start,
     leaf: u8,
     gpa: Gpa,
     guest: u8,
-    refs: &mut References<'_, M>,
     table: impl Fn(u8, u64) -> Page,
 ) {
-    let start = caches.start(Dimension::Host, gpa.0, root).level;
+    let start = hw.caches.start(Dimension::Host, gpa.0, root).level;
     for level in (leaf..=start).rev() {
         let number = gpa.0 >> (12 + 9 * (level - 1));
         let at = base(level) + (number << 3);
-        if level > 1 && caches.holds(Dimension::Host, level, at) {
+        if level > 1 && hw.caches.holds(Dimension::Host, level, at) {
             continue;
         }
-        refs.touch(guest, level, || Hpa(at), || table(level, at));
+        hw.touch(guest, level, || Hpa(at), || table(level, at));
         if level > leaf {
-            caches.fill(Dimension::Host, level, gpa.0, at, base(level - 1) + (number << 12));
+            hw.caches.fill(Dimension::Host, level, gpa.0, at, base(level - 1) + (number << 12));
         }
     }
 }

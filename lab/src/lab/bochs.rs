@@ -113,6 +113,6 @@ impl Lab {
         let settings = file("bifold-lab-bochs", (settings.join("\n") + "\n").as_bytes())?;
         let arguments = ["-q".into(), "-f".into(), at(&settings)];
         let keep = [&files.initrd, &files.console, &memory, &rom, &vga, &settings].map(AsFd::as_fd);
-        Ok(Emulator(spawn(&bochs.path, &arguments, &keep, port.into(), log, false, None)?))
+        Ok(Emulator(spawn(&bochs.path, &arguments, &keep, (port.into(), log), false, None)?))
     }
 }

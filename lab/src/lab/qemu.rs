@@ -134,8 +134,7 @@ impl Lab {
             &self.machine.as_ref().unwrap_or(&self.qemu).path,
             &arguments,
             &keep,
-            Stdio::null(),
-            log,
+            (Stdio::null(), log),
             false,
             None,
         )?))

@@ -122,8 +122,7 @@ impl Guest {
             Path::new(&qemu),
             &args,
             &keep,
-            Stdio::null(),
-            log.try_clone()?.into(),
+            (Stdio::null(), log.try_clone()?.into()),
             small_pages,
             None,
         )?;

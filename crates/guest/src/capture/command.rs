@@ -351,8 +351,7 @@ pub(super) fn spawn(
         &qemu.path,
         &arguments(engine, kernel, spec, fds),
         &keep,
-        Stdio::null(),
-        log,
+        (Stdio::null(), log),
         small_pages,
         None,
     )

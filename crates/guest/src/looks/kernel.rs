@@ -193,7 +193,8 @@ impl Kernel {
                 if first.checked_mul(PAGE).is_none_or(|gpa| !memory.has(gpa)) {
                     continue;
                 }
-                self.section(memory, first, begin, frames * self.layout.size, &mut buffer, &mut visit);
+                let descriptors = (begin, frames * self.layout.size);
+                self.section(memory, first, descriptors, &mut buffer, &mut visit);
             }
         }
     }
@@ -203,8 +204,7 @@ impl Kernel {
         &self,
         memory: Memory,
         first: u64,
-        begin: u64,
-        bytes: u64,
+        (begin, bytes): (u64, u64),
         buffer: &mut Vec<u8>,
         visit: &mut impl FnMut(u64, u64, &[u8]),
     ) {

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! TLBs that configurations share answer each of them as its own would.
 
-use bifold_mmu::{ArraySpec, Entry, Filter, Gva, Lookup, PageSize, Side, Tlb};
+use bifold_mmu::{ArraySpec, Entry, Filing, Filter, Gva, Lookup, Now, PageSize, Side, Tlb};
 use proptest::prelude::*;
 
 /// Sharers of the TLBs under test.
@@ -48,13 +48,14 @@ impl Cpu {
             return Lookup { first: *all, ..Lookup::default() };
         }
         let left = filters[0].take(page);
-        let answer = tlb.lookup(Side::Data, gva, write, time, left, filters);
+        let answer = tlb.lookup(Side::Data, gva, write, left, Now { time, filters });
         for (place, walk) in walks.iter().enumerate() {
             let of = 1 << place;
             if answer.held() & of == 0 {
                 let (writable, fresh) =
                     (if walk.writable || write { of } else { 0 }, answer.refused() & of == 0);
-                tlb.fill(Side::Data, gva, of, walk.entry(), writable, fresh, time, filters);
+                let filing = Filing { of, entry: walk.entry(), writable, fresh };
+                tlb.fill(Side::Data, gva, filing, Now { time, filters });
             }
         }
         filters[0].file(page, write, tlb.may_hold_large(page), time);

@@ -92,7 +92,7 @@ impl DataCaches {
     fn miss(&mut self, vcpu: usize, line: Line, rank: usize, first: usize, set: usize) -> usize {
         match &mut self.levels[..] {
             [l1, l2, l3] if self.three && first == 0 => {
-                miss_of_three(l1, l2, l3, line, rank, set, self.exact)
+                miss_of_three([l1, l2, l3], line, rank, set, self.exact)
             }
             _ => self.miss_of_any(vcpu, line, rank, first, set),
         }
@@ -173,15 +173,7 @@ impl DataCaches {
 /// [`DataCaches::miss`] of the commonest caches: three levels of one vCPU, the second of which is not
 /// exclusive. The line is not in its set of the first, which is not inclusive.
 #[inline(never)]
-fn miss_of_three(
-    l1: &mut Level,
-    l2: &mut Level,
-    l3: &mut Level,
-    line: Line,
-    rank: usize,
-    set: usize,
-    exact: bool,
-) -> usize {
+fn miss_of_three([l1, l2, l3]: [&mut Level; 3], line: Line, rank: usize, set: usize, exact: bool) -> usize {
     let class = |victim: Line| if exact { (victim & 63) as usize } else { rank };
     let set2 = l2.set(line, rank);
     if l2.lookup(set2, line) {

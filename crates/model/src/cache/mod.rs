@@ -287,12 +287,12 @@ impl Caches {
         from_memory: impl FnMut(usize, u64),
     ) {
         let line = a.gva.0 >> 6;
-        let slot = (line & self.slots) as usize % 64;
+        let slot = self.slot(a.gva);
         let recent = &mut self.recent[a.vcpu][slot];
         let first = recent.first();
         match recent.hit(line, a.generation, a.write) {
             Some(0) => return,
-            None => self.simulate(a, slot, seen, translate, place, from_memory),
+            None => self.simulate(a, seen, translate, place, from_memory),
             Some(_) if a.at_once > 1 && self.walked == self.now.access => {
                 let now = self.now;
                 self.each().for_each(|one| one.stalls.windows.answered(now, false));
@@ -300,6 +300,12 @@ impl Caches {
             Some(_) => {}
         }
         self.settled[a.vcpu].forget_line(first);
+    }
+
+    /// The slot of the address's line in [`Caches::recent`].
+    #[inline(always)]
+    fn slot(&self, gva: Gva) -> usize {
+        (gva.0 >> 6 & self.slots) as usize % 64
     }
 
     /// The caches of the ideal run, of each configuration, and of each layout of frames.
@@ -336,12 +342,12 @@ impl Caches {
     fn simulate(
         &mut self,
         a: Access,
-        slot: usize,
         SimulatedAccess { rank, near }: SimulatedAccess,
         translate: impl FnOnce() -> Option<(Gpa, PageSize)>,
         place: impl Fn(usize, Gpa) -> Hpa,
         mut from_memory: impl FnMut(usize, u64),
     ) {
+        let slot = self.slot(a.gva);
         self.bring_in_order(a.vcpu, slot);
         if self.vcpus > 1 {
             self.forget_others(a.vcpu, slot);

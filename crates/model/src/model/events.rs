@@ -333,9 +333,9 @@ impl Model {
             if self.observers.any() {
                 // The core waits for the fault, and so for its walk.
                 let memory = &mut self.observers.memory(i, vcpu, 1);
-                regime.guest_fault(vcpu, gva, error, root, &self.guest, memory);
+                regime.guest_fault(vcpu, (gva, error), root, &self.guest, memory);
             } else {
-                regime.guest_fault(vcpu, gva, error, root, &self.guest, &mut Uncached);
+                regime.guest_fault(vcpu, (gva, error), root, &self.guest, &mut Uncached);
             }
         }
         // Its walk may have had tables backed.

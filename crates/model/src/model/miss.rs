@@ -12,7 +12,7 @@ use crate::charge::Place;
 use crate::guest::{GuestTables, Leaf};
 use crate::memory::Uncached;
 use crate::regime::Regime;
-use bifold_mmu::{Entry, Filter, Gpa, Gva, Lookup, PageSize, SHARERS, Side, Tlb, all_sharers};
+use bifold_mmu::{Entry, Filing, Filter, Gpa, Gva, Lookup, Now, PageSize, SHARERS, Side, Tlb, all_sharers};
 use bifold_trace::event::PAYLOAD_MASK;
 
 /// The guest's own translation of an access that took place, its accessed and dirty bits set.
@@ -55,7 +55,8 @@ impl Walked {
                 let agrees = |&place: &usize| self.entries[place].map(shape) == Some(shape(entry));
                 same = places(of).filter(agrees).fold(0, |bits, place| bits | 1 << place);
             }
-            tlb.fill(side, gva, same, entry, self.writable & same, fresh, time, filters);
+            let filing = Filing { of: same, entry, writable: self.writable & same, fresh };
+            tlb.fill(side, gva, filing, Now { time, filters });
             of &= !same;
         }
     }
@@ -149,7 +150,7 @@ impl Model {
         for (number, Group { members, tlbs }) in groups.iter_mut().enumerate() {
             let tlb = &mut tlbs[vcpu];
             let all = all_sharers(members.len());
-            let lookup = tlb.lookup(side, gva, write, time, leaves, &mut v.filters);
+            let lookup = tlb.lookup(side, gva, write, leaves, Now { time, filters: &mut v.filters });
             if lookup.first == all {
                 (missed_all, writable) = (false, false);
                 continue;

@@ -4,12 +4,9 @@
 //! TLBs, the walk caches and counts alone, so it takes a shorter way to the same state as [`super::miss`].
 //! Whether a miss is such a one is known before anything is changed.
 
+use super::Model;
 use super::access::{KINDS, LOAD, STORE};
-use super::groups::Group;
-use super::observe::Observers;
-use super::{Model, Vcpu};
 use crate::access::Steady;
-use crate::guest::GuestTables;
 use crate::memory::Uncached;
 use crate::regime::Regime;
 use bifold_mmu::{Gva, Side};
@@ -42,16 +39,13 @@ impl Model {
         }
         let mut taken = 0;
         while let Some(&w) = access(i) {
-            let Model { regimes, groups, guest, vcpus, current, frames, common, observers, .. } = self;
             let (kind, gva) = (w >> KIND_SHIFT, Gva(head_va(w)));
             let (write, dependent) = (KINDS[kind as usize] == STORE, kind == kind::LOAD_DEPENDENT);
-            let v = &mut vcpus[*current];
-            let seen_by = (&mut *observers, common.accesses + 1, dependent);
-            if !take::<OBSERVED>(regimes, groups, guest, *frames, v, gva, write, seen_by) {
+            if !self.take_steady::<OBSERVED>(gva, write, dependent) {
                 break;
             }
             taken += 1;
-            common.accesses += 1;
+            self.common.accesses += 1;
             if OBSERVED {
                 self.observe(gva, write, dependent);
             }
@@ -61,71 +55,62 @@ impl Model {
         self.regimes.iter_mut().for_each(|regime| regime.count_steady(taken));
         i
     }
-}
 
-/// Takes an access to data that the filter did not answer, if it is a steady miss. What all of a run have in
-/// common is the caller's to count. `seen_by`: the observers, the access's number, and whether the core waits
-/// for its walk.
-#[inline(always)]
-#[allow(clippy::too_many_arguments)]
-fn take<const OBSERVED: bool>(
-    regimes: &mut [Regime],
-    groups: &mut [Group],
-    guest: &GuestTables,
-    frames: u64,
-    v: &mut Vcpu,
-    gva: Gva,
-    write: bool,
-    (observers, access, dependent): (&mut Observers, u64, bool),
-) -> bool {
-    let (vcpu, time) = (v.index, v.time + 1);
-    if !groups.iter_mut().all(|g| g.tlbs[vcpu].misses_small(Side::Data, gva)) {
-        return false;
-    }
-    let Some(path) = guest.path(v.root, gva) else { return false };
-    let format = guest.format();
-    let (entry, needed) = (path.entry, format.present | format.accessed);
-    let writable = path.writable && entry & format.write != 0 && entry & format.dirty != 0;
-    if entry & (needed | format.global) != needed || write && !writable {
-        return false;
-    }
-    let miss = Steady { vcpu, gva, write, path, writable, format };
-    if miss.gpa().frame() >= frames {
-        return false;
-    }
-    // A bit for each configuration through whose entry writes may go.
-    let mut writable = 0u64;
-    for (r, regime) in regimes.iter_mut().enumerate() {
-        match regime.steady(&miss) {
-            Some(allowed) => writable |= u64::from(allowed) << r,
-            None => return false,
+    /// Takes an access to data that the filter did not answer, if it is a steady miss. What all of a run have
+    /// in common is the caller's to count. `dependent`: the core waits for the access's walk.
+    #[inline(always)]
+    fn take_steady<const OBSERVED: bool>(&mut self, gva: Gva, write: bool, dependent: bool) -> bool {
+        let Model { regimes, groups, guest, vcpus, current, frames, common, observers, .. } = self;
+        let (v, access) = (&mut vcpus[*current], common.accesses + 1);
+        let (vcpu, time) = (v.index, v.time + 1);
+        if !groups.iter_mut().all(|g| g.tlbs[vcpu].misses_small(Side::Data, gva)) {
+            return false;
         }
-    }
-    v.time = time;
-    let [filter, _] = &mut v.filters;
-    let page = (gva.0 & PAYLOAD_MASK) >> 12;
-    let leaves = filter.take(page);
-    for group in groups {
-        let bits = group.mask(|r| writable >> r & 1 != 0);
-        let tlb = &mut group.tlbs[vcpu];
-        if let Some((left, last)) = leaves {
-            tlb.used_at(Side::Data, left, last);
+        let Some(path) = guest.path(v.root, gva) else { return false };
+        let format = guest.format();
+        let (entry, needed) = (path.entry, format.present | format.accessed);
+        let writable = path.writable && entry & format.write != 0 && entry & format.dirty != 0;
+        if entry & (needed | format.global) != needed || write && !writable {
+            return false;
         }
-        tlb.fill_small(Side::Data, gva, bits, time, &mut v.filters);
-    }
-    if OBSERVED {
-        let at_once = observers.walks(access, vcpu, dependent);
+        let miss = Steady { vcpu, gva, write, path, writable, format };
+        if miss.gpa().frame() >= *frames {
+            return false;
+        }
+        // A bit for each configuration through whose entry writes may go.
+        let mut writable = 0u64;
         for (r, regime) in regimes.iter_mut().enumerate() {
-            if let Some(caches) = &mut observers.caches {
-                regime.walk_steady(&miss, &mut caches.walker(r, vcpu, at_once));
+            match regime.steady(&miss) {
+                Some(allowed) => writable |= u64::from(allowed) << r,
+                None => return false,
             }
         }
-    } else {
-        regimes.iter_mut().for_each(|regime| regime.walk_steady(&miss, &mut Uncached));
+        v.time = time;
+        let [filter, _] = &mut v.filters;
+        let page = (gva.0 & PAYLOAD_MASK) >> 12;
+        let leaves = filter.take(page);
+        for group in groups.iter_mut() {
+            let bits = group.mask(|r| writable >> r & 1 != 0);
+            let tlb = &mut group.tlbs[vcpu];
+            if let Some((left, last)) = leaves {
+                tlb.used_at(Side::Data, left, last);
+            }
+            tlb.fill_small(Side::Data, gva, bits, time, &mut v.filters);
+        }
+        if OBSERVED {
+            let at_once = observers.walks(access, vcpu, dependent);
+            for (r, regime) in regimes.iter_mut().enumerate() {
+                if let Some(caches) = &mut observers.caches {
+                    regime.walk_steady(&miss, &mut caches.walker(r, vcpu, at_once));
+                }
+            }
+        } else {
+            regimes.iter_mut().for_each(|regime| regime.walk_steady(&miss, &mut Uncached));
+        }
+        let all = u64::MAX >> (MOST - regimes.len());
+        v.filters[Side::Data as usize].file(page, write || writable == all, false, time);
+        true
     }
-    let all = u64::MAX >> (MOST - regimes.len());
-    v.filters[Side::Data as usize].file(page, write || writable == all, false, time);
-    true
 }
 
 #[cfg(test)]

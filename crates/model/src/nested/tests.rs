@@ -30,8 +30,8 @@ impl Side {
     /// Translates, violations included; returns their number and whether the page may be written.
     fn translate(&mut self, gpa: Gpa, write: bool) -> (u32, bool) {
         for violations in 0.. {
-            let mut refs = References { memory: &mut Uncached, refs: &mut self.2 };
-            match self.0.translate(&mut self.1, gpa, write, 0, &mut refs) {
+            let mut hw = Hardware { caches: &mut self.1, memory: &mut Uncached, refs: &mut self.2 };
+            match self.0.translate(&mut hw, gpa, write, 0) {
                 Ok(()) => return (violations, self.0.writable(gpa)),
                 Err(v) => drop(self.0.resolve(&mut self.3, v, 0)),
             }

@@ -48,11 +48,12 @@ use crate::access::Miss;
 use crate::exit_log::Access;
 use crate::guest::GuestTables;
 use crate::host::HostMemory;
-use crate::memory::{Memory, References};
-use crate::nested::{Nested, Violation};
+use crate::memory::{Hardware, Memory};
+use crate::nested::Nested;
 use crate::page::Page;
 use crate::profile::{AgileStart, ExitCosts};
 use crate::shadow::{Rules, Shadow, World};
+use crate::walk_2d::{Violation, walk_2d};
 use crate::{Profile, Sample};
 use bifold_mmu::{Dimension, Entry, Gpa, Gva, Hpa, PageSize, Start, Step, Tag};
 use policy::{Moved, Space};
@@ -290,8 +291,7 @@ impl AgilePaging {
         let fresh = self.spaces[v.space].fresh;
         cpu.vm.counts.now.walks += 1;
         let memory = &mut Counting { memory: &mut *cpu.memory, nested: 0 };
-        let caches = &mut *cpu.caches;
-        let mut refs = References { memory, refs: &mut cpu.vm.counts.refs };
+        let mut hw = Hardware { caches: cpu.caches, memory, refs: &mut cpu.vm.counts.refs };
         let top = match v.nested {
             true => Start { level: format.depth(), table: v.root.0 },
             false => match self.shadow.root(vcpu, gva) {
@@ -300,28 +300,19 @@ impl AgilePaging {
             },
         };
         let va = format.cached_as(gva.0);
-        let mut start = caches.start(Dimension::Guest, va, top);
-        let mut known = if start == top { v.nested && !fresh } else { caches.tag() == Tag::Virtual };
+        let mut start = hw.caches.start(Dimension::Guest, va, top);
+        let mut known = if start == top { v.nested && !fresh } else { hw.caches.tag() == Tag::Virtual };
         let end = loop {
             if !self.shadow.has_at(start.table) {
-                let host = &*cpu.vm.host;
-                let end = self.nested.walk_below(
-                    caches,
-                    format,
-                    (start, known),
-                    gva,
-                    write,
-                    &mut refs,
-                    host,
-                    &read,
-                );
+                let space = &mut self.nested.over(cpu.vm.host);
+                let end = walk_2d(space, &mut hw, format, (start, known), (gva, write), |_, at| read(at));
                 break end.map_or_else(End::Violation, |_| End::Nested);
             }
             let level = start.level;
             let at = start.table | format.index(level, gva.0) << 3;
-            let held = level > 1 && caches.holds(Dimension::Guest, level, at);
+            let held = level > 1 && hw.caches.holds(Dimension::Guest, level, at);
             if !held {
-                refs.touch(level, 0, || Hpa(at), || self.shadow.table(at));
+                hw.touch(level, 0, || Hpa(at), || self.shadow.table(at));
             }
             let entry = self.shadow.spte(at);
             if entry & format.present == 0 {
@@ -336,11 +327,11 @@ impl AgilePaging {
             }
             let table = switches.map_or_else(|| format.target(level, entry), |table| table.0);
             if !held {
-                caches.fill(Dimension::Guest, level, va, at, table);
+                hw.caches.fill(Dimension::Guest, level, va, at, table);
             }
             (start, known) = (Start { level: level - 1, table }, switches.is_some());
         };
-        let nested = refs.memory.nested;
+        let nested = hw.memory.nested;
         let space = &mut self.spaces[self.vcpus[vcpu].space];
         space.walks += 1;
         space.nested_refs += nested;

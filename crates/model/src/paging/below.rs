@@ -10,11 +10,12 @@
 
 use super::{Setup, Walker, walk_1d, walk_1d_steady};
 use crate::access::Steady;
-use crate::memory::{Memory, References};
-use crate::nested::{Violation, base, table_of};
+use crate::memory::{Hardware, Memory};
 use crate::page::{Made, Page};
-use crate::walk_2d::{self, NestedSpace, walk_2d, walk_2d_steady, walk_host_steady, walk_mapped};
-use bifold_mmu::{Format, Gpa, Gva, Hpa, PageSize, Start, Walk, WalkCache};
+use crate::walk_2d::{
+    self, NestedSpace, Violation, base, table_of, walk_2d, walk_2d_steady, walk_host_steady, walk_mapped,
+};
+use bifold_mmu::{Format, Gpa, Gva, Hpa, PageSize, Start, Walk};
 use std::fmt::Debug;
 
 /// What lies below a hypervisor.
@@ -27,13 +28,12 @@ pub trait Below: Debug {
     /// What lies below a hypervisor.
     fn new(setup: &Setup<'_>) -> Self;
 
-    /// The hardware's walk of the hypervisor's tables: [`walk_1d`], with what it takes to translate their
-    /// addresses.
+    /// The hardware's walk of the hypervisor's tables, of a format, from `top` on: [`walk_1d`], with what it
+    /// takes to translate their addresses.
     fn walk<M: Memory>(
         &self,
         cpu: &mut Walker<'_, M>,
-        format: &'static Format,
-        root: Start,
+        top: (&'static Format, Start),
         gva: Gva,
         read: impl FnMut(u8, u64) -> u64,
         page: impl Fn(u64) -> Page,
@@ -43,9 +43,8 @@ pub trait Below: Debug {
     /// returns the table of a level, and `leaf` the address of the page.
     fn walk_steady<M: Memory>(
         &self,
-        caches: &mut WalkCache,
+        hw: &mut Hardware<'_, M>,
         miss: &Steady<'_>,
-        refs: &mut References<'_, M>,
         table: impl Fn(u8) -> u64,
         leaf: impl FnOnce() -> Gpa,
         page: impl Fn(u64) -> Page,
@@ -71,8 +70,7 @@ impl Below for Machine {
     fn walk<M: Memory>(
         &self,
         cpu: &mut Walker<'_, M>,
-        format: &'static Format,
-        root: Start,
+        (format, root): (&'static Format, Start),
         gva: Gva,
         read: impl FnMut(u8, u64) -> u64,
         page: impl Fn(u64) -> Page,
@@ -83,14 +81,13 @@ impl Below for Machine {
     #[inline(always)]
     fn walk_steady<M: Memory>(
         &self,
-        caches: &mut WalkCache,
+        hw: &mut Hardware<'_, M>,
         miss: &Steady<'_>,
-        refs: &mut References<'_, M>,
         table: impl Fn(u8) -> u64,
         _: impl FnOnce() -> Gpa,
         page: impl Fn(u64) -> Page,
     ) {
-        walk_1d_steady(caches, miss.format, miss.gva, refs, table, page);
+        walk_1d_steady(hw, miss.format, miss.gva, table, page);
     }
 
     #[inline]
@@ -110,37 +107,27 @@ pub struct Outer<const EXITS: bool> {
 impl<const EXITS: bool> NestedSpace for &Outer<EXITS> {
     fn translate<M: Memory>(
         &mut self,
-        caches: &mut WalkCache,
+        hw: &mut Hardware<'_, M>,
         gpa: Gpa,
         _: bool,
         guest: u8,
-        refs: &mut References<'_, M>,
     ) -> Result<(), Violation> {
         let page = gpa.0 >> self.page.shift();
-        if !caches.nested_lookup(page, false) {
+        if !hw.caches.nested_lookup(page, false) {
             let depth = self.format.depth();
             let root = Start { level: depth, table: base(depth) };
-            walk_mapped(caches, root, self.page.level(), gpa, guest, refs, |_, _| {
-                Page::Table(Made::default())
-            });
-            caches.nested_fill(page, false, true);
+            walk_mapped(hw, root, self.page.level(), gpa, guest, |_, _| Page::Table(Made::default()));
+            hw.caches.nested_fill(page, false, true);
         }
         Ok(())
     }
 
     #[inline(always)]
-    fn translate_steady<M: Memory>(
-        &mut self,
-        caches: &mut WalkCache,
-        gpa: Gpa,
-        _: bool,
-        guest: u8,
-        refs: &mut References<'_, M>,
-    ) {
-        if !caches.nested_step(gpa.0 >> self.page.shift(), false, true) {
+    fn translate_steady<M: Memory>(&mut self, hw: &mut Hardware<'_, M>, gpa: Gpa, _: bool, guest: u8) {
+        if !hw.caches.nested_step(gpa.0 >> self.page.shift(), false, true) {
             let levels = (self.page.level(), self.format.depth());
             let page = |_, _| Page::Table(Made::default());
-            walk_host_steady(caches, levels, gpa, guest, refs, |level| table_of(level, gpa), page);
+            walk_host_steady(hw, levels, gpa, guest, |level| table_of(level, gpa), page);
         }
     }
 
@@ -169,15 +156,14 @@ impl<const EXITS: bool> Below for Outer<EXITS> {
     fn walk<M: Memory>(
         &self,
         cpu: &mut Walker<'_, M>,
-        format: &'static Format,
-        root: Start,
+        (format, root): (&'static Format, Start),
         gva: Gva,
         read: impl FnMut(u8, u64) -> u64,
         _: impl Fn(u64) -> Page,
     ) -> Walk {
-        let (caches, mut refs, _) = cpu.begin_walk();
-        let first = walk_2d::first(caches, format, root, gva);
-        match walk_2d(&mut &*self, caches, format, first, gva, false, &mut refs, read) {
+        let (mut hw, _) = cpu.begin_walk();
+        let first = walk_2d::first(hw.caches, format, root, gva);
+        match walk_2d(&mut &*self, &mut hw, format, first, (gva, false), read) {
             Ok(end) => end,
             Err(Violation { gpa, .. }) => unreachable!("the outer tables map all, {gpa:?} too"),
         }
@@ -185,14 +171,13 @@ impl<const EXITS: bool> Below for Outer<EXITS> {
 
     fn walk_steady<M: Memory>(
         &self,
-        caches: &mut WalkCache,
+        hw: &mut Hardware<'_, M>,
         miss: &Steady<'_>,
-        refs: &mut References<'_, M>,
         table: impl Fn(u8) -> u64,
         leaf: impl FnOnce() -> Gpa,
         _: impl Fn(u64) -> Page,
     ) {
-        walk_2d_steady(&mut &*self, caches, miss.format, miss.gva, table, (leaf(), miss.write), refs);
+        walk_2d_steady(&mut &*self, hw, miss.format, miss.gva, table, (leaf(), miss.write));
     }
 
     fn size(&self, of: PageSize) -> PageSize {

@@ -29,7 +29,7 @@ use super::{Cr4Write, OffsetPaging, PagingMode, Setup, Stored, Vm, Walker};
 use crate::access::{Miss, Steady};
 use crate::guest::GuestTables;
 use crate::host::HostMemory;
-use crate::memory::{Memory, References};
+use crate::memory::{Hardware, Memory};
 use crate::page::Page;
 use bifold_mmu::{Entry, Gpa, Gva, Hpa, WalkCache};
 
@@ -115,14 +115,8 @@ impl PagingMode for DirectPaging {
     }
 
     #[inline(never)]
-    fn walk_steady<M: Memory>(
-        &mut self,
-        caches: &mut WalkCache,
-        miss: &Steady<'_>,
-        refs: &mut References<'_, M>,
-        host: &HostMemory,
-    ) {
-        self.own.walk_steady(caches, miss, refs, host);
+    fn walk_steady<M: Memory>(&mut self, hw: &mut Hardware<'_, M>, miss: &Steady<'_>, host: &HostMemory) {
+        self.own.walk_steady(hw, miss, host);
     }
 
     fn walk_to_fault<M: Memory>(

@@ -19,7 +19,7 @@ use crate::ages::Reuse;
 use crate::counts::Counts;
 use crate::guest::GuestTables;
 use crate::host::{Frames, HostMemory};
-use crate::memory::{Memory, References};
+use crate::memory::{Hardware, Memory};
 use crate::page::Page;
 use crate::profile::{ExitCosts, Virtualization};
 use crate::{Config, KvmVersion, Paging, Profile, VmState};
@@ -70,18 +70,17 @@ pub struct Walker<'a, M> {
 }
 
 impl<M: Memory> Walker<'_, M> {
-    /// Counts the beginning of a walk, and returns the walk's caches, the receiver of its
-    /// references, and the host's memory.
+    /// Counts the beginning of a walk, and returns what the walk uses, and the host's memory.
     #[inline(always)]
-    fn begin_walk(&mut self) -> (&mut WalkCache, References<'_, M>, &HostMemory) {
+    fn begin_walk(&mut self) -> (Hardware<'_, M>, &HostMemory) {
         self.vm.counts.now.walks += 1;
         self.parts()
     }
 
     /// What [`Walker::begin_walk`] returns, without a walk.
     #[inline(always)]
-    fn parts(&mut self) -> (&mut WalkCache, References<'_, M>, &HostMemory) {
-        (self.caches, References { memory: self.memory, refs: &mut self.vm.counts.refs }, self.vm.host)
+    fn parts(&mut self) -> (Hardware<'_, M>, &HostMemory) {
+        (Hardware { caches: self.caches, memory: self.memory, refs: &mut self.vm.counts.refs }, self.vm.host)
     }
 }
 
@@ -150,13 +149,7 @@ pub trait PagingMode: Sized {
     fn steady(&mut self, caches: &WalkCache, miss: &Steady<'_>) -> Option<bool>;
 
     /// A walk that is [steady](PagingMode::steady).
-    fn walk_steady<M: Memory>(
-        &mut self,
-        caches: &mut WalkCache,
-        miss: &Steady<'_>,
-        refs: &mut References<'_, M>,
-        host: &HostMemory,
-    );
+    fn walk_steady<M: Memory>(&mut self, hw: &mut Hardware<'_, M>, miss: &Steady<'_>, host: &HostMemory);
 
     /// A number that grows whenever entries that the guest dimension of walk caches may hold come to point
     /// elsewhere.
@@ -422,17 +415,16 @@ impl Tables {
 /// The references of a steady walk of one dimension. `page` returns what decides on which node an entry lies.
 #[inline(always)]
 fn walk_1d_steady<M: Memory>(
-    caches: &mut WalkCache,
+    hw: &mut Hardware<'_, M>,
     format: &Format,
     gva: Gva,
-    refs: &mut References<'_, M>,
     table: impl Fn(u8) -> u64,
     page: impl Fn(u64) -> Page,
 ) {
-    let mut level = caches.first_table(Dimension::Guest, (1, format.depth()), gva.0, &table);
+    let mut level = hw.caches.first_table(Dimension::Guest, (1, format.depth()), gva.0, &table);
     while level > 0 {
         let at = || table(level) | format.index(level, gva.0) << 3;
-        refs.touch(level, 0, || Hpa(at()), || page(at()));
+        hw.touch(level, 0, || Hpa(at()), || page(at()));
         level -= 1;
     }
 }
@@ -449,17 +441,17 @@ fn walk_1d<M: Memory>(
     mut read: impl FnMut(u8, u64) -> u64,
     page: impl Fn(u64) -> Page,
 ) -> Walk {
-    let (caches, mut refs, _) = cpu.begin_walk();
+    let (mut hw, _) = cpu.begin_walk();
     let cached_as = format.cached_as(gva.0);
-    let start = caches.start(Dimension::Guest, cached_as, root);
+    let start = hw.caches.start(Dimension::Guest, cached_as, root);
     let end = walk::<Infallible>(format, start, gva.0, |level, at| {
-        let held = level > 1 && caches.holds(Dimension::Guest, level, at);
+        let held = level > 1 && hw.caches.holds(Dimension::Guest, level, at);
         if !held {
-            refs.touch(level, 0, || Hpa(at), || page(at));
+            hw.touch(level, 0, || Hpa(at), || page(at));
         }
         let entry = read(level, at);
         if level > 1 && !held && entry & format.present != 0 && !format.is_leaf(level, entry) {
-            caches.fill(Dimension::Guest, level, cached_as, at, format.target(level, entry));
+            hw.caches.fill(Dimension::Guest, level, cached_as, at, format.target(level, entry));
         }
         Ok(entry)
     });

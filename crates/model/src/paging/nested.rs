@@ -8,10 +8,11 @@ use crate::ages::Reuse;
 use crate::exit_log::Access;
 use crate::guest::GuestTables;
 use crate::host::HostMemory;
-use crate::memory::{Memory, References};
-use crate::nested::{Nested, Violation};
+use crate::memory::{Hardware, Memory};
+use crate::nested::Nested;
 use crate::page::Made;
 use crate::profile::{ExitCosts, Virtualization};
+use crate::walk_2d::Violation;
 use bifold_mmu::{Entry, Gpa, Gva, WalkCache};
 use std::ops::Range;
 
@@ -65,9 +66,9 @@ impl PagingMode for NestedPaging {
         // The guest's translation is known, so its register is there.
         let top = self.0.top(guest, miss.root, miss.gva)?;
         loop {
-            let (caches, mut refs, host) = cpu.begin_walk();
+            let (mut hw, host) = cpu.begin_walk();
             let read = |at| miss.read(guest, at);
-            match self.0.walk_2d(caches, guest.format(), top, miss.gva, write, &mut refs, host, read) {
+            match self.0.over(host).walk_2d(&mut hw, guest.format(), top, (miss.gva, write), read) {
                 Ok(_) => {
                     let gpa = miss.leaf.gpa(miss.gva);
                     let entry = miss.guest_entry(guest);
@@ -94,14 +95,8 @@ impl PagingMode for NestedPaging {
     }
 
     #[inline]
-    fn walk_steady<M: Memory>(
-        &mut self,
-        caches: &mut WalkCache,
-        miss: &Steady<'_>,
-        refs: &mut References<'_, M>,
-        host: &HostMemory,
-    ) {
-        self.0.walk_steady(caches, miss, refs, host);
+    fn walk_steady<M: Memory>(&mut self, hw: &mut Hardware<'_, M>, miss: &Steady<'_>, host: &HostMemory) {
+        self.0.walk_steady(hw, miss, host);
     }
 
     fn walk_to_fault<M: Memory>(
@@ -117,9 +112,9 @@ impl PagingMode for NestedPaging {
             return;
         };
         loop {
-            let (caches, mut refs, host) = cpu.begin_walk();
+            let (mut hw, host) = cpu.begin_walk();
             let read = |at| guest.read(Gpa(at));
-            match self.0.walk_2d(caches, guest.format(), top, gva, false, &mut refs, host, read) {
+            match self.0.over(host).walk_2d(&mut hw, guest.format(), top, (gva, false), read) {
                 Ok(_) => return,
                 Err(violation) => violate(&mut self.0, violation, vcpu, gva, false, &mut cpu.vm),
             }
@@ -136,8 +131,8 @@ impl PagingMode for NestedPaging {
     ) {
         let at = GuestTables::root_table(root);
         loop {
-            let (caches, mut refs, host) = cpu.parts();
-            match self.0.load_registers(caches, guest.format(), at, &mut refs, host) {
+            let (mut hw, host) = cpu.parts();
+            match self.0.load_registers(&mut hw, guest.format(), at, host) {
                 Ok(()) => return,
                 Err(violation) => violate(&mut self.0, violation, vcpu, Gva(0), false, &mut cpu.vm),
             }

@@ -19,18 +19,17 @@ mod inner;
 
 use super::{Cr4Write, PagingMode, Setup, Vm, Walker};
 use crate::Sample;
-use crate::access::{AccessKind, Flush, Miss, Steady};
+use crate::access::{AccessKind, Fault, Flush, Miss, Steady};
 use crate::counts::Counts;
 use crate::exit_log::Access;
 use crate::guest::GuestTables;
 use crate::host::{Backing, HostMemory};
-use crate::memory::{Memory, References};
-use crate::nested::Violation;
+use crate::memory::{Hardware, Memory};
 use crate::page::Page;
 use crate::profile::{ExitCosts, Virtualization};
 use crate::shadow::{DirectStore, Fixed, Shadow, World};
 use crate::walk_2d::{
-    self, NestedSpace, tables_are_steady, walk_2d, walk_2d_steady, walk_host, walk_host_steady,
+    self, NestedSpace, Violation, tables_are_steady, walk_2d, walk_2d_steady, walk_host, walk_host_steady,
 };
 use bifold_mmu::{Entry, Gpa, Gva, Hpa, PageSize, Walk, WalkCache, walk};
 use inner::{ACCESSED, InnerTables};
@@ -77,11 +76,10 @@ fn nested_page(gpa: Gpa, size: PageSize) -> u64 {
 impl NestedSpace for Composed<'_> {
     fn translate<M: Memory>(
         &mut self,
-        caches: &mut WalkCache,
+        hw: &mut Hardware<'_, M>,
         gpa: Gpa,
         write: bool,
         guest: u8,
-        refs: &mut References<'_, M>,
     ) -> Result<(), Violation> {
         let format = self.tables.format();
         let violation = Violation { gpa, write };
@@ -91,41 +89,26 @@ impl NestedSpace for Composed<'_> {
             self.tables.mapping(self.vcpu, Gva(gpa.0)).unwrap_or((PageSize::Size4K, false));
         (self.size, self.writable) = (size, writable);
         let page = nested_page(gpa, size);
-        if caches.nested_lookup(page, write) {
+        if hw.caches.nested_lookup(page, write) {
             return Ok(());
         }
         let tables = &*self.tables;
-        let end = walk_host(
-            caches,
-            format,
-            root,
-            gpa,
-            guest,
-            refs,
-            |_, at| tables.spte(at),
-            |_, at| tables.table(at),
-        );
+        let end =
+            walk_host(hw, format, root, (gpa, guest), |_, at| tables.spte(at), |_, at| tables.table(at));
         match end {
             Walk::Leaf(step) if !write || step.entry & format.write != 0 => {
                 self.tables.used(step.at);
-                caches.nested_fill(page, write, writable);
+                hw.caches.nested_fill(page, write, writable);
                 Ok(())
             }
             _ => Err(violation),
         }
     }
 
-    fn translate_steady<M: Memory>(
-        &mut self,
-        caches: &mut WalkCache,
-        gpa: Gpa,
-        write: bool,
-        guest: u8,
-        refs: &mut References<'_, M>,
-    ) {
+    fn translate_steady<M: Memory>(&mut self, hw: &mut Hardware<'_, M>, gpa: Gpa, write: bool, guest: u8) {
         let at = Gva(gpa.0);
         let writable = write || self.tables.ready_page(self.vcpu, at) == Some(true);
-        if caches.nested_step(nested_page(gpa, PageSize::Size4K), write, writable) {
+        if hw.caches.nested_step(nested_page(gpa, PageSize::Size4K), write, writable) {
             return;
         }
         let Some(&path) = self.tables.path(self.vcpu, at) else {
@@ -133,7 +116,7 @@ impl NestedSpace for Composed<'_> {
             return;
         };
         let (levels, page) = ((1, self.tables.format().depth()), |_, at| self.tables.table(at));
-        walk_host_steady(caches, levels, gpa, guest, refs, |level| path.table(level), page);
+        walk_host_steady(hw, levels, gpa, guest, |level| path.table(level), page);
     }
 
     fn hpa(&self, gpa: Gpa) -> Hpa {
@@ -162,9 +145,8 @@ impl NestedOnNested {
         if self.inner.maps(gpa, write) {
             let kind = if write { AccessKind::Write } else { AccessKind::Read };
             let mut work = Sample::default();
-            let at = Gva(gpa.0);
-            let fixed =
-                self.composed.fault(vcpu, at, kind, &mut self.inner.tables, &mut self.memory, &mut work);
+            let fault = Fault { vcpu, gva: Gva(gpa.0), kind };
+            let fixed = self.composed.fault(fault, &mut self.inner.tables, &mut self.memory, &mut work);
             debug_assert!(fixed == Fixed::Retry, "no table of the inner hypervisor's is its guest's memory");
             // Of a table that was not shadowed, TLBs of all vCPUs may hold the inner hypervisor's mapping for
             // writing (__kvm_mmu_get_shadow_page).
@@ -354,11 +336,11 @@ impl PagingMode for NestedOnNested {
         let Ok(top) = guest.start(miss.root, miss.gva) else { return None };
         self.drop_stale(miss.vcpu, cpu.caches);
         for _ in 0..MOST_EXITS {
-            let (caches, mut refs, _) = cpu.begin_walk();
+            let (mut hw, _) = cpu.begin_walk();
             let mut space = self.space(miss.vcpu);
-            let first = walk_2d::first(caches, guest.format(), top, miss.gva);
+            let first = walk_2d::first(hw.caches, guest.format(), top, miss.gva);
             let read = |_, at| miss.read(guest, at);
-            match walk_2d(&mut space, caches, guest.format(), first, miss.gva, write, &mut refs, read) {
+            match walk_2d(&mut space, &mut hw, guest.format(), first, (miss.gva, write), read) {
                 Ok(_) => {
                     let (size, writable) = (space.size, space.writable);
                     let entry = miss.guest_entry(guest);
@@ -391,16 +373,10 @@ impl PagingMode for NestedOnNested {
         tables_are_steady(caches, miss, is_ready).then_some(miss.writable && writable)
     }
 
-    fn walk_steady<M: Memory>(
-        &mut self,
-        caches: &mut WalkCache,
-        miss: &Steady<'_>,
-        refs: &mut References<'_, M>,
-        _: &HostMemory,
-    ) {
+    fn walk_steady<M: Memory>(&mut self, hw: &mut Hardware<'_, M>, miss: &Steady<'_>, _: &HostMemory) {
         let page = (miss.gpa(), miss.write);
         let space = &mut self.space(miss.vcpu);
-        walk_2d_steady(space, caches, miss.format, miss.gva, |level| miss.path.table(level), page, refs);
+        walk_2d_steady(space, hw, miss.format, miss.gva, |level| miss.path.table(level), page);
     }
 
     fn walk_to_fault<M: Memory>(
@@ -417,11 +393,11 @@ impl PagingMode for NestedOnNested {
         };
         self.drop_stale(vcpu, cpu.caches);
         for _ in 0..MOST_EXITS {
-            let (caches, mut refs, _) = cpu.begin_walk();
+            let (mut hw, _) = cpu.begin_walk();
             let mut space = self.space(vcpu);
-            let first = walk_2d::first(caches, guest.format(), top, gva);
+            let first = walk_2d::first(hw.caches, guest.format(), top, gva);
             let read = |_, at| guest.read(Gpa(at));
-            match walk_2d(&mut space, caches, guest.format(), first, gva, false, &mut refs, read) {
+            match walk_2d(&mut space, &mut hw, guest.format(), first, (gva, false), read) {
                 Ok(_) => return,
                 Err(violation) => {
                     self.violate(violation, vcpu, gva, false, &mut cpu.vm);

@@ -16,7 +16,7 @@ use super::{Cr4Write, PagingMode, Setup, Vm, Walker, walk_1d, walk_1d_steady};
 use crate::access::{Miss, Steady};
 use crate::guest::GuestTables;
 use crate::host::HostMemory;
-use crate::memory::{Memory, References};
+use crate::memory::{Hardware, Memory};
 use crate::page::Page;
 use bifold_mmu::{Entry, Gpa, Gva, Hpa, Start, WalkCache};
 
@@ -83,17 +83,11 @@ impl<const BASE: u64> PagingMode for Own<BASE> {
     }
 
     #[inline]
-    fn walk_steady<M: Memory>(
-        &mut self,
-        caches: &mut WalkCache,
-        miss: &Steady<'_>,
-        refs: &mut References<'_, M>,
-        _: &HostMemory,
-    ) {
+    fn walk_steady<M: Memory>(&mut self, hw: &mut Hardware<'_, M>, miss: &Steady<'_>, _: &HostMemory) {
         // Caches hold addresses as the hardware has them.
         let table = |level| miss.path.table(level).wrapping_add(BASE);
         let page = |at: u64| page_at::<BASE>(Gpa(at.wrapping_sub(BASE)));
-        walk_1d_steady(caches, miss.format, miss.gva, refs, table, page);
+        walk_1d_steady(hw, miss.format, miss.gva, table, page);
     }
 
     fn walk_to_fault<M: Memory>(
@@ -115,8 +109,8 @@ impl<const BASE: u64> PagingMode for Own<BASE> {
         guest: &GuestTables,
     ) {
         let at = GuestTables::root_table(root);
-        let (_, mut refs, _) = cpu.parts();
-        refs.touch(guest.format().depth(), 0, || Hpa(at.0.wrapping_add(BASE)), || page_at::<BASE>(at));
+        let (mut hw, _) = cpu.parts();
+        hw.touch(guest.format().depth(), 0, || Hpa(at.0.wrapping_add(BASE)), || page_at::<BASE>(at));
     }
 
     fn write_cr4(&mut self, vm: &mut Vm<'_>, _: usize, write: Cr4Write, _: &GuestTables) {

@@ -8,7 +8,7 @@ use crate::ages::Reuse;
 use crate::exit_log::Access;
 use crate::guest::GuestTables;
 use crate::host::HostMemory;
-use crate::memory::{Memory, References};
+use crate::memory::{Hardware, Memory};
 use crate::profile::ExitCosts;
 use crate::shadow::{Fixed, Shadow, World};
 use bifold_mmu::{Entry, Gpa, Gva, PageSize, Walk, WalkCache};
@@ -57,7 +57,7 @@ impl<B: Below> PagingMode for Shadowed<B> {
                 ready = if level == 1 { self.0.ready(at) } else { None };
                 ready.map_or_else(|| self.0.spte(at), |entry| entry | page)
             };
-            let end = self.1.walk(cpu, format, root, miss.gva, read, |at| self.0.table(at));
+            let end = self.1.walk(cpu, (format, root), miss.gva, read, |at| self.0.table(at));
             if let Walk::Leaf(step) = end {
                 let writable = step.entry & format.write != 0;
                 if writable || !write {
@@ -69,9 +69,8 @@ impl<B: Below> PagingMode for Shadowed<B> {
                 }
             }
             let Vm { host, counts } = &mut cpu.vm;
-            let fixed = counts.tallied(miss.vcpu, miss.gva, |c| {
-                self.0.fault(miss.vcpu, miss.gva, miss.kind, guest, host, &mut c.now)
-            });
+            let fixed =
+                counts.tallied(miss.vcpu, miss.gva, |c| self.0.fault(miss.fault(), guest, host, &mut c.now));
             counts.log_exits(|| {
                 let fetch = miss.kind == AccessKind::Fetch;
                 let present = matches!(end, Walk::Leaf(_));
@@ -95,19 +94,13 @@ impl<B: Below> PagingMode for Shadowed<B> {
     }
 
     #[inline]
-    fn walk_steady<M: Memory>(
-        &mut self,
-        caches: &mut WalkCache,
-        miss: &Steady<'_>,
-        refs: &mut References<'_, M>,
-        host: &HostMemory,
-    ) {
+    fn walk_steady<M: Memory>(&mut self, hw: &mut Hardware<'_, M>, miss: &Steady<'_>, host: &HostMemory) {
         let Some(&path) = self.0.path(miss.vcpu, miss.gva) else {
             debug_assert!(false, "a steady walk has a path");
             return;
         };
         let leaf = || Gpa(host.hpa(miss.gpa()).0);
-        self.1.walk_steady(caches, miss, refs, |level| path.table(level), leaf, |at| self.0.table(at));
+        self.1.walk_steady(hw, miss, |level| path.table(level), leaf, |at| self.0.table(at));
     }
 
     fn replaced(&self, _: &GuestTables) -> u64 {
@@ -126,7 +119,7 @@ impl<B: Below> PagingMode for Shadowed<B> {
             cpu.begin_walk();
             return;
         };
-        self.1.walk(cpu, self.0.format(), root, gva, |_, at| self.0.spte(at), |at| self.0.table(at));
+        self.1.walk(cpu, (self.0.format(), root), gva, |_, at| self.0.spte(at), |at| self.0.table(at));
     }
 
     /// The fault is reflected into the guest. For a protection fault KVM also drops the

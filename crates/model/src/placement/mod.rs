@@ -3,7 +3,7 @@
 //! remote: of another node than that of the vCPU that makes them.
 //!
 //! A walk is the same wherever its tables lie. So all [placements](Placement) are counted in one pass, side
-//! by side: each reference that passes [`References::touch`](crate::memory::References::touch) comes with the
+//! by side: each reference that passes [`Hardware::touch`](crate::memory::Hardware::touch) comes with the
 //! [`Page`] that it reads, and each data access with the page of its data. [`node`] says on which node a
 //! placement has that page, and [`tally`] counts. `docs/design/model.md#placement` lists the rules.
 //!

@@ -85,8 +85,7 @@ impl Regime {
     pub fn guest_fault<M: Memory>(
         &mut self,
         vcpu: usize,
-        gva: Gva,
-        error: u64,
+        (gva, error): (Gva, u64),
         root: Gpa,
         guest: &GuestTables,
         memory: &mut M,

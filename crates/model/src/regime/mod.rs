@@ -14,7 +14,7 @@ use crate::ages::Reuse;
 use crate::counts::Counts;
 use crate::guest::GuestTables;
 use crate::host::{Backing, HostMemory, Taking};
-use crate::memory::{Memory, References};
+use crate::memory::{Hardware, Memory};
 use crate::page::{Made, Page};
 use crate::paging::{PagingMode, Setup, Tables, Vm, Walker, each_mode, usual_mode};
 use crate::profile::ExitCosts;
@@ -135,11 +135,8 @@ impl Regime {
     #[inline]
     pub fn walk_steady<M: Memory>(&mut self, miss: &Steady<'_>, memory: &mut M) {
         let Regime { tables, host, caches, counts, .. } = self;
-        let refs = &mut References { memory, refs: &mut counts.refs };
-        let caches = &mut caches[miss.vcpu];
-        usual_mode!(tables, t => t.walk_steady(caches, miss, refs, host), {
-            walk_steady_other(tables, caches, miss, refs, host)
-        });
+        let hw = &mut Hardware { caches: &mut caches[miss.vcpu], memory, refs: &mut counts.refs };
+        usual_mode!(tables, t => t.walk_steady(hw, miss, host), walk_steady_other(tables, hw, miss, host));
     }
 
     /// The vCPU's walk caches may lead to tables of another root, until they are flushed. At the `first` load
@@ -463,12 +460,11 @@ fn steady_other(tables: &mut Tables, caches: &WalkCache, miss: &Steady<'_>) -> O
 #[inline(never)]
 fn walk_steady_other<M: Memory>(
     tables: &mut Tables,
-    caches: &mut WalkCache,
+    hw: &mut Hardware<'_, M>,
     miss: &Steady<'_>,
-    refs: &mut References<'_, M>,
     host: &HostMemory,
 ) {
-    each_mode!(tables, t => t.walk_steady(caches, miss, refs, host));
+    each_mode!(tables, t => t.walk_steady(hw, miss, host));
 }
 
 /// [`PagingMode::take_flush`] of the others.

@@ -15,7 +15,7 @@ use super::pages::Pages;
 use super::spte::{ACC_ALL, ADDRESS, GuestWalker, LARGE, PRESENT, SWITCH, gpte_access};
 use super::{Shadow, World};
 use crate::Sample;
-use crate::access::AccessKind;
+use crate::access::{AccessKind, Fault};
 use crate::guest::GuestTables;
 use crate::host::HostMemory;
 use bifold_mmu::{Gpa, Gva, Start};
@@ -109,8 +109,7 @@ impl Shadow {
     /// for a fault.
     pub(super) fn link_nested(
         &mut self,
-        vcpu: usize,
-        gva: Gva,
+        (vcpu, gva): (usize, Gva),
         w: &GuestWalker,
         level: u8,
         guest: &GuestTables,
@@ -146,7 +145,7 @@ impl Shadow {
         let root = guest.root(vcpu, self.vcpus[vcpu].cr3);
         let Some((level, w)) = self.way_to_nested(guest, root, gva) else { return false };
         self.pages.maker = vcpu;
-        self.link_nested(vcpu, gva, &w, level, guest, host);
+        self.link_nested((vcpu, gva), &w, level, guest, host);
         self.settle(World { guest, host }, out);
         out.exits_hidden_fault += 1;
         true
@@ -180,9 +179,7 @@ impl Shadow {
     /// shadowed until a walk comes to it.
     pub(super) fn write_protected(
         &mut self,
-        vcpu: usize,
-        gva: Gva,
-        kind: AccessKind,
+        Fault { vcpu, gva, kind }: Fault,
         w: &GuestWalker,
         guest: &GuestTables,
         host: &mut HostMemory,
@@ -208,16 +205,15 @@ impl Shadow {
         vcpu: usize,
         gpa: Gpa,
         kind: AccessKind,
-        guest: &GuestTables,
-        host: &mut HostMemory,
+        world: World<'_>,
         out: &mut Sample,
     ) -> bool {
         self.pages.maker = vcpu;
-        let moved = self.count_write(gpa.frame(), kind, host);
+        let moved = self.count_write(gpa.frame(), kind, world.host);
         if !moved {
             self.pte_write(gpa.frame(), gpa.0 as usize & 0xfff);
         }
-        self.settle(World { guest, host }, out);
+        self.settle(world, out);
         *(if moved { &mut out.exits_unprotect } else { &mut out.exits_emulated_write }) += 1;
         !moved
     }

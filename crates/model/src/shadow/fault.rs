@@ -13,7 +13,7 @@ use super::spte::{
 };
 use super::{Fixed, Shadow, World};
 use crate::Sample;
-use crate::access::AccessKind;
+use crate::access::{AccessKind, Fault};
 use crate::guest::GuestTables;
 use crate::host::{Backing, HostMemory};
 use bifold_mmu::{Gpa, Gva};
@@ -30,6 +30,27 @@ pub(super) enum Outcome {
     Unsync,
     Emulated,
     Unprotected,
+}
+
+/// What a leaf spte is made of: arguments of KVM's `make_spte`.
+#[derive(Clone, Copy)]
+pub(super) struct LeafSpte {
+    pub access: u8,
+    pub gfn: u64,
+    pub prefetch: bool,
+    pub host_writable: bool,
+}
+
+impl LeafSpte {
+    /// Of the page that a fault asks for.
+    fn found(access: u8, gfn: u64, host_writable: bool) -> Self {
+        LeafSpte { access, gfn, prefetch: false, host_writable }
+    }
+
+    /// Of a page beside it.
+    fn prefetched(access: u8, gfn: u64) -> Self {
+        LeafSpte { access, gfn, prefetch: true, host_writable: true }
+    }
 }
 
 impl Shadow {
@@ -49,13 +70,12 @@ impl Shadow {
     /// (`is_page_fault_stale`), and the second finds it replaced.
     pub fn fault(
         &mut self,
-        vcpu: usize,
-        gva: Gva,
-        kind: AccessKind,
+        fault: Fault,
         guest: &mut GuestTables,
         host: &mut HostMemory,
         out: &mut Sample,
     ) -> Fixed {
+        let Fault { vcpu, gva, kind } = fault;
         if self.root_slot(vcpu, gva) == 0 {
             return Fixed::NotMapped;
         }
@@ -68,7 +88,7 @@ impl Shadow {
         }
         self.unsynced = false;
         self.pages.maker = vcpu;
-        let outcome = self.page_fault(vcpu, gva, kind, &walker, guest, host);
+        let outcome = self.page_fault(fault, &walker, guest, host);
         self.settle(World { guest, host }, out);
         let counter = match outcome {
             Outcome::Hidden => &mut out.exits_hidden_fault,
@@ -84,24 +104,23 @@ impl Shadow {
     /// `FNAME(page_fault)`.
     fn page_fault(
         &mut self,
-        vcpu: usize,
-        gva: Gva,
-        kind: AccessKind,
+        fault: Fault,
         walker: &GuestWalker,
         guest: &GuestTables,
         host: &mut HostMemory,
     ) -> Outcome {
+        let Fault { vcpu, gva, kind } = fault;
         let write = kind.writes();
         let last = self.last_sptep(vcpu, gva);
         let old = self.pages.spte(last);
         let gpa = Gpa::from_frame(walker.gfn);
 
         if let Some(level) = self.nested_level(walker) {
-            self.link_nested(vcpu, gva, walker, level, guest, host);
+            self.link_nested((vcpu, gva), walker, level, guest, host);
             return Outcome::Hidden;
         }
         if write && self.counts_writes() && self.is_protected(walker.gfn) {
-            return self.write_protected(vcpu, gva, kind, walker, guest, host);
+            return self.write_protected(fault, walker, guest, host);
         }
 
         // page_fault_handle_page_track
@@ -198,7 +217,8 @@ impl Shadow {
         }
         self.clear_write_flooding(id);
         let base = w.gfn & !(pages_per_hpage(level) - 1);
-        let Some(wrprot) = self.set_spte(world.host, id, w.pte_access, base, false, map_writable) else {
+        let Some(wrprot) = self.set_spte(world.host, id, LeafSpte::found(w.pte_access, base, map_writable))
+        else {
             return false; // RET_PF_SPURIOUS
         };
         self.touch(id, true);
@@ -321,15 +341,7 @@ impl Shadow {
     }
 
     /// `mmu_set_spte`: `Some(wrprot)`, or `None` if the spte was that already.
-    fn set_spte(
-        &mut self,
-        host: &HostMemory,
-        id: usize,
-        access: u8,
-        gfn: u64,
-        prefetch: bool,
-        host_writable: bool,
-    ) -> Option<bool> {
+    fn set_spte(&mut self, host: &HostMemory, id: usize, leaf: LeafSpte) -> Option<bool> {
         let level = self.pages.page(sptep_to_sp(id)).role.level;
         let mut flush = false;
         let old = self.pages.spte(id);
@@ -337,18 +349,18 @@ impl Shadow {
             if !self.pages.is_last(id) {
                 self.pages.drop_parent_pte(id); // a table of 4 KB entries gives way to a large spte
                 flush = true;
-            } else if gfn != self.pages.gfn_of(id) {
+            } else if leaf.gfn != self.pages.gfn_of(id) {
                 self.pages.drop_spte(id);
                 flush = true;
             }
         }
         let old = self.pages.spte(id);
-        let (new, wrprot) = self.make_spte(host, level, access, gfn, old, prefetch, true, host_writable);
+        let (new, wrprot) = self.make_spte(host, level, leaf, old, true);
         if old == new {
             return if wrprot { Some(true) } else { None };
         }
         if old == 0 {
-            self.pages.set_leaf(id, new, gfn);
+            self.pages.set_leaf(id, new, leaf.gfn);
         } else {
             self.pages.update(id, new);
             flush |= old & !new & (WRITE | ACCESSED) != 0; // mmu_spte_update
@@ -361,17 +373,13 @@ impl Shadow {
 
     /// `make_spte`: the spte, and whether write access was taken off it because the
     /// frame is a shadowed table that must not, or not now, become unsync.
-    #[allow(clippy::too_many_arguments)] // KVM's own list
     pub(super) fn make_spte(
         &mut self,
         host: &HostMemory,
         level: u8,
-        access: u8,
-        gfn: u64,
+        LeafSpte { access, gfn, prefetch, host_writable }: LeafSpte,
         old: u64,
-        prefetch: bool,
         can_unsync: bool,
-        host_writable: bool,
     ) -> (u64, bool) {
         let mut spte = PRESENT | (host.hpa(Gpa::from_frame(gfn)).0 & ADDRESS);
         spte |= u64::from(access) << ACCESS_SHIFT;
@@ -439,7 +447,7 @@ impl Shadow {
         let role = self.pages.page(sptep_to_sp(id)).role;
         let access = role.access & gpte_access(gpte);
         let access = if self.hardware_sets_both() { access } else { protect_clean(access, gpte) };
-        self.set_spte(host, id, access, gfn, true, true);
+        self.set_spte(host, id, LeafSpte::prefetched(access, gfn));
         true
     }
 
@@ -464,7 +472,7 @@ impl Shadow {
                     }
                     break;
                 }
-                self.set_spte(host, run, access, gfn, true, true);
+                self.set_spte(host, run, LeafSpte::prefetched(access, gfn));
             }
             at += 1;
         }

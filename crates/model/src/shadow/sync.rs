@@ -5,6 +5,7 @@
 //! (`unsync_child_bitmap`), and bring them up to date with the guest at a CR3 load
 //! (`mmu_sync_children`, `FNAME(sync_page)`) or INVLPG (`FNAME(invlpg)`).
 
+use super::fault::LeafSpte;
 use super::spte::{
     ACC_ALL, ACCESS_SHIFT, ACCESSED, HOST_WRITABLE, PRESENT, WRITE, gpte_access, protect_clean,
 };
@@ -174,7 +175,8 @@ impl Shadow {
         if !self.kvm.sync_makes_unchanged_entries() && (old >> ACCESS_SHIFT) as u8 & ACC_ALL == access {
             return false;
         }
-        let (new, _) = self.make_spte(host, 1, access, gfn, old, true, false, old & HOST_WRITABLE != 0);
+        let leaf = LeafSpte { access, gfn, prefetch: true, host_writable: old & HOST_WRITABLE != 0 };
+        let (new, _) = self.make_spte(host, 1, leaf, old, false);
         self.pages.update(id, new);
         old & !new & (WRITE | ACCESSED) != 0 // mmu_spte_update
     }

@@ -84,7 +84,7 @@ impl Walks {
             Event::Invlpg(_) => self.regime.flush_caches(0, &self.guest),
             Event::Fault { gva, error } => {
                 let root = self.root;
-                self.regime.guest_fault(0, Gva(gva), error, root, &self.guest, &mut self.seen);
+                self.regime.guest_fault(0, (Gva(gva), error), root, &self.guest, &mut self.seen);
             }
             _ => {}
         }

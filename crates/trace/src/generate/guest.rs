@@ -103,7 +103,7 @@ impl Memory {
     /// Writes the entry for `va` at `level`, making tables above it with `flags`.
     pub fn map(&mut self, root: u64, va: u64, level: u8, entry: u64, flags: u64) {
         let Memory { frames, next, free, tables } = self;
-        tables.map(root, va, level, entry, flags, || take(free, next, *frames));
+        tables.map(root, (va, level), entry, flags, || take(free, next, *frames));
     }
 
     /// Describes the tables below slots `range` of `gfn`, and then `gfn`, lowest first.

@@ -8,7 +8,7 @@ use crate::ages::Reuse;
 use crate::exit_log::Access;
 use crate::guest::GuestTables;
 use crate::host::HostMemory;
-use crate::memory::{Memory, References};
+use crate::memory::{Hardware, Memory};
 use crate::paging::{Cr4Write, PagingMode, Setup, Stored, Vm, Walker, walk_1d_steady};
 use crate::profile::ExitCosts;
 use crate::shadow::{Fixed, World};
@@ -48,7 +48,7 @@ impl PagingMode for AgilePaging {
                     let Vm { host, counts } = &mut cpu.vm;
                     let emulated = counts.tallied(miss.vcpu, miss.gva, |counts| {
                         self.exit(miss.vcpu, &mut Vm { host, counts }, |agile, host, done| {
-                            agile.shadow.nested_write(miss.vcpu, gpa, miss.kind, guest, host, done)
+                            agile.shadow.nested_write(miss.vcpu, gpa, miss.kind, World { guest, host }, done)
                         })
                     });
                     counts.log_exits(|| Access {
@@ -80,7 +80,7 @@ impl PagingMode for AgilePaging {
             let Vm { host, counts } = &mut cpu.vm;
             let fixed = counts.tallied(miss.vcpu, miss.gva, |counts| {
                 self.exit(miss.vcpu, &mut Vm { host, counts }, |agile, host, done| {
-                    agile.shadow.fault(miss.vcpu, miss.gva, miss.kind, guest, host, done)
+                    agile.shadow.fault(miss.fault(), guest, host, done)
                 })
             });
             counts.log_exits(|| Access { gva: miss.gva, gpa: None, write, fetch, present });
@@ -109,23 +109,18 @@ impl PagingMode for AgilePaging {
     }
 
     #[inline(never)]
-    fn walk_steady<M: Memory>(
-        &mut self,
-        caches: &mut WalkCache,
-        miss: &Steady<'_>,
-        refs: &mut References<'_, M>,
-        host: &HostMemory,
-    ) {
+    fn walk_steady<M: Memory>(&mut self, hw: &mut Hardware<'_, M>, miss: &Steady<'_>, host: &HostMemory) {
         let v = &self.vcpus[miss.vcpu];
         let space = &mut self.spaces[v.space];
         space.walks += 1;
         if v.nested {
-            let memory = &mut Counting { memory: &mut *refs.memory, nested: 0 };
-            self.nested.walk_steady(caches, miss, &mut References { memory, refs: refs.refs }, host);
-            space.nested_refs += memory.nested;
+            let memory = &mut Counting { memory: &mut *hw.memory, nested: 0 };
+            let hw = &mut Hardware { caches: hw.caches, memory, refs: hw.refs };
+            self.nested.walk_steady(hw, miss, host);
+            space.nested_refs += hw.memory.nested;
         } else if let Some(&path) = self.shadow.path(miss.vcpu, miss.gva) {
             let page = |at| self.shadow.table(at);
-            walk_1d_steady(caches, miss.format, miss.gva, refs, |level| path.table(level), page);
+            walk_1d_steady(hw, miss.format, miss.gva, |level| path.table(level), page);
         }
     }
 

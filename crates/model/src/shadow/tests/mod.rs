@@ -12,7 +12,7 @@ mod versions;
 
 use super::spte::SWITCH;
 use super::{Fixed, Rules, Shadow};
-use crate::access::{AccessKind, Flush};
+use crate::access::{AccessKind, Fault, Flush};
 use crate::guest::GuestTables;
 use crate::host::HostMemory;
 use crate::shadow::World;
@@ -194,7 +194,12 @@ impl Machine {
                 }
             }
             let exits = self.out.all_exits();
-            match self.shadow.fault(vcpu, Gva(gva), kind, &mut self.guest, &mut self.host, &mut self.out) {
+            match self.shadow.fault(
+                Fault { vcpu, gva: Gva(gva), kind },
+                &mut self.guest,
+                &mut self.host,
+                &mut self.out,
+            ) {
                 Fixed::Retry => assert_eq!(self.out.all_exits(), exits + 1),
                 Fixed::Emulated => {
                     assert_eq!(self.out.all_exits(), exits + 1);
@@ -229,7 +234,13 @@ impl Machine {
             return true;
         }
         let exits = self.out.all_exits();
-        let done = self.shadow.nested_write(vcpu, gpa, kind, &self.guest, &mut self.host, &mut self.out);
+        let done = self.shadow.nested_write(
+            vcpu,
+            gpa,
+            kind,
+            World { guest: &self.guest, host: &self.host },
+            &mut self.out,
+        );
         assert_eq!(self.out.all_exits(), exits + 1);
         done
     }

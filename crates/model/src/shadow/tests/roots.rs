@@ -9,7 +9,12 @@ fn before_the_first_cr3_a_walk_finds_nothing_and_a_fault_maps_nothing() {
     let mut m = Machine::small();
     assert!(m.walk(1, DIRECT).is_none());
     assert_eq!(
-        m.shadow.fault(1, Gva(DIRECT), AccessKind::Read, &mut m.guest, &mut m.host, &mut m.out),
+        m.shadow.fault(
+            Fault { vcpu: 1, gva: Gva(DIRECT), kind: AccessKind::Read },
+            &mut m.guest,
+            &mut m.host,
+            &mut m.out
+        ),
         Fixed::NotMapped
     );
 }

@@ -20,11 +20,21 @@ fn an_access_that_the_guest_does_not_map_is_no_exit_here() {
     let mut m = Machine::small();
     m.user(0, P | U | A);
     assert_eq!(
-        m.shadow.fault(0, Gva(0x1234_5000), Read, &mut m.guest, &mut m.host, &mut m.out),
+        m.shadow.fault(
+            Fault { vcpu: 0, gva: Gva(0x1234_5000), kind: Read },
+            &mut m.guest,
+            &mut m.host,
+            &mut m.out
+        ),
         Fixed::NotMapped
     );
     assert_eq!(
-        m.shadow.fault(0, Gva(USER), AccessKind::Write, &mut m.guest, &mut m.host, &mut m.out),
+        m.shadow.fault(
+            Fault { vcpu: 0, gva: Gva(USER), kind: AccessKind::Write },
+            &mut m.guest,
+            &mut m.host,
+            &mut m.out
+        ),
         Fixed::NotMapped
     );
     assert_eq!(m.out, Sample::default());
