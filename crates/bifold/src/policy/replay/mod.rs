@@ -198,8 +198,9 @@ pub fn run(args: ReplayArgs) -> anyhow::Result<Status> {
     for input in &inputs {
         let track = track(input, &setting)?;
         let best = oracle(&track, start, setting.scale.switch).cycles;
+        let setup = Setup { start, scale: setting.scale, estimator: setting.estimator.as_ref() };
         for named in &policies {
-            replays.push(one(input, &track, named, start, best, &setting, args.explain));
+            replays.push(one(input, &track, named, &setup, best, args.explain));
         }
     }
     let checks = args.check.then(|| {
@@ -246,14 +247,12 @@ fn one<'a>(
     input: &'a Input,
     track: &Track,
     named: &'a Named,
-    start: Mode,
+    setup: &Setup<'_>,
     oracle_cycles: f64,
-    setting: &Setting,
     explain: bool,
 ) -> Replay<'a> {
-    let setup = Setup { start, scale: setting.scale, estimator: setting.estimator.as_ref() };
-    let run = replay(track, &named.spec, &setup, explain);
-    let extra = forced_extra(track, &run.modes, start, setting.scale.switch);
+    let run = replay(track, &named.spec, setup, explain);
+    let extra = forced_extra(track, &run.modes, setup.start, setup.scale.switch);
     let hz = input.timeline.about.frequency_hz as f64;
     let ends: Vec<f64> = track
         .ideal
