@@ -42,7 +42,7 @@ PROFILE ?= profiles/epyc-zen5-guest.toml
 # Scale of the memory and of the times in experiments with sharing guests.
 SCALE ?= 1/8
 
-.PHONY: help setup bochs qemu build workspace reporter install uninstall deb release deny test-packages container demo test test-python hwloc-trees docs kernel vmtest vmtest-long vmtest-debug vmtest-host kvm-tests validate-exits validate-exits-vcpus validate-formats validate-inside validate-reclaim validate-time lab-live lab-place lab-policies lab-modes lab-share lab-reclaim lab-reclaim-paging lab-builds lab-sweep published-times noise lab lint fuzz msrv bench clean
+.PHONY: help setup bochs qemu build workspace reporter install uninstall deb release deny test-packages container demo test test-python hwloc-trees docs kernel vmtest vmtest-long vmtest-debug vmtest-host kvm-tests validate-exits validate-exits-vcpus validate-formats validate-inside validate-reclaim validate-time lab-live lab-place lab-policies lab-modes lab-share lab-reclaim lab-reclaim-paging lab-builds lab-sweep published-times noise lab lint fuzz bench clean
 help: ## list the targets
 	@sed -n 's/^\([a-z-]*\):.*## /make \1|/p' $(MAKEFILE_LIST) | while IFS='|' read -r a b; do printf '  %-20s %s\n' "$$a" "$$b"; done
 
@@ -236,14 +236,11 @@ lab: validate-exits validate-exits-vcpus validate-formats validate-inside valida
 docs: ## build the documentation and the results as books: target/book/docs/index.html
 	@tools/docs
 
-lint: ## check words, formatting, clippy, rustdoc, shell scripts
+lint: ## check words, formatting, shell scripts, clippy and rustdoc of the minimum Rust version
 	@tools/lint
 
 fuzz: setup ## run the bodies of the fuzz targets on random inputs (make test runs them too)
 	$(CARGO) test --locked -p bifold-fuzz
-
-msrv: ## check with the minimum Rust version, which rustup installs if it is missing
-	@tools/msrv
 
 bench: setup ## measure speed (BASE=REVISION: ratios to another revision, interleaved)
 	@$(if $(BASE),tools/bench-beside $(BASE),tools/bench)

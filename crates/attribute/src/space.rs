@@ -215,7 +215,7 @@ mod tests {
     use super::*;
     use proptest::prelude::*;
 
-    fn map<'a>(pid: u32, start: u64, length: u64, name: &'a str) -> Record<'a> {
+    fn map(pid: u32, start: u64, length: u64, name: &str) -> Record<'_> {
         Record::Map { pid, start, length, offset: 0, build_id: None, name: name.as_bytes() }
     }
 

@@ -183,8 +183,8 @@ mod tests {
     use bifold_mmu::{Gpa, Gva, PageSize, Tag, WalkCache};
     use bifold_model::guest::GuestTables;
     use bifold_model::host::HostMemory;
-    use bifold_model::memory::{References, Refs, Uncached};
-    use bifold_model::nested::{Nested, Violation};
+    use bifold_model::memory::{Hardware, Refs, Uncached};
+    use bifold_model::nested::Nested;
     use bifold_trace::Event;
 
     const VA: u64 = 0x40_0020_3000;
@@ -233,12 +233,12 @@ mod tests {
         let mut caches = WalkCache::new(Tag::Virtual, &[], None);
         loop {
             let mut refs = Refs::default();
-            let mut to = References { memory: &mut Uncached, refs: &mut refs };
+            let mut hw = Hardware { caches: &mut caches, memory: &mut Uncached, refs: &mut refs };
             let read = |at| guest.read(Gpa(at));
             let top = bifold_mmu::Start { level: FORMAT.depth(), table: root << 12 };
-            match nested.walk_2d(&mut caches, &FORMAT, top, Gva(VA), true, &mut to, &host, read) {
+            match nested.over(&host).walk_2d(&mut hw, &FORMAT, top, (Gva(VA), true), read) {
                 Ok(_) => return refs.by_step(),
-                Err(v @ Violation { .. }) => drop(nested.resolve(&mut host, v, 0)),
+                Err(v) => drop(nested.resolve(&mut host, v, 0)),
             };
         }
     }

@@ -67,7 +67,7 @@ impl Tables {
     /// entry.
     pub fn map(&mut self, root: u64, va: u64, level: u8, entry: u64) -> u64 {
         let next = &mut self.next;
-        self.tables.map(root, va, level, entry, TABLE, || {
+        self.tables.map(root, (va, level), entry, TABLE, || {
             *next += 1;
             *next - 1
         })

@@ -111,10 +111,8 @@ pub fn round(seed: u64, limit: u64, tally: &mut Tally) -> Result<Option<Differen
             wrong.push("a switch of a killed VM that does not end".into());
             wrong.extend(stacks(std::process::id()));
         }
-    } else {
-        if !wait(&mut child, all)? {
-            wrong.push(format!("the round's process does not end within {} s", all.as_secs()));
-        }
+    } else if !wait(&mut child, all)? {
+        wrong.push(format!("the round's process does not end within {} s", all.as_secs()));
     }
     if !wrong.is_empty() {
         wrong.extend(stacks(child.id()));

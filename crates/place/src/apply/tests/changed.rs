@@ -112,8 +112,8 @@ fn a_thread_that_another_program_pinned_elsewhere_is_named() {
     let named =
         format!("thread {0} of process {0} is now {first}: Bifold set {last}, and before", tree.guest);
     assert!(error.contains(&named), "{error}");
-    let of_guest = Some(&[tree.guest][..]);
-    let undone = undo(&tree.host(), &tree.kept(), of_guest, IfChanged::Force, &mut |_| {}).unwrap();
+    let of_guest = [tree.guest];
+    let undone = undo(&tree.host(), &tree.kept(), Some(&of_guest), IfChanged::Force, &mut |_| {}).unwrap();
     assert_eq!(undone.threads, 1);
     tree.undo();
     tree.is_as_found(&before, "forced");
