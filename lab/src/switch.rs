@@ -3,6 +3,7 @@
 //! collects its kernel's messages.
 
 use anyhow::{Context, Result, ensure};
+use bifold_tiny_vmm::switch::FAILING;
 
 use crate::BUSYBOX;
 use crate::lab::job::{Job, Jobs};
@@ -17,8 +18,6 @@ const BROUGHT_BACK: &str = "goes back to it";
 /// What the kernel says instead of the last if they are many.
 const MANY: &str = "callbacks suppressed";
 const BEGINS: &str = "switch cases begin";
-/// Messages of the case `no-memory` around allocations that fail on purpose, of which the kernel may warn.
-const FAILING: [&str; 2] = ["allocations fail on purpose", "allocations succeed again"];
 /// Words of the kernel's messages about errors, which count also then.
 const ERRORS: [&str; 6] = ["BUG", "WARNING", "INFO:", "Oops", "general protection", "lockup"];
 
@@ -130,13 +129,7 @@ mod tests {
 
     #[test]
     fn messages_that_a_case_provokes_are_left_out_and_errors_never() {
-        let log = [
-            "a warning",
-            "allocations fail on purpose",
-            "vmalloc error",
-            "BUG: KASAN",
-            "allocations succeed again",
-        ];
+        let log = ["a warning", FAILING[0], "vmalloc error", "BUG: KASAN", FAILING[1]];
         let more = ["kvm [1]: VM was busy, the paging mode stays", "another"];
         let log = log.iter().chain(&more).map(|l| l.to_string());
         assert_eq!(unprovoked(log), ["a warning", "BUG: KASAN", "another"]);
