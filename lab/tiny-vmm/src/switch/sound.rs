@@ -3,6 +3,7 @@
 //! which it can, and every wait has a limit.
 
 use std::os::fd::{AsRawFd, OwnedFd};
+use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Barrier};
 use std::time::{Duration, Instant};
@@ -306,65 +307,76 @@ fn notified(m: &Machine, meanwhile: impl FnOnce() -> Result<()>) -> Result<Waite
     waited
 }
 
-/// What else changes the VM during switches: slots that come and go, a migration that begins (with it the
-/// splitting of all large entries), huge pages of the host that are split. The VM stands still for no longer
-/// than `paging_timeout_ms`.
+/// 4 KB pages of data of a VM that is changed.
+const PAGES: u64 = 64 << 8;
+
+/// A change of a VM, which the spare memory is for.
+type Change = fn(&Machine, &Memory) -> Result<()>;
+
+/// What else changes a VM during switches: slots that come and go, a migration that begins (with it the
+/// splitting of all large entries), huge pages of the host that are split.
+const CHANGES: [(&str, Change); 4] = [
+    ("nothing", |_, _| Ok(())),
+    ("slots", |m, spare| {
+        m.slot(1, m.memory.len(), spare.len(), spare.host_address(), 0)?;
+        m.slot(1, m.memory.len(), 0, spare.host_address(), 0)
+    }),
+    ("migration", |m, _| {
+        const LOG: u32 = 1;
+        let (len, host) = (m.memory.len(), m.memory.host_address());
+        m.slot(0, 0, len, host, LOG)?;
+        m.slot(0, 0, len, host, 0)
+    }),
+    ("split", |m, _| {
+        // The last page of each 2 MB.
+        for page in (511..PAGES).step_by(512) {
+            super::host::advise(m, page, 1, Advice::LinuxDontNeed)?;
+        }
+        super::host::advise(m, 0, PAGES, Advice::LinuxHugepage)?;
+        super::host::collapse(m, PAGES);
+        Ok(())
+    }),
+];
+
+/// Switches a VM to and fro until `end`: the numbers of switches that came about and that were given up.
+fn switch_until(end: &AtomicBool, path: &Path, stay: Duration) -> Result<(u64, u64)> {
+    let (mut switches, mut given_up) = (0, 0);
+    for mode in ["shadow", "nested"].into_iter().cycle() {
+        if end.load(Ordering::Relaxed) {
+            break;
+        }
+        match std::fs::write(path, mode) {
+            Ok(()) => switches += 1,
+            Err(e) if e.raw_os_error() == Some(ETIMEDOUT) => given_up += 1,
+            Err(e) => return Err(e).context(mode),
+        }
+        std::thread::sleep(stay);
+    }
+    Ok((switches, given_up))
+}
+
+/// The VM stands still for no longer than `paging_timeout_ms`, whatever else changes it.
 pub fn standstill(n: &mut Notes) -> Result<()> {
     const LIMIT_MS: u64 = 50;
-    const PAGES: u64 = 64 << 8;
-    const LOG: u32 = 1;
     let _on = super::host::huge_pages()?;
     with_limit(LIMIT_MS, || {
-        for what in ["nothing", "slots", "migration", "split"] {
+        for (what, change) in CHANGES {
             let backing = HostPages::Transparent;
             let m = Machine::new(MachineSpec { pages: PAGES, vcpus: 2, backing, ..MachineSpec::default() })?;
             let spare = Memory::new(2 << 20, HostPages::Small)?;
-            let (len, host) = (m.memory.len(), m.memory.host_address());
             m.fill(1, DATA, 4096, PAGES, 1)?;
             m.spin(0)?;
             let end = Arc::new(AtomicBool::new(false));
             let stay = between_switches(Duration::ZERO);
             let switcher = std::thread::spawn({
                 let (end, path) = (Arc::clone(&end), m.mode_file());
-                move || -> Result<(u64, u64)> {
-                    let (mut switches, mut given_up) = (0, 0);
-                    for mode in ["shadow", "nested"].into_iter().cycle() {
-                        if end.load(Ordering::Relaxed) {
-                            break;
-                        }
-                        match std::fs::write(&path, mode) {
-                            Ok(()) => switches += 1,
-                            Err(e) if e.raw_os_error() == Some(ETIMEDOUT) => given_up += 1,
-                            Err(e) => return Err(e).context(mode),
-                        }
-                        std::thread::sleep(stay);
-                    }
-                    Ok((switches, given_up))
-                }
+                move || switch_until(&end, &path, stay)
             });
             let until = Instant::now() + Duration::from_secs(2);
             let mut changes = 0;
             let changed = (|| -> Result<()> {
                 while Instant::now() < until {
-                    match what {
-                        "slots" => {
-                            m.slot(1, len, spare.len(), spare.host_address(), 0)?;
-                            m.slot(1, len, 0, spare.host_address(), 0)?;
-                        }
-                        "migration" => {
-                            m.slot(0, 0, len, host, LOG)?;
-                            m.slot(0, 0, len, host, 0)?;
-                        }
-                        "split" => {
-                            // The last page of each 2 MB.
-                            for page in (511..PAGES).step_by(512) {
-                                super::host::advise(&m, page, 1, Advice::LinuxDontNeed)?;
-                            }
-                            super::host::advise(&m, 0, PAGES, Advice::LinuxHugepage)?;
-                            super::host::collapse(&m, PAGES);
-                        }
-                        _ => {}
-                    }
+                    change(&m, &spare)?;
                     changes += 1;
                     m.fill(1, DATA, 1 << 20, PAGES >> 8, 1)?;
                 }
