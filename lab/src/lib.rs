@@ -17,13 +17,12 @@
 //! - [`modelled`] makes a modelled PMU of the program with phases.
 //!
 //! ```no_run
-//! use bifold_lab::lab::job::{Job, Jobs};
+//! use bifold_lab::lab::job::Job;
 //! use bifold_lab::lab::{Lab, Plan};
 //!
 //! let lab = Lab::any(&mut |stage| eprintln!("{stage}"))?;
 //! let jobs = vec![Job::Kvm { nested: true }, Job::Run { command: vec!["/bin/true".into()] }];
-//! let jobs = Jobs { jobs, huge_pages: 0 };
-//! let plan = Plan { jobs, programs: vec!["/bin/true".into()], ..Plan::default() };
+//! let plan = Plan { jobs: jobs.into(), programs: vec!["/bin/true".into()], ..Plan::default() };
 //! for output in lab.boot(&plan, &mut |_question, _memory| String::new())? {
 //!     println!("exit status {} after {:.1} s", output.done.status, output.seconds);
 //! }
@@ -55,6 +54,14 @@ use bifold_guest::{GuestSpec, Record};
 
 /// Debian's static busybox, the shell of the laboratory's jobs.
 const BUSYBOX: &str = "/bin/busybox";
+
+/// The tiny VMM's program, beside that of the laboratory.
+const TINY_VMM: &str = "tiny-vmm";
+
+/// The command that runs a shell script.
+fn sh(script: &str) -> Vec<String> {
+    [BUSYBOX, "sh", "-c", script].map(String::from).to_vec()
+}
 
 /// The inner guest that is also captured, with defaults for all that varies. Its CPU is of the laboratory's
 /// vendor: a Linux guest that takes itself for AMD's writes MSRs that kvm-intel does not have.

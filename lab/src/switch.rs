@@ -5,12 +5,11 @@
 use anyhow::{Context, Result, ensure};
 use bifold_tiny_vmm::switch::FAILING;
 
-use crate::BUSYBOX;
 use crate::lab::job::{Job, Jobs};
 use crate::lab::{Lab, Plan, beside};
 use crate::storm::log;
+use crate::{BUSYBOX, TINY_VMM};
 
-const TINY_VMM: &str = "tiny-vmm";
 /// Kernel messages about refused switches, which some cases provoke.
 const REFUSED: &str = "the paging mode stays";
 /// The kernel's message about a guest that needs nested paging.
@@ -46,15 +45,14 @@ pub struct Outcome {
 /// Runs cases. If none is named, all except the long ones run.
 pub fn run(lab: &Lab, cases: &[String], machine: Machine) -> Result<Outcome> {
     let vmm = beside(TINY_VMM)?;
-    let sh = |script: String| Job::Run { command: [BUSYBOX, "sh", "-c", &script].map(String::from).to_vec() };
     let mut command = vec![vmm.to_string_lossy().into_owned(), "switch".into()];
     command.extend(cases.iter().cloned());
     let jobs = vec![
         Job::Kvm { nested: true },
-        sh(format!("echo '{BEGINS}' > /dev/kmsg")),
+        Job::sh(&format!("echo '{BEGINS}' > /dev/kmsg")),
         Job::Run { command },
         // The file has no end, so reading must not wait for one.
-        sh(format!("{BUSYBOX} timeout -s KILL 1 {BUSYBOX} cat /dev/kmsg; true")),
+        Job::sh(&format!("{BUSYBOX} timeout -s KILL 1 {BUSYBOX} cat /dev/kmsg; true")),
     ];
     let plan = Plan {
         jobs: Jobs { jobs, huge_pages: 64 },

@@ -257,6 +257,13 @@ pub enum Job {
     Trial(Trial),
 }
 
+impl Job {
+    /// A shell script.
+    pub(crate) fn sh(script: &str) -> Job {
+        Job::Run { command: crate::sh(script) }
+    }
+}
+
 /// The jobs of a boot, in order. The first failure ends the boot.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Jobs {
@@ -264,6 +271,13 @@ pub struct Jobs {
     pub jobs: Vec<Job>,
     /// Number of 2 MB pages to reserve for inner guests.
     pub huge_pages: u64,
+}
+
+impl From<Vec<Job>> for Jobs {
+    /// The jobs, without 2 MB pages.
+    fn from(jobs: Vec<Job>) -> Jobs {
+        Jobs { jobs, huge_pages: 0 }
+    }
 }
 
 /// How a program or an inner guest's command ended.

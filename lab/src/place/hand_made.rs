@@ -8,10 +8,9 @@ use anyhow::{Context, Result, ensure};
 use bifold_model::Placement;
 use serde::Deserialize;
 
-use crate::BUSYBOX;
 use crate::lab::job::{Job, Jobs};
 use crate::lab::{Lab, Output, Plan, beside};
-use crate::quick::{TINY_VMM, sh};
+use crate::{BUSYBOX, TINY_VMM};
 
 /// Memory of the laboratory: the guests touch few of their pages.
 const MIB: u64 = 2048;
@@ -59,12 +58,12 @@ pub fn hand_made(lab: &Lab) -> Result<Vec<Output>> {
     let program = beside(TINY_VMM)?;
     let name = program.to_string_lossy().into_owned();
     // A page that the host moves is no longer where it was put.
-    let stay = sh("echo 0 > /proc/sys/kernel/numa_balancing");
+    let stay = Job::sh("echo 0 > /proc/sys/kernel/numa_balancing");
     let run = |(nested, backing): (bool, &str)| {
         let command = [&name, "nodes", "--backing", backing].map(String::from).to_vec();
         [Job::Kvm { nested }, Job::Run { command }]
     };
-    let jobs = [Job::Run { command: stay }].into_iter().chain(RUNS.into_iter().flat_map(run)).collect();
+    let jobs = [stay].into_iter().chain(RUNS.into_iter().flat_map(run)).collect();
     let plan = Plan {
         jobs: Jobs { jobs, huge_pages: HUGE_PAGES },
         programs: vec![BUSYBOX.into(), program],

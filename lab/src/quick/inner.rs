@@ -11,7 +11,7 @@ use anyhow::{Context, Result, ensure};
 use bifold_guest::{GuestSpec, TableFormat};
 use bifold_trace::CommandExit;
 
-use super::{BUSYBOX, Shared, once, sh, single};
+use super::{BUSYBOX, Shared, once, single};
 use crate::lab::Output;
 use crate::lab::job::{Inner, InnerBacking, Job};
 use crate::vendor::Vendor;
@@ -19,7 +19,7 @@ use crate::vendor::Vendor;
 const MIB: u64 = 256;
 
 fn command() -> Vec<String> {
-    sh(&format!("{BUSYBOX} cat /proc/cpuinfo; echo wrong >&2; exit 7"))
+    crate::sh(&format!("{BUSYBOX} cat /proc/cpuinfo; echo wrong >&2; exit 7"))
 }
 
 pub fn jobs() -> Result<Vec<Job>> {

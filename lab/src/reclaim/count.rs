@@ -9,7 +9,7 @@ use serde::{Deserialize, Serialize};
 
 use super::{CONFIGS, FRAMES, limit_window};
 use crate::exits::{self, Window};
-use crate::lab::job::{Inner, Job, Jobs, Limit, Limited};
+use crate::lab::job::{Inner, Job, Limit, Limited};
 use crate::lab::{Lab, Plan};
 use crate::validate::count::{LAB_MIB, TRACE_MIB, read};
 use crate::validate::{Workload, config};
@@ -39,7 +39,7 @@ const SECONDS: u64 = 3600;
 /// A boot of the laboratory with this guest, of which the host may swap all.
 pub fn plan(workload: &Workload, nested: bool, inner: Inner) -> Plan {
     Plan {
-        jobs: Jobs { jobs: vec![Job::Kvm { nested }, Job::Inner(inner)], huge_pages: 0 },
+        jobs: vec![Job::Kvm { nested }, Job::Inner(inner)].into(),
         programs: vec![crate::SUITE.into(), crate::BUSYBOX.into()],
         memory_mib: LAB_MIB + workload.memory_mib + TRACE_MIB,
         swap_mib: 2 * workload.memory_mib,

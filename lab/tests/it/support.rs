@@ -6,7 +6,7 @@ use std::process::Command;
 use std::sync::OnceLock;
 
 use bifold_guest::Kind;
-use bifold_lab::lab::job::{Inner, InnerBacking, Job, Jobs};
+use bifold_lab::lab::job::{Inner, InnerBacking, Job};
 use bifold_lab::lab::{Lab, LabError, Plan};
 
 pub const BUSYBOX: &str = "/bin/busybox";
@@ -50,13 +50,7 @@ pub fn lab_command(args: &[&str]) -> Command {
 
 /// A small boot.
 pub fn plan(jobs: Vec<Job>, seconds: u64) -> Plan {
-    Plan {
-        jobs: Jobs { jobs, huge_pages: 0 },
-        programs: vec![BUSYBOX.into()],
-        memory_mib: 1024,
-        seconds,
-        ..Plan::default()
-    }
+    Plan { jobs: jobs.into(), programs: vec![BUSYBOX.into()], memory_mib: 1024, seconds, ..Plan::default() }
 }
 
 fn sh(script: &str) -> Vec<String> {

@@ -19,8 +19,8 @@ use std::process::ExitCode;
 
 use anyhow::{Context, Result, bail};
 use bifold_guest::{GuestError, Kind, TableFormat};
-use bifold_lab::lab::{Lab, LabError, default_series};
-use bifold_lab::quick::{self, Skipped};
+use bifold_lab::lab::{Lab, LabError, Skipped, default_series};
+use bifold_lab::quick;
 use bifold_lab::validate::drive::{Settings, drive};
 use bifold_lab::validate::{CONFIGS, INSIDE, Workload, document, table};
 use bifold_lab::vendor::VENDORS;
@@ -95,7 +95,7 @@ enum Verb {
 #[derive(clap::Args)]
 struct Test {
     /// Tests to run (default: all)
-    #[arg(value_name = "NAME", value_parser = quick::ALL.each_ref().map(|t| t.name))]
+    #[arg(value_name = "NAME", value_parser = quick::names())]
     names: Vec<String>,
     /// Kernel of laboratory and guests: a series (its newest package) or a package (default: the first series
     /// of kernel/series.txt that apt knows)
