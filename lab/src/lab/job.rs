@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! The protocol between this machine and the laboratory's init (`bin/lab-init.rs`).
+//! The protocol between this machine and the laboratory's init (`bin/lab-init`).
 //!
 //! The jobs are JSON in the image. Init answers over a virtio-serial port with lines of JSON ([`Word`]); the
 //! bytes of a file follow its [`Word::File`]. The only message to init is the answer to a [`Word::Ask`], one

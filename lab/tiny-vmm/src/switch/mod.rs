@@ -6,6 +6,7 @@
 
 mod control;
 mod cost;
+mod drops;
 mod host;
 mod inner;
 mod keys;
@@ -129,7 +130,7 @@ cases! {
     Sound "way-back" sound::way_back: "a switch back that fails: all vCPUs go on in shadow paging",
     Sound "cannot-go" sound::cannot_go: "a guest needs nested paging and its VM cannot go there: the instruction fails",
     Sound "slots-held" sound::slots_held: "slots_lock is held for long: the switch ends at its limit",
-    Memory "drop-wait" sound::drop_wait: "a notifier waits at most a batch while up to 16,000 pages are dropped",
+    Memory "drop-wait" drops::drop_wait: "a notifier waits at most a batch while up to 16,000 pages are dropped",
     Whole "standstill" sound::standstill: "slots, a migration that begins and split pages: a switch stops the VM for at most its limit",
     Sound "signals" vmm::signals: "signals while KVM_SET_SREGS brings the VM back",
     Sound "forgotten" vmm::forgotten: "state that could not be set brings no VM back later",
