@@ -5,6 +5,7 @@
 //!
 //! - [`lab`] builds the image, boots it and brings back the output of its jobs;
 //! - [`exits`] reads KVM's trace events and tells exits apart by their reason;
+//! - [`compare`] says how near a prediction is to a count;
 //! - [`validate`] compares the exits that the model predicts with those counted;
 //! - [`reclaim`] does so for a host that pages out;
 //! - [`mod@quick`] has the quick tests, by subject: exits, walks, switches, storms, `bifold mode`;
@@ -29,6 +30,7 @@
 //! # Ok::<(), bifold_lab::lab::LabError>(())
 //! ```
 
+pub mod compare;
 pub mod exits;
 pub mod fuzz;
 pub mod kvm_tests;

@@ -11,9 +11,8 @@ global_asm!(
     ".global bifold_guest_begin, bifold_guest_end",
     ".global bifold_guest_fill, bifold_guest_check, bifold_guest_spin, bifold_guest_halt",
     ".global bifold_guest_churn, bifold_guest_sweep, bifold_guest_real, bifold_guest_pae, bifold_guest_smi",
-    ".global bifold_guest_msr, bifold_guest_vmxon",
+    ".global bifold_guest_msr, bifold_guest_vmxon, bifold_guest_toggle",
     ".global bifold_guest_steps, bifold_guest_steps_fault, bifold_guest_vmrun, bifold_guest_inner, bifold_guest_read32",
-    ".global bifold_guest_toggle",
     "bifold_guest_begin:",
     // Writes RAX + address to every RDX-th byte from RDI, RSI times.
     "bifold_guest_fill:",
