@@ -58,6 +58,8 @@ pub mod vendor;
 mod vm;
 mod walks;
 
+pub use nodes::{Counts, NodesFact};
+
 use anyhow::Result;
 use bifold_model::Config;
 use clap::{Parser, Subcommand};
