@@ -1,33 +1,51 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! Tables in Markdown: each column has its head and what it shows of a row.
 
-/// A column of a table with rows `R`.
-pub struct Column<'a, R> {
+/// A table of rows `R`.
+pub struct Table<'a, R> {
+    columns: Vec<Column<'a, R>>,
+}
+
+struct Column<'a, R> {
     head: &'a str,
+    /// Below the head.
     rule: &'static str,
     cell: Box<dyn Fn(&R) -> String + 'a>,
 }
 
-/// A column of words.
-pub fn left<'a, R>(head: &'a str, cell: impl Fn(&R) -> String + 'a) -> Column<'a, R> {
-    Column { head, rule: "---|", cell: Box::new(cell) }
+/// A table without a column.
+pub fn table<'a, R>() -> Table<'a, R> {
+    Table { columns: Vec::new() }
 }
 
-/// A column of figures.
-pub fn right<'a, R>(head: &'a str, cell: impl Fn(&R) -> String + 'a) -> Column<'a, R> {
-    Column { head, rule: "--:|", cell: Box::new(cell) }
-}
-
-/// The table. Cells are text without `|` and line breaks.
-pub fn table<'r, R: 'r>(columns: &[Column<R>], rows: impl IntoIterator<Item = &'r R>) -> String {
-    let heads = columns.iter().map(|c| format!("{} |", format!(" {}", c.head).trim_end()));
-    let rules = columns.iter().map(|c| c.rule.to_owned());
-    let mut out = format!("|{}\n|{}\n", heads.collect::<String>(), rules.collect::<String>());
-    for row in rows {
-        let cells = columns.iter().map(|c| format!(" {} |", (c.cell)(row)));
-        out += &format!("|{}\n", cells.collect::<String>());
+impl<'a, R> Table<'a, R> {
+    /// With one more column, of words.
+    pub fn left(mut self, head: &'a str, cell: impl Fn(&R) -> String + 'a) -> Self {
+        self.columns.push(Column { head, rule: "---|", cell: Box::new(cell) });
+        self
     }
-    out
+
+    /// With one more column, of figures.
+    pub fn right(mut self, head: &'a str, cell: impl Fn(&R) -> String + 'a) -> Self {
+        self.columns.push(Column { head, rule: "--:|", cell: Box::new(cell) });
+        self
+    }
+
+    /// The table of these rows. Cells are text without `|` and line breaks.
+    pub fn of<'r>(&self, rows: impl IntoIterator<Item = &'r R>) -> String
+    where
+        R: 'r,
+    {
+        let line = |cell: &dyn Fn(&Column<R>) -> String| {
+            format!("|{}\n", self.columns.iter().map(cell).collect::<String>())
+        };
+        let mut out = line(&|c| format!("{} |", format!(" {}", c.head).trim_end()));
+        out += &line(&|c| c.rule.to_owned());
+        for row in rows {
+            out += &line(&|c| format!(" {} |", (c.cell)(row)));
+        }
+        out
+    }
 }
 
 #[cfg(test)]
@@ -36,14 +54,12 @@ mod tests {
 
     #[test]
     fn words_stand_left_and_figures_right() {
-        let rows = [("a", 1.25), ("b", 30.0)];
         let unit = 2.0;
-        let columns: [Column<(&str, f64)>; 3] = [
-            left("name", |r| r.0.into()),
-            right("times", |r| format!("{:.1}", unit * r.1)),
-            left("", |_| "".into()),
-        ];
+        let table = table::<(&str, f64)>()
+            .left("name", |r| r.0.into())
+            .right("times", |r| format!("{:.1}", unit * r.1))
+            .left("", |_| String::new());
         let text = "| name | times | |\n|---|--:|---|\n| a | 2.5 |  |\n| b | 60.0 |  |\n";
-        assert_eq!(table(&columns, &rows), text);
+        assert_eq!(table.of(&[("a", 1.25), ("b", 30.0)]), text);
     }
 }

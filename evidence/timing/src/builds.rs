@@ -8,7 +8,7 @@ use std::path::PathBuf;
 use std::time::Instant;
 
 use anyhow::{Context as _, Result};
-use bifold_base::markdown::{self, Column, left, right};
+use bifold_base::markdown;
 use serde::Deserialize;
 
 use crate::predict::{Hidden, Prediction, Total};
@@ -263,20 +263,19 @@ fn or_dash<T>(value: Option<T>, text: impl Fn(T) -> String) -> String {
 }
 
 fn table(rows: &[LoadOverhead]) -> String {
-    let columns: [Column<LoadOverhead>; 9] = [
-        left("configuration", |r| r.config.into()),
-        right("published %", |r| or_dash(r.published, |p| format!("{p:.1}"))),
-        right("predicted %", |r| format!("{:.1}", r.predicted)),
-        left("all hidden .. nothing hidden %", |r| format!("{:.1} to {:.1}", r.band.0, r.band.1)),
-        right("predicted less published, points", |r| or_dash(r.difference(), |d| format!("{d:+.1}"))),
-        left("within 5 points", |r| or_dash(r.within(), |within| crate::yes(within).into())),
-        right("walks and data %", |r| format!("{:.1}", r.memory)),
-        right("exits %", |r| format!("{:.1}", r.exits)),
-        left("exits at half .. twice the cost: overhead %", |r| {
+    let columns = markdown::table::<LoadOverhead>()
+        .left("configuration", |r| r.config.into())
+        .right("published %", |r| or_dash(r.published, |p| format!("{p:.1}")))
+        .right("predicted %", |r| format!("{:.1}", r.predicted))
+        .left("all hidden .. nothing hidden %", |r| format!("{:.1} to {:.1}", r.band.0, r.band.1))
+        .right("predicted less published, points", |r| or_dash(r.difference(), |d| format!("{d:+.1}")))
+        .left("within 5 points", |r| or_dash(r.within(), |within| crate::yes(within).into()))
+        .right("walks and data %", |r| format!("{:.1}", r.memory))
+        .right("exits %", |r| format!("{:.1}", r.exits))
+        .left("exits at half .. twice the cost: overhead %", |r| {
             format!("{:.1} to {:.1}", r.with_exits(0.5), r.with_exits(2.0))
-        }),
-    ];
-    markdown::table(&columns, rows)
+        });
+    columns.of(rows)
 }
 
 /// What the page says above its tables.

@@ -10,7 +10,7 @@ use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, Result, bail};
-use bifold_base::markdown::{self, Column, left, right};
+use bifold_base::markdown;
 
 use crate::native::{self, Measured, Pages};
 use crate::predict::{Hidden, Model, Prediction};
@@ -222,26 +222,25 @@ fn page(rows: &[ProgramTimes], checks: &[Check], args: &Args, about: &[String]) 
 }
 
 fn table(rows: &[ProgramTimes]) -> String {
-    let columns: [Column<ProgramTimes>; 14] = [
-        left("program", |r| r.program.name.clone()),
-        left("what", |r| r.program.what.clone()),
-        right("time on 2 MB pages s", |r| format!("{:.2}", r.measured.large.middle)),
-        left("predicted s", |r| format!("{:.2} to {:.2}", r.seconds.0, r.seconds.1)),
-        right("times", |r| format!("{:.2}", r.times())),
-        right("huge MiB", |r| match r.measured.huge_kib {
+    let columns = markdown::table::<ProgramTimes>()
+        .left("program", |r| r.program.name.clone())
+        .left("what", |r| r.program.what.clone())
+        .right("time on 2 MB pages s", |r| format!("{:.2}", r.measured.large.middle))
+        .left("predicted s", |r| format!("{:.2} to {:.2}", r.seconds.0, r.seconds.1))
+        .right("times", |r| format!("{:.2}", r.times()))
+        .right("huge MiB", |r| match r.measured.huge_kib {
             kib if kib < 0 => "not known".into(),
             kib => (kib >> 10).to_string(),
-        }),
-        right("measured ratio", |r| format!("{:.3}", r.measured.ratio.middle)),
-        left("95 % interval", |r| interval(&r.measured.ratio)),
-        right("wall ratio", |r| format!("{:.3}", r.measured.wall_ratio.middle)),
-        left("predicted", |r| format!("{:.3} to {:.3}", r.band.ends.0, r.band.ends.1)),
-        left("all hidden .. nothing hidden", |r| format!("{:.3} to {:.3}", r.band.widest.0, r.band.widest.1)),
-        right("G instructions", |r| format!("{:.2}", r.instructions as f64 / 1e9)),
-        right("predicted to measured %", |r| format!("{:+.1}", r.difference())),
-        left("inside", |r| crate::yes(r.band.holds(r.measured.ratio.middle)).into()),
-    ];
-    markdown::table(&columns, rows)
+        })
+        .right("measured ratio", |r| format!("{:.3}", r.measured.ratio.middle))
+        .left("95 % interval", |r| interval(&r.measured.ratio))
+        .right("wall ratio", |r| format!("{:.3}", r.measured.wall_ratio.middle))
+        .left("predicted", |r| format!("{:.3} to {:.3}", r.band.ends.0, r.band.ends.1))
+        .left("all hidden .. nothing hidden", |r| format!("{:.3} to {:.3}", r.band.widest.0, r.band.widest.1))
+        .right("G instructions", |r| format!("{:.2}", r.instructions as f64 / 1e9))
+        .right("predicted to measured %", |r| format!("{:+.1}", r.difference()))
+        .left("inside", |r| crate::yes(r.band.holds(r.measured.ratio.middle)).into());
+    columns.of(rows)
 }
 
 /// Where the measured times stay.

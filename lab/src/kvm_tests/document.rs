@@ -3,7 +3,7 @@
 
 use std::fmt::Write;
 
-use bifold_base::markdown::{Column, left, table};
+use bifold_base::markdown::table;
 
 use super::drive::{Results, Settings, drive};
 use super::known::Known;
@@ -117,15 +117,15 @@ fn plain(text: &str) -> String {
 /// The results of a suite's tests under each KVM.
 fn all_results(suite: Suite, tests: &[KvmTest], settings: &Settings, results: &Results) -> String {
     type Numbered<'a> = (usize, &'a KvmTest);
-    let mut columns: Vec<Column<Numbered>> = vec![left("test", |(_, test)| format!("`{}`", test.name))];
+    let test = table::<Numbered>().left("test", |(_, test)| format!("`{}`", test.name));
     let kvms = settings.kvms.iter().zip(results);
-    columns.extend(kvms.map(|(kvm, of)| left(kvm.about, |(i, _): &Numbered| cell(of[*i].as_ref()))));
-    columns.push(left("last words under the kernel's", |(i, _)| {
+    let columns = kvms.fold(test, |all, (kvm, of)| all.left(kvm.about, |(i, _)| cell(of[*i].as_ref())));
+    let columns = columns.left("last words under the kernel's", |(i, _)| {
         let first = results.first().and_then(|of| of[*i].as_ref());
         plain(first.filter(|r| r.verdict != Verdict::Pass).map_or("", |r| &r.detail))
-    }));
+    });
     let rows = tests.iter().enumerate().filter(|(_, t)| t.suite == suite && t.not_here.is_none());
-    table(&columns, &rows.collect::<Vec<_>>())
+    columns.of(&rows.collect::<Vec<_>>())
 }
 
 /// The line of one KVM: its results, and switches.
@@ -187,13 +187,12 @@ pub fn page(
         worse.len()
     );
     if !worse.is_empty() {
-        let columns: [Column<Worse>; 4] = [
-            left("test", |w| format!("`{}`", w.test.name)),
-            left("under", |w| w.kvm.about.into()),
-            left("how", |w| plain(&w.how)),
-            left("reason", |w| plain(&w.why())),
-        ];
-        out += &format!("\n{}", table(&columns, worse));
+        let columns = table::<Worse>()
+            .left("test", |w| format!("`{}`", w.test.name))
+            .left("under", |w| w.kvm.about.into())
+            .left("how", |w| plain(&w.how))
+            .left("reason", |w| plain(&w.why()));
+        out += &format!("\n{}", columns.of(worse));
     }
     for suite in [Suite::UnitTests, Suite::Selftests] {
         if tests.iter().any(|t| t.suite == suite) {

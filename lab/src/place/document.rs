@@ -3,7 +3,7 @@
 
 use std::fmt::Write as _;
 
-use bifold_base::markdown::{Column, left, right, table};
+use bifold_base::markdown::table;
 
 use super::experiment::{CONFIG, Outcome, Placed};
 use super::guests::{CPUS_OF_NODE, GUEST_MIB, NODES, VCPUS};
@@ -70,27 +70,26 @@ const COUNTS: [Count; 6] = [
 impl Outcome {
     /// A row for each program, a column for each placement.
     fn table(&self, out: &mut String, count: &Count) {
-        let mut columns: Vec<Column<Program>> = vec![left("program", |p| p.name.into())];
-        columns.extend(self.placed.iter().map(|placed| {
-            right(placed.placement.name, |program| {
+        let programs = table::<Program>().left("program", |p| p.name.into());
+        let rows = self.placed.iter().fold(programs, |all, placed| {
+            all.right(placed.placement.name, |program| {
                 let values: Vec<f64> = placed.of(program).map(|m| (count.of)(m) as f64).collect();
                 Interval::of(&values).map_or(String::new(), |i| i.to_string())
             })
-        }));
-        let rows = table(&columns, &self.settings.programs);
+        });
+        let rows = rows.of(&self.settings.programs);
         let _ = write!(out, "\n## {}\n\n{}\n\n{rows}", count.title, count.what);
     }
 
     fn memory(&self, out: &mut String) {
-        let columns: [Column<Placed>; 4] = [
-            left("placement", |p| p.placement.name.into()),
-            left("the guest sees", Placed::sees),
-            right("MiB of guest memory on node 0, 1", |p| p.by_node(|m| &m.memory)),
-            right("KiB of the host's nested tables on node 0, 1", |p| p.by_node(|m| &m.tables)),
-        ];
+        let columns = table::<Placed>()
+            .left("placement", |p| p.placement.name.into())
+            .left("the guest sees", Placed::sees)
+            .right("MiB of guest memory on node 0, 1", |p| p.by_node(|m| &m.memory))
+            .right("KiB of the host's nested tables on node 0, 1", |p| p.by_node(|m| &m.tables));
         *out +=
             "\n## Where memory and tables are\n\nBehind the last program of each run: mean over runs.\n\n";
-        *out += &table(&columns, &self.placed);
+        *out += &columns.of(&self.placed);
     }
 
     fn references(&self, out: &mut String) {
@@ -167,8 +166,9 @@ impl Outcome {
     /// The page.
     pub fn document(&self) -> String {
         let settings = &self.settings;
-        let placements: [Column<Placed>; 2] =
-            [left("placement", |p| p.placement.name.into()), left("", |p| p.placement.about.into())];
+        let placements = table::<Placed>()
+            .left("placement", |p| p.placement.name.into())
+            .left("", |p| p.placement.about.into());
         let mut out = format!(
             "# Parallel programs in placed guests, Linux {}\n\n\
              Written by `lab place`. The host is a laboratory ({}) with {NODES} nodes of {CPUS_OF_NODE} CPUs; guests have {VCPUS} vCPUs and\n\
@@ -183,7 +183,7 @@ impl Outcome {
             settings.class,
             settings.runs,
             100.0 * LEVEL,
-            table(&placements, &self.placed),
+            placements.of(&self.placed),
         );
         let wrong = self.wrong();
         if wrong.is_empty() && settings.runs > 0 {

@@ -5,7 +5,7 @@
 use std::fmt::Write as _;
 
 use anyhow::{Context, Result, ensure};
-use bifold_base::markdown::{Column, left, right, table};
+use bifold_base::markdown::table;
 use bifold_model::Placement;
 use bifold_tiny_vmm::NodesFact;
 
@@ -72,19 +72,18 @@ pub fn facts(lab: &Lab) -> Result<Vec<NodesFact>> {
 /// The facts as a page of the results.
 pub fn document(lab: &Lab, facts: &[NodesFact]) -> String {
     let release = facts.first().map_or("", |f| f.kernel.as_str());
-    let columns: [Column<NodesFact>; 8] = [
-        left("paging", |f| f.config.clone()),
-        left("placement", |f| f.case.clone()),
-        right("accesses", |f| f.accesses.to_string()),
-        right("other than modelled", |f| f.different.to_string()),
-        right("guest tables", |f| cell(f.predicted.guest_tables, f.counted.guest_tables)),
-        right("host tables", |f| cell(f.predicted.host_tables, f.counted.host_tables)),
-        right("data", |f| cell(f.predicted.data, f.counted.data)),
-        right("nested tables on the model's node", |f| match f.tables {
+    let columns = table::<NodesFact>()
+        .left("paging", |f| f.config.clone())
+        .left("placement", |f| f.case.clone())
+        .right("accesses", |f| f.accesses.to_string())
+        .right("other than modelled", |f| f.different.to_string())
+        .right("guest tables", |f| cell(f.predicted.guest_tables, f.counted.guest_tables))
+        .right("host tables", |f| cell(f.predicted.host_tables, f.counted.host_tables))
+        .right("data", |f| cell(f.predicted.data, f.counted.data))
+        .right("nested tables on the model's node", |f| match f.tables {
             [_, 0] => String::new(),
             [right, all] => format!("{right} of {all}"),
-        }),
-    ];
+        });
     let mut page = format!(
         "# Nodes of page tables, Linux {release}\n\n\
          Made by `make lab-place`, {}. The tiny VMM's guest has two nodes, and a vCPU on each node of the host. Its pages, \
@@ -94,7 +93,7 @@ pub fn document(lab: &Lab, facts: &[NodesFact]) -> String {
          References are local / remote, in sum. Where the sums of model and machine differ, the machine's stands in brackets.\n\n\
          {}",
         lab.emulator(),
-        table(&columns, facts)
+        columns.of(facts)
     );
     let sum = |which: &dyn Fn(&&NodesFact) -> bool| {
         let [right, all] = [0, 1].map(|n| facts.iter().filter(which).map(|f| f.tables[n]).sum::<usize>());

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! Compares predicted and counted refaults and exits: a row per program, size and configuration.
 
-use bifold_base::markdown::{Column, left, right, table};
+use bifold_base::markdown::table;
 
 use super::count::Run;
 use super::drive::Results;
@@ -172,25 +172,24 @@ impl Tally {
 
 /// The rows as a Markdown table.
 pub fn markdown<'a>(rows: impl IntoIterator<Item = &'a RefaultRow>) -> String {
-    let columns: [Column<RefaultRow>; 11] = [
-        left("program", |r| r.program.clone()),
-        right("used, MiB", |r| format!("{:.1}", r.predicted.frames as f64 / 256.0)),
-        right("limit, MiB", |r| r.mib.to_string()),
-        right("refaults, counted", |r| format!("{:.0}", r.refaults())),
-        right("fewest", |r| r.predicted.fewest.to_string()),
-        right("LRU", |r| r.predicted.lru.to_string()),
-        right("model's host", |r| format!("{:.0}", r.model_refaults())),
-        right("exits, counted", |r| format!("{:.0}", r.exits())),
-        right("for the counted refaults", |r| format!("{:.0}", r.expected_exits())),
-        right("model's host", |r| format!("{:.0}", r.model_exits())),
-        left("outside", |r| {
+    let columns = table::<RefaultRow>()
+        .left("program", |r| r.program.clone())
+        .right("used, MiB", |r| format!("{:.1}", r.predicted.frames as f64 / 256.0))
+        .right("limit, MiB", |r| r.mib.to_string())
+        .right("refaults, counted", |r| format!("{:.0}", r.refaults()))
+        .right("fewest", |r| r.predicted.fewest.to_string())
+        .right("LRU", |r| r.predicted.lru.to_string())
+        .right("model's host", |r| format!("{:.0}", r.model_refaults()))
+        .right("exits, counted", |r| format!("{:.0}", r.exits()))
+        .right("for the counted refaults", |r| format!("{:.0}", r.expected_exits()))
+        .right("model's host", |r| format!("{:.0}", r.model_exits()))
+        .left("outside", |r| {
             let all =
                 [(r.possible(), "**below the fewest**"), (r.near_lru(), "LRU"), (r.exits_close(), "exits")];
             let outside = all.into_iter().filter_map(|(met, name)| (!met).then_some(name));
             outside.collect::<Vec<_>>().join(", ")
-        }),
-    ];
-    table(&columns, rows)
+        });
+    columns.of(rows)
 }
 
 #[cfg(test)]

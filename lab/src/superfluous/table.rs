@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! Compares predicted and counted swap operations: a row per guest and kind.
 
-use bifold_base::markdown::{Column, left, right, table};
+use bifold_base::markdown::table;
 use bifold_model::Swaps;
 
 use super::events::Counted;
@@ -65,22 +65,21 @@ pub fn tally(rows: &[OperationRow]) -> (usize, usize) {
 
 /// The rows as a Markdown table.
 pub fn markdown(rows: &[OperationRow]) -> String {
-    let columns: [Column<OperationRow>; 6] = [
-        left("program", |r| r.program.clone()),
-        left("pages of 4 KB", |r| r.kind.into()),
-        right("counted", |r| r.counted.to_string()),
-        right("model", |r| r.predicted.to_string()),
-        right("apart", |r| match r.counted {
+    let columns = table::<OperationRow>()
+        .left("program", |r| r.program.clone())
+        .left("pages of 4 KB", |r| r.kind.into())
+        .right("counted", |r| r.counted.to_string())
+        .right("model", |r| r.predicted.to_string())
+        .right("apart", |r| match r.counted {
             0 => "-".into(),
             n => format!("{:+.1} %", 100.0 * (r.predicted as f64 - n as f64) / n as f64),
-        }),
-        left("", |r| match (r.superfluous, r.close()) {
+        })
+        .left("", |r| match (r.superfluous, r.close()) {
             (false, _) => String::new(),
             (true, true) => "close".into(),
             (true, false) => "**off**".into(),
-        }),
-    ];
-    table(&columns, rows)
+        });
+    columns.of(rows)
 }
 
 #[cfg(test)]

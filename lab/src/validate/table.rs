@@ -3,7 +3,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use bifold_base::markdown::{Column, left, right, table};
+use bifold_base::markdown::table;
 
 use super::Program;
 use crate::compare::{CLOSE, FEW, Tolerance, mean};
@@ -103,28 +103,27 @@ pub fn tally(rows: &[ExitRow]) -> BTreeMap<Verdict, usize> {
 
 /// The rows as a Markdown table.
 pub fn markdown<'a>(rows: impl IntoIterator<Item = &'a ExitRow>) -> String {
-    let columns: [Column<ExitRow>; 9] = [
-        left("program", |r| r.program.clone()),
-        left("KPTI", |r| if r.kpti { "on" } else { "off" }.into()),
-        left("configuration", |r| r.config.into()),
-        left("exit reason", |r| r.reason.clone()),
-        right("predicted exits", |r| format!("{:.0}", r.predicted)),
-        right("counted exits, mean", |r| format!("{:.0}", r.mean())),
-        right("counted exits, range", |r| {
+    let columns = table::<ExitRow>()
+        .left("program", |r| r.program.clone())
+        .left("KPTI", |r| if r.kpti { "on" } else { "off" }.into())
+        .left("configuration", |r| r.config.into())
+        .left("exit reason", |r| r.reason.clone())
+        .right("predicted exits", |r| format!("{:.0}", r.predicted))
+        .right("counted exits, mean", |r| format!("{:.0}", r.mean()))
+        .right("counted exits, range", |r| {
             let (low, high) = r.spread();
             format!("{low:.0}–{high:.0}")
-        }),
-        right("predicted / counted", |r| match r.mean() {
+        })
+        .right("predicted / counted", |r| match r.mean() {
             mean if mean >= 0.5 => format!("{:.3}", r.predicted / mean),
             _ => "–".into(),
-        }),
-        left("verdict", |r| match r.verdict() {
+        })
+        .left("verdict", |r| match r.verdict() {
             Verdict::Close => String::new(),
             Verdict::Off => "off".into(),
             Verdict::Far => "**far**".into(),
-        }),
-    ];
-    table(&columns, rows)
+        });
+    columns.of(rows)
 }
 
 #[cfg(test)]

@@ -10,7 +10,7 @@ mod remote;
 use std::path::PathBuf;
 
 use anyhow::{Context as _, Result};
-use bifold_base::markdown::{self, Column, left, right};
+use bifold_base::markdown;
 
 use crate::{machine, set};
 
@@ -80,15 +80,14 @@ impl Target {
 
 /// The table of targets.
 fn table(targets: &[Target]) -> String {
-    let columns: [Column<Target>; 6] = [
-        left("figure", |t| t.what.clone()),
-        right("published", |t| format!("{:.2}", t.published)),
-        right("predicted", |t| format!("{:.2}", t.predicted)),
-        right("difference %", |t| format!("{:+.1}", 100.0 * (t.predicted / t.published - 1.0))),
-        left("asked", |t| t.asked.clone()),
-        left("", |t| crate::met(t.met).into()),
-    ];
-    markdown::table(&columns, targets)
+    let columns = markdown::table::<Target>()
+        .left("figure", |t| t.what.clone())
+        .right("published", |t| format!("{:.2}", t.published))
+        .right("predicted", |t| format!("{:.2}", t.predicted))
+        .right("difference %", |t| format!("{:+.1}", 100.0 * (t.predicted / t.published - 1.0)))
+        .left("asked", |t| t.asked.clone())
+        .left("", |t| crate::met(t.met).into());
+    columns.of(targets)
 }
 
 /// The directory of runs, and the program with LMbench's loops in it.
