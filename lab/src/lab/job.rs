@@ -91,6 +91,25 @@ pub struct Inner {
 impl Inner {
     /// Name of the file with the text of `/proc/kallsyms`.
     pub const SYMBOLS: &str = "kallsyms";
+
+    /// A guest with one vCPU and small pages behind it, of which nothing is traced or held back.
+    pub fn new(command: Vec<String>, memory_mib: u64) -> Inner {
+        Inner {
+            command,
+            include: Vec::new(),
+            memory_mib,
+            vcpus: 1,
+            kpti: false,
+            tables: TableFormat::FourLevel,
+            backing: InnerBacking::Small,
+            host_root: false,
+            probes: Vec::new(),
+            delay_us: 0,
+            trace: Vec::new(),
+            trace_mib: 0,
+            limit: None,
+        }
+    }
 }
 
 /// A laboratory inside: it runs under the laboratory's KVM, has a KVM of its own and the jobs of

@@ -53,19 +53,12 @@ pub fn count(lab: &Lab, workload: &Workload, run: Run) -> Result<Counted> {
     let (chosen, backing) = config(run.config)?;
     let events = exits::EVENTS.into_iter().chain([exits::DISK]);
     let inner = Inner {
-        command: workload.command.clone(),
-        include: Vec::new(),
-        memory_mib: workload.memory_mib,
-        vcpus: 1,
-        kpti: false,
-        tables: Default::default(),
         backing,
-        host_root: false,
-        probes: Vec::new(),
         delay_us: run.number * 1370,
         trace: events.map(String::from).collect(),
         trace_mib: TRACE_MIB,
         limit: Some(Limit { frames: run.mib * FRAMES, window: limit_window(workload)? }),
+        ..Inner::new(workload.command.clone(), workload.memory_mib)
     };
     let nested = chosen.mode == bifold_model::Paging::Nested;
     let plan = plan(workload, nested, inner);
