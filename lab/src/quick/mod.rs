@@ -2,8 +2,8 @@
 //! Lists the quick tests. Each has a name and a line that says what it expects.
 //!
 //! Most tests are jobs for a laboratory with a check of their outputs (`TestBody::Jobs`). Tests that need the
-//! same KVM share a boot, because a boot takes longer than most tests (`run.rs`), and a test may find while it
-//! runs that this machine lacks something. The crate libtest-mimic has neither.
+//! same KVM share a boot, because a boot takes longer than most tests (`run.rs`), and a test may find while
+//! it runs that this machine lacks something. The crate libtest-mimic has neither.
 
 mod cgroup;
 mod exits;
