@@ -6,9 +6,9 @@
 pub struct Tolerance {
     /// A share of the count.
     pub share: f64,
-    /// Or so many counts,
+    /// Or this number, where both numbers are below the next one.
     pub counts: f64,
-    /// if there are fewer than these, predicted and counted.
+    /// The number below which a difference is judged by `counts`, too.
     pub below: f64,
 }
 
