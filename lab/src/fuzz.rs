@@ -9,12 +9,10 @@ use anyhow::{Context, Result};
 use serde::Serialize;
 use serde_json::Value;
 
-use crate::BUSYBOX;
-use crate::lab::job::{Job, Jobs};
+use crate::lab::job::Job;
 use crate::lab::{Lab, Plan, beside};
 use crate::storm::{Random, log};
-
-const TINY_VMM: &str = "tiny-vmm";
+use crate::{BUSYBOX, TINY_VMM};
 
 /// Messages of KVM that a fuzzed guest or its VMM provokes: refused switches, guests that need nested paging,
 /// MSRs that KVM does not know.
@@ -120,14 +118,10 @@ pub fn run(lab: &Lab, settings: &Settings, sources: String, debug: bool) -> Resu
     let mut left = parts.as_slice();
     while !left.is_empty() && outcome.failed.len() < DEATHS {
         let now = &left[..left.len().min(PARTS)];
+        let jobs = [Job::Kvm { nested: true }].into_iter();
+        let jobs = jobs.chain(now.iter().map(|part| job(&vmm, settings, part)));
         let plan = Plan {
-            jobs: Jobs {
-                jobs: [Job::Kvm { nested: true }]
-                    .into_iter()
-                    .chain(now.iter().map(|part| job(&vmm, settings, part)))
-                    .collect(),
-                huge_pages: 0,
-            },
+            jobs: jobs.collect::<Vec<_>>().into(),
             programs: vec![BUSYBOX.into(), vmm.clone()],
             // Threads have to meet each other at any place.
             exact: false,

@@ -5,6 +5,7 @@
 //!
 //! - [`lab`] builds the image, boots it and brings back the output of its jobs;
 //! - [`exits`] reads KVM's trace events and tells exits apart by their reason;
+//! - [`compare`] says how near a prediction is to a count;
 //! - [`validate`] compares the exits that the model predicts with those counted;
 //! - [`reclaim`] does so for a host that pages out;
 //! - [`mod@quick`] has the quick tests, by subject: exits, walks, switches, storms, `bifold mode`;
@@ -17,19 +18,19 @@
 //! - [`modelled`] makes a modelled PMU of the program with phases.
 //!
 //! ```no_run
-//! use bifold_lab::lab::job::{Job, Jobs};
+//! use bifold_lab::lab::job::Job;
 //! use bifold_lab::lab::{Lab, Plan};
 //!
 //! let lab = Lab::any(&mut |stage| eprintln!("{stage}"))?;
 //! let jobs = vec![Job::Kvm { nested: true }, Job::Run { command: vec!["/bin/true".into()] }];
-//! let jobs = Jobs { jobs, huge_pages: 0 };
-//! let plan = Plan { jobs, programs: vec!["/bin/true".into()], ..Plan::default() };
+//! let plan = Plan { jobs: jobs.into(), programs: vec!["/bin/true".into()], ..Plan::default() };
 //! for output in lab.boot(&plan, &mut |_question, _memory| String::new())? {
 //!     println!("exit status {} after {:.1} s", output.done.status, output.seconds);
 //! }
 //! # Ok::<(), bifold_lab::lab::LabError>(())
 //! ```
 
+pub mod compare;
 pub mod exits;
 pub mod fuzz;
 pub mod kvm_tests;
@@ -55,6 +56,14 @@ use bifold_guest::{GuestSpec, Record};
 
 /// Debian's static busybox, the shell of the laboratory's jobs.
 const BUSYBOX: &str = "/bin/busybox";
+
+/// The tiny VMM's program, beside that of the laboratory.
+const TINY_VMM: &str = "tiny-vmm";
+
+/// The command that runs a shell script.
+fn sh(script: &str) -> Vec<String> {
+    [BUSYBOX, "sh", "-c", script].map(String::from).to_vec()
+}
 
 /// The inner guest that is also captured, with defaults for all that varies. Its CPU is of the laboratory's
 /// vendor: a Linux guest that takes itself for AMD's writes MSRs that kvm-intel does not have.

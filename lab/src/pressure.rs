@@ -6,11 +6,9 @@ use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result};
 
-use crate::BUSYBOX;
-use crate::lab::job::{Job, Jobs, at};
+use crate::lab::job::{Job, at};
 use crate::lab::{Lab, Plan, beside};
-use crate::quick::{Skipped, sh};
-use crate::vendor::Emulator;
+use crate::{BUSYBOX, sh};
 
 /// The laboratory and what runs in it.
 #[derive(Debug, Clone)]
@@ -58,9 +56,7 @@ $BIFOLD reclaim run --kvm --format json -o $OUT/run.json --report $OUT/run.html 
 /// # Errors
 /// If the boot fails, or the run is not whole.
 pub fn run(lab: &Lab, settings: &Settings) -> Result<Results> {
-    if let Emulator::Bochs { .. } = lab.vendor().emulator {
-        return Err(Skipped("Bochs's machine has no disk to swap to".into()).into());
-    }
+    lab.needs_qemu("Bochs's machine has no disk to swap to")?;
     let text =
         std::fs::read(&settings.experiment).with_context(|| settings.experiment.display().to_string())?;
     let bifold = beside("bifold")?;
@@ -76,7 +72,7 @@ pub fn run(lab: &Lab, settings: &Settings) -> Result<Results> {
     let cases = settings.cases.iter().flat_map(|name| ["--case".to_owned(), name.clone()]);
     let command = [sh(&set), vec!["run".into()], cases.collect()].concat();
     let plan = Plan {
-        jobs: Jobs { jobs: vec![Job::Kvm { nested: settings.nested }, Job::Run { command }], huge_pages: 0 },
+        jobs: vec![Job::Kvm { nested: settings.nested }, Job::Run { command }].into(),
         programs: vec![BUSYBOX.into(), bifold],
         files: vec![kernel],
         made: vec![("/lab/experiment.toml".into(), text)],

@@ -3,13 +3,13 @@
 //! collects its kernel's messages.
 
 use anyhow::{Context, Result, ensure};
+use bifold_tiny_vmm::switch::FAILING;
 
-use crate::BUSYBOX;
 use crate::lab::job::{Job, Jobs};
 use crate::lab::{Lab, Plan, beside};
 use crate::storm::log;
+use crate::{BUSYBOX, TINY_VMM};
 
-const TINY_VMM: &str = "tiny-vmm";
 /// Kernel messages about refused switches, which some cases provoke.
 const REFUSED: &str = "the paging mode stays";
 /// The kernel's message about a guest that needs nested paging.
@@ -17,8 +17,6 @@ const BROUGHT_BACK: &str = "goes back to it";
 /// What the kernel says instead of the last if they are many.
 const MANY: &str = "callbacks suppressed";
 const BEGINS: &str = "switch cases begin";
-/// Messages of the case `no-memory` around allocations that fail on purpose, of which the kernel may warn.
-const FAILING: [&str; 2] = ["allocations fail on purpose", "allocations succeed again"];
 /// Words of the kernel's messages about errors, which count also then.
 const ERRORS: [&str; 6] = ["BUG", "WARNING", "INFO:", "Oops", "general protection", "lockup"];
 
@@ -47,15 +45,14 @@ pub struct Outcome {
 /// Runs cases. If none is named, all except the long ones run.
 pub fn run(lab: &Lab, cases: &[String], machine: Machine) -> Result<Outcome> {
     let vmm = beside(TINY_VMM)?;
-    let sh = |script: String| Job::Run { command: [BUSYBOX, "sh", "-c", &script].map(String::from).to_vec() };
     let mut command = vec![vmm.to_string_lossy().into_owned(), "switch".into()];
     command.extend(cases.iter().cloned());
     let jobs = vec![
         Job::Kvm { nested: true },
-        sh(format!("echo '{BEGINS}' > /dev/kmsg")),
+        Job::sh(&format!("echo '{BEGINS}' > /dev/kmsg")),
         Job::Run { command },
         // The file has no end, so reading must not wait for one.
-        sh(format!("{BUSYBOX} timeout -s KILL 1 {BUSYBOX} cat /dev/kmsg; true")),
+        Job::sh(&format!("{BUSYBOX} timeout -s KILL 1 {BUSYBOX} cat /dev/kmsg; true")),
     ];
     let plan = Plan {
         jobs: Jobs { jobs, huge_pages: 64 },
@@ -130,13 +127,7 @@ mod tests {
 
     #[test]
     fn messages_that_a_case_provokes_are_left_out_and_errors_never() {
-        let log = [
-            "a warning",
-            "allocations fail on purpose",
-            "vmalloc error",
-            "BUG: KASAN",
-            "allocations succeed again",
-        ];
+        let log = ["a warning", FAILING[0], "vmalloc error", "BUG: KASAN", FAILING[1]];
         let more = ["kvm [1]: VM was busy, the paging mode stays", "another"];
         let log = log.iter().chain(&more).map(|l| l.to_string());
         assert_eq!(unprovoked(log), ["a warning", "BUG: KASAN", "another"]);

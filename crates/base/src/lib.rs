@@ -1,9 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! What several of Bifold's crates need and none owns: reads with a limit ([`bounded`]), files that are
-//! written as a whole ([`whole`]), the version of a result ([`mod@version`]), and an error with its causes
-//! ([`with_causes`]).
+//! written as a whole ([`whole`]), tables in Markdown ([`markdown`]), the version of a result
+//! ([`mod@version`]), and an error with its causes ([`with_causes`]).
 
 pub mod bounded;
+pub mod markdown;
 pub mod version;
 pub mod whole;
 

@@ -8,6 +8,7 @@ use std::path::PathBuf;
 use std::time::Instant;
 
 use anyhow::{Context as _, Result};
+use bifold_base::markdown;
 use serde::Deserialize;
 
 use crate::predict::{Hidden, Prediction, Total};
@@ -262,27 +263,19 @@ fn or_dash<T>(value: Option<T>, text: impl Fn(T) -> String) -> String {
 }
 
 fn table(rows: &[LoadOverhead]) -> String {
-    let mut t = String::from(
-        "| configuration | published % | predicted % | all hidden .. nothing hidden % | predicted less published, points | within 5 points | walks and data % | exits % | exits at half .. twice the cost: overhead % |\n|---|--:|--:|---|--:|---|--:|--:|---|\n",
-    );
-    for r in rows {
-        let _ = writeln!(
-            t,
-            "| {} | {} | {:.1} | {:.1} to {:.1} | {} | {} | {:.1} | {:.1} | {:.1} to {:.1} |",
-            r.config,
-            or_dash(r.published, |p| format!("{p:.1}")),
-            r.predicted,
-            r.band.0,
-            r.band.1,
-            or_dash(r.difference(), |d| format!("{d:+.1}")),
-            or_dash(r.within(), |within| if within { "yes" } else { "NO" }.into()),
-            r.memory,
-            r.exits,
-            r.with_exits(0.5),
-            r.with_exits(2.0),
-        );
-    }
-    t
+    let columns = markdown::table::<LoadOverhead>()
+        .left("configuration", |r| r.config.into())
+        .right("published %", |r| or_dash(r.published, |p| format!("{p:.1}")))
+        .right("predicted %", |r| format!("{:.1}", r.predicted))
+        .left("all hidden .. nothing hidden %", |r| format!("{:.1} to {:.1}", r.band.0, r.band.1))
+        .right("predicted less published, points", |r| or_dash(r.difference(), |d| format!("{d:+.1}")))
+        .left("within 5 points", |r| or_dash(r.within(), |within| crate::yes(within).into()))
+        .right("walks and data %", |r| format!("{:.1}", r.memory))
+        .right("exits %", |r| format!("{:.1}", r.exits))
+        .left("exits at half .. twice the cost: overhead %", |r| {
+            format!("{:.1} to {:.1}", r.with_exits(0.5), r.with_exits(2.0))
+        });
+    columns.of(rows)
 }
 
 /// What the page says above its tables.
@@ -338,9 +331,9 @@ pub fn run(args: &Args) -> Result<bool> {
         let _ = writeln!(
             page,
             "- {}: within {POINTS} points: {inside} of {}\n- {}: the order of the four is {}",
-            if all { "met" } else { "MISSED" },
+            crate::met(all),
             rows.len(),
-            if order { "met" } else { "MISSED" },
+            crate::met(order),
             if order { "the published one" } else { "another" },
         );
     }

@@ -82,6 +82,16 @@ fn target() -> PathBuf {
     std::env::var_os("CARGO_TARGET_DIR").map_or_else(|| "target".into(), PathBuf::from)
 }
 
+/// A target's end, in a word.
+fn met(met: bool) -> &'static str {
+    if met { "met" } else { "MISSED" }
+}
+
+/// Whether a figure is within its limit, in a word.
+fn yes(within: bool) -> &'static str {
+    if within { "yes" } else { "NO" }
+}
+
 /// Progress, to standard error.
 fn say(text: &str) {
     eprintln!("timing: {text}");

@@ -10,6 +10,7 @@ use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, Result, bail};
+use bifold_base::markdown;
 
 use crate::native::{self, Measured, Pages};
 use crate::predict::{Hidden, Model, Prediction};
@@ -209,43 +210,37 @@ fn page(rows: &[ProgramTimes], checks: &[Check], args: &Args, about: &[String]) 
         },
         args.pairs,
     );
-    t += "| program | what | time on 2 MB pages s | predicted s | times | huge MiB | measured ratio | 95 % interval | wall ratio | predicted | all hidden .. nothing hidden | G instructions | predicted to measured % | inside |\n";
-    t += "|---|---|--:|---|--:|--:|--:|---|--:|---|---|--:|--:|---|\n";
-    for r in rows {
-        t += &row(r);
-    }
+    t += &table(rows);
     t += "\nTimes are predicted less well than ratios, likely for reasons that this page does not test. Branches that are \
           mispredicted, as in sorts and searches, cost nothing. The base CPI is one number for all code. And of a chain whose \
           start no load tells, every load waits for the one before.\n";
     t += "\n## Targets\n\n";
     for c in checks {
-        let _ = writeln!(t, "- {}: {}", if c.passed { "met" } else { "MISSED" }, c.text);
+        let _ = writeln!(t, "- {}: {}", crate::met(c.passed), c.text);
     }
     t
 }
 
-fn row(r: &ProgramTimes) -> String {
-    let (m, b) = (&r.measured, r.band);
-    format!(
-        "| {} | {} | {:.2} | {:.2} to {:.2} | {:.2} | {} | {:.3} | {} | {:.3} | {:.3} to {:.3} | {:.3} to {:.3} | {:.2} | {:+.1} | {} |\n",
-        r.program.name,
-        r.program.what,
-        m.large.middle,
-        r.seconds.0,
-        r.seconds.1,
-        r.times(),
-        if m.huge_kib < 0 { "not known".into() } else { (m.huge_kib >> 10).to_string() },
-        m.ratio.middle,
-        interval(&m.ratio),
-        m.wall_ratio.middle,
-        b.ends.0,
-        b.ends.1,
-        b.widest.0,
-        b.widest.1,
-        r.instructions as f64 / 1e9,
-        r.difference(),
-        if b.holds(m.ratio.middle) { "yes" } else { "NO" },
-    )
+fn table(rows: &[ProgramTimes]) -> String {
+    let columns = markdown::table::<ProgramTimes>()
+        .left("program", |r| r.program.name.clone())
+        .left("what", |r| r.program.what.clone())
+        .right("time on 2 MB pages s", |r| format!("{:.2}", r.measured.large.middle))
+        .left("predicted s", |r| format!("{:.2} to {:.2}", r.seconds.0, r.seconds.1))
+        .right("times", |r| format!("{:.2}", r.times()))
+        .right("huge MiB", |r| match r.measured.huge_kib {
+            kib if kib < 0 => "not known".into(),
+            kib => (kib >> 10).to_string(),
+        })
+        .right("measured ratio", |r| format!("{:.3}", r.measured.ratio.middle))
+        .left("95 % interval", |r| interval(&r.measured.ratio))
+        .right("wall ratio", |r| format!("{:.3}", r.measured.wall_ratio.middle))
+        .left("predicted", |r| format!("{:.3} to {:.3}", r.band.ends.0, r.band.ends.1))
+        .left("all hidden .. nothing hidden", |r| format!("{:.3} to {:.3}", r.band.widest.0, r.band.widest.1))
+        .right("G instructions", |r| format!("{:.2}", r.instructions as f64 / 1e9))
+        .right("predicted to measured %", |r| format!("{:+.1}", r.difference()))
+        .left("inside", |r| crate::yes(r.band.holds(r.measured.ratio.middle)).into());
+    columns.of(rows)
 }
 
 /// Where the measured times stay.

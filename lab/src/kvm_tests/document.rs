@@ -3,6 +3,8 @@
 
 use std::fmt::Write;
 
+use bifold_base::markdown::table;
+
 use super::drive::{Results, Settings, drive};
 use super::known::Known;
 use super::{KvmTest, Suite, TestResult, UnderKvm, Verdict, worse};
@@ -112,25 +114,18 @@ fn plain(text: &str) -> String {
     text.replace('|', "\\|").replace('\n', " ")
 }
 
-fn table(out: &mut String, suite: Suite, tests: &[KvmTest], settings: &Settings, results: &Results) {
-    let heads: Vec<&str> = settings.kvms.iter().map(|k| k.about).collect();
-    let _ = write!(
-        out,
-        "| test | {} | last words under the kernel's |\n|---|{}---|\n",
-        heads.join(" | "),
-        "---|".repeat(heads.len())
-    );
-    for (i, test) in tests.iter().enumerate().filter(|(_, t)| t.suite == suite && t.not_here.is_none()) {
-        let cells: Vec<String> = results.iter().map(|of| cell(of[i].as_ref())).collect();
-        let why = results.first().and_then(|of| of[i].as_ref()).filter(|r| r.verdict != Verdict::Pass);
-        let _ = writeln!(
-            out,
-            "| `{}` | {} | {} |",
-            test.name,
-            cells.join(" | "),
-            plain(why.map_or("", |r| &r.detail))
-        );
-    }
+/// The results of a suite's tests under each KVM.
+fn all_results(suite: Suite, tests: &[KvmTest], settings: &Settings, results: &Results) -> String {
+    type Numbered<'a> = (usize, &'a KvmTest);
+    let test = table::<Numbered>().left("test", |(_, test)| format!("`{}`", test.name));
+    let kvms = settings.kvms.iter().zip(results);
+    let columns = kvms.fold(test, |all, (kvm, of)| all.left(kvm.about, |(i, _)| cell(of[*i].as_ref())));
+    let columns = columns.left("last words under the kernel's", |(i, _)| {
+        let first = results.first().and_then(|of| of[*i].as_ref());
+        plain(first.filter(|r| r.verdict != Verdict::Pass).map_or("", |r| &r.detail))
+    });
+    let rows = tests.iter().enumerate().filter(|(_, t)| t.suite == suite && t.not_here.is_none());
+    columns.of(&rows.collect::<Vec<_>>())
 }
 
 /// The line of one KVM: its results, and switches.
@@ -192,22 +187,16 @@ pub fn page(
         worse.len()
     );
     if !worse.is_empty() {
-        out.push_str("\n| test | under | how | reason |\n|---|---|---|---|\n");
-    }
-    for w in worse {
-        let _ = writeln!(
-            out,
-            "| `{}` | {} | {} | {} |",
-            w.test.name,
-            w.kvm.about,
-            plain(&w.how),
-            plain(&w.why())
-        );
+        let columns = table::<Worse>()
+            .left("test", |w| format!("`{}`", w.test.name))
+            .left("under", |w| w.kvm.about.into())
+            .left("how", |w| plain(&w.how))
+            .left("reason", |w| plain(&w.why()));
+        out += &format!("\n{}", columns.of(worse));
     }
     for suite in [Suite::UnitTests, Suite::Selftests] {
         if tests.iter().any(|t| t.suite == suite) {
-            let _ = write!(out, "\n## {}\n\n", suite.name());
-            table(&mut out, suite, tests, settings, results);
+            out += &format!("\n## {}\n\n{}", suite.name(), all_results(suite, tests, settings, results));
         }
     }
     let not_here: Vec<String> =

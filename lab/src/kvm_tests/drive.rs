@@ -9,7 +9,7 @@ use anyhow::{Context, Result, anyhow};
 
 use super::{KvmTest, TestResult, UnderKvm, Verdict, judge};
 use crate::BUSYBOX;
-use crate::lab::job::{Job, Jobs, Trial, TrialEnd};
+use crate::lab::job::{Job, Trial, TrialEnd};
 use crate::lab::{Lab, Plan};
 use crate::vendor::Emulator;
 
@@ -53,7 +53,7 @@ fn boot(lab: &Lab, tests: &[&KvmTest], kvm: &UnderKvm, settings: &Settings) -> R
     let (programs, files): (Vec<PathBuf>, Vec<PathBuf>) =
         tests.iter().map(|t| t.needs.clone()).partition(|p| bifold_guest::image::executable(p));
     let plan = Plan {
-        jobs: Jobs { jobs, huge_pages: 0 },
+        jobs: jobs.into(),
         programs: [vec![BUSYBOX.into()], programs].concat(),
         files,
         emulator: true,

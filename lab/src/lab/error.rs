@@ -8,6 +8,11 @@ use bifold_guest::{GuestError, Kind};
 use super::kvm_module::ModuleError;
 use crate::vendor::Vendor;
 
+/// The error of what needs something optional that is missing, such as built modules.
+#[derive(Debug, thiserror::Error)]
+#[error("{0}")]
+pub struct Skipped(pub(crate) String);
+
 /// Why a boot failed.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! The protocol between this machine and the laboratory's init (`bin/lab-init.rs`).
+//! The protocol between this machine and the laboratory's init (`bin/lab-init`).
 //!
 //! The jobs are JSON in the image. Init answers over a virtio-serial port with lines of JSON ([`Word`]); the
 //! bytes of a file follow its [`Word::File`]. The only message to init is the answer to a [`Word::Ask`], one
@@ -91,6 +91,25 @@ pub struct Inner {
 impl Inner {
     /// Name of the file with the text of `/proc/kallsyms`.
     pub const SYMBOLS: &str = "kallsyms";
+
+    /// A guest with one vCPU and small pages behind it, of which nothing is traced or held back.
+    pub fn new(command: Vec<String>, memory_mib: u64) -> Inner {
+        Inner {
+            command,
+            include: Vec::new(),
+            memory_mib,
+            vcpus: 1,
+            kpti: false,
+            tables: TableFormat::FourLevel,
+            backing: InnerBacking::Small,
+            host_root: false,
+            probes: Vec::new(),
+            delay_us: 0,
+            trace: Vec::new(),
+            trace_mib: 0,
+            limit: None,
+        }
+    }
 }
 
 /// A laboratory inside: it runs under the laboratory's KVM, has a KVM of its own and the jobs of
@@ -257,6 +276,13 @@ pub enum Job {
     Trial(Trial),
 }
 
+impl Job {
+    /// A shell script.
+    pub(crate) fn sh(script: &str) -> Job {
+        Job::Run { command: crate::sh(script) }
+    }
+}
+
 /// The jobs of a boot, in order. The first failure ends the boot.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Jobs {
@@ -264,6 +290,13 @@ pub struct Jobs {
     pub jobs: Vec<Job>,
     /// Number of 2 MB pages to reserve for inner guests.
     pub huge_pages: u64,
+}
+
+impl From<Vec<Job>> for Jobs {
+    /// The jobs, without 2 MB pages.
+    fn from(jobs: Vec<Job>) -> Jobs {
+        Jobs { jobs, huge_pages: 0 }
+    }
 }
 
 /// How a program or an inner guest's command ended.

@@ -26,7 +26,7 @@ use bifold_guest::kernel::{self, Kernel};
 use bifold_guest::qemu::{Qemu, find as find_qemu};
 
 pub(crate) use boot::COMMAND_LINE;
-pub use error::LabError;
+pub use error::{LabError, Skipped};
 pub(crate) use session::Emulator as Running;
 
 use crate::vendor::{AMD, Emulator, Vendor};
@@ -75,7 +75,7 @@ pub struct Plan {
 impl Default for Plan {
     fn default() -> Self {
         Plan {
-            jobs: Jobs { jobs: Vec::new(), huge_pages: 0 },
+            jobs: Vec::new().into(),
             programs: Vec::new(),
             files: Vec::new(),
             made: Vec::new(),
@@ -302,6 +302,26 @@ impl Lab {
     pub fn built_modules(&self) -> Option<PathBuf> {
         let file = format!("kernel/{}/{}", self.kernel.version, self.vendor.module_file());
         Some(in_target(&file)?.parent()?.to_owned())
+    }
+
+    /// The same laboratory with these modules, whose KVM switches VMs.
+    ///
+    /// # Errors
+    /// If they are not built.
+    pub fn switching(&self) -> Result<Lab, Skipped> {
+        let lacks = || Skipped(format!("no modules for {}: make kernel builds them", self.kernel.version));
+        Ok(self.clone().with_modules(self.built_modules().ok_or_else(lacks)?))
+    }
+
+    /// Nothing if the laboratory runs under QEMU.
+    ///
+    /// # Errors
+    /// What is said of Bochs otherwise.
+    pub fn needs_qemu(&self, of_bochs: &str) -> Result<(), Skipped> {
+        match self.vendor.emulator {
+            Emulator::Bochs { .. } => Err(Skipped(of_bochs.to_owned())),
+            Emulator::Qemu { .. } => Ok(()),
+        }
     }
 
     /// What `kernel/src` and `kernel/patches` were when the modules of [`Lab::with_modules`] were built, by

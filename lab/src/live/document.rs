@@ -3,10 +3,11 @@
 
 use std::fmt::Write as _;
 
+use bifold_base::markdown::table;
 use bifold_mmu::Mode;
 
-use super::Live;
 use super::script::{INTERVAL_S, PARAMETERS};
+use super::{Life, Live};
 use crate::modelled::ModelledPmu;
 
 fn millions(cycles: f64) -> String {
@@ -42,28 +43,22 @@ pub fn document(live: &Live, pmu: &ModelledPmu, picture: &str) -> String {
             .join(" and ")
     );
     out += "Costs in million cycles beyond an ideal run, by the model: in the modes in which the guest was (with switches), and of\n\
-            the same steps in one mode alone. `above` is the cost above the better mode, in percent of all cycles.\n\n\
-            | guest | policy | decisions | switches | under the daemon | nested alone | shadow alone | above | in the better mode |\n\
-            |---|---|--:|--:|--:|--:|--:|--:|---|\n";
-    for life in &live.lives {
-        let cost = &life.cost;
-        let followed = cost.followed.iter().filter(|(name, _)| cost.steps[*name] > 0);
-        let followed: Vec<String> =
-            followed.map(|(name, share)| format!("{name} {:.0} %", 100.0 * share)).collect();
-        let _ = writeln!(
-            out,
-            "| {} | {} | {} | {} | {} | {} | {} | {:+.2} % | {} |",
-            life.kind.name,
-            life.kind.policy,
-            life.decisions,
-            cost.switches,
-            millions(cost.extra),
-            millions(cost.alone[Mode::Nested as usize]),
-            millions(cost.alone[Mode::Shadow as usize]),
-            cost.above_better_percent(),
-            followed.join(", ")
-        );
-    }
+            the same steps in one mode alone. `above` is the cost above the better mode, in percent of all cycles.\n\n";
+    let columns = table::<Life>()
+        .left("guest", |l| l.kind.name.into())
+        .left("policy", |l| l.kind.policy.into())
+        .right("decisions", |l| l.decisions.to_string())
+        .right("switches", |l| l.cost.switches.to_string())
+        .right("under the daemon", |l| millions(l.cost.extra))
+        .right("nested alone", |l| millions(l.cost.alone[Mode::Nested as usize]))
+        .right("shadow alone", |l| millions(l.cost.alone[Mode::Shadow as usize]))
+        .right("above", |l| format!("{:+.2} %", l.cost.above_better_percent()))
+        .left("in the better mode", |l| {
+            let followed = l.cost.followed.iter().filter(|(name, _)| l.cost.steps[*name] > 0);
+            let followed = followed.map(|(name, share)| format!("{name} {:.0} %", 100.0 * share));
+            followed.collect::<Vec<_>>().join(", ")
+        });
+    out += &columns.of(&live.lives);
     let wrong = live.wrong();
     if wrong.is_empty() {
         out += "\nAll holds that is to hold: guests with phases cost less than either mode alone, guests without phases at most 2 % of all\n\

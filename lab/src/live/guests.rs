@@ -9,10 +9,8 @@
 use std::path::Path;
 use std::process::Command;
 
-use crate::lab::job::{Job, Jobs, at};
+use crate::lab::job::{Job, at};
 use crate::lab::{Lab, Output, Plan, beside};
-use crate::quick::{Skipped, sh};
-use crate::vendor::Emulator;
 use crate::{BUSYBOX, PHASES};
 use anyhow::{Context, Result, ensure};
 use bifold_guest::qemu::{BARE, MACHINE, guest_cpu};
@@ -72,16 +70,11 @@ pub type Guest = (&'static str, &'static str);
 /// `$BIFOLD`, `$DAEMON` (`lab-daemon`), `$B` (busybox) and `$OUT` (the folder whose files come back).
 ///
 /// # Errors
-/// If there are no modules for the kernel ([`Skipped`]), the boot fails, or the script does not end with 0.
+/// If there are no modules for the kernel ([`Skipped`](crate::lab::Skipped)), the boot fails, or the script
+/// does not end with 0.
 pub fn run(lab: &Lab, script: &str, files: Vec<(String, Vec<u8>)>) -> Result<Output> {
-    let release = &lab.kernel().version;
-    let Some(modules) = lab.built_modules() else {
-        return Err(Skipped(format!("no modules for {release}: make kernel builds them")).into());
-    };
-    if let Emulator::Bochs { .. } = lab.vendor().emulator {
-        return Err(Skipped("guests with phases take hours under Bochs".into()).into());
-    }
-    let lab = lab.clone().with_modules(modules);
+    let lab = lab.switching()?;
+    lab.needs_qemu("guests with phases take hours under Bochs")?;
     let (bifold, daemon, reporter) = (beside("bifold")?, beside("lab-daemon")?, beside("bifold-reporter")?);
     let kernel = lab.inner().image.clone();
     let init = format!("B={BUSYBOX} REPORTER={} PROGRAM={PHASES}\n{GUEST}", reporter.display());
@@ -97,10 +90,7 @@ pub fn run(lab: &Lab, script: &str, files: Vec<(String, Vec<u8>)>) -> Result<Out
         BARE.join(" "),
     );
     let plan = Plan {
-        jobs: Jobs {
-            jobs: vec![Job::Kvm { nested: true }, Job::Run { command: sh(&script) }],
-            huge_pages: 0,
-        },
+        jobs: vec![Job::Kvm { nested: true }, Job::sh(&script)].into(),
         programs: vec![BUSYBOX.into(), bifold, daemon],
         files: vec![kernel],
         made: [files, vec![(INITRD.into(), initrd)]].concat(),

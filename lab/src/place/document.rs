@@ -3,12 +3,15 @@
 
 use std::fmt::Write as _;
 
+use bifold_base::markdown::table;
+
 use super::experiment::{CONFIG, Outcome, Placed};
 use super::guests::{CPUS_OF_NODE, GUEST_MIB, NODES, VCPUS};
 use super::interval::{Interval, LEVEL};
 use super::measured::Measured;
 use super::planned::{PlannedOutcome, SOUND_CASE, mistakes};
 use super::references::{CLASS, Part, REMOTE_CYCLES, ReferenceRow};
+use super::world::Program;
 
 /// Published overheads against native: of a program with an SMP guest, and with guest nodes (pinned, bound,
 /// huge pages). Kudryavtsev, Koshelev, Avetisyan, "Perspectives of virtualization of high-performance x64
@@ -67,36 +70,26 @@ const COUNTS: [Count; 6] = [
 impl Outcome {
     /// A row for each program, a column for each placement.
     fn table(&self, out: &mut String, count: &Count) {
-        let _ = write!(out, "\n## {}\n\n{}\n\n| program |", count.title, count.what);
-        self.placed.iter().for_each(|p| *out += &format!(" {} |", p.placement.name));
-        *out += "\n|---|";
-        self.placed.iter().for_each(|_| *out += "--:|");
-        *out += "\n";
-        for program in &self.settings.programs {
-            let _ = write!(out, "| {} |", program.name);
-            for placed in &self.placed {
+        let programs = table::<Program>().left("program", |p| p.name.into());
+        let rows = self.placed.iter().fold(programs, |all, placed| {
+            all.right(placed.placement.name, |program| {
                 let values: Vec<f64> = placed.of(program).map(|m| (count.of)(m) as f64).collect();
-                let cell = Interval::of(&values).map_or(String::new(), |i| i.to_string());
-                let _ = write!(out, " {cell} |");
-            }
-            *out += "\n";
-        }
+                Interval::of(&values).map_or(String::new(), |i| i.to_string())
+            })
+        });
+        let rows = rows.of(&self.settings.programs);
+        let _ = write!(out, "\n## {}\n\n{}\n\n{rows}", count.title, count.what);
     }
 
     fn memory(&self, out: &mut String) {
-        *out += "\n## Where memory and tables are\n\nBehind the last program of each run: mean over runs.\n\n\
-                 | placement | the guest sees | MiB of guest memory on node 0, 1 | KiB of the host's nested tables on node 0, 1 |\n\
-                 |---|---|--:|--:|\n";
-        for placed in &self.placed {
-            let _ = writeln!(
-                out,
-                "| {} | {} | {} | {} |",
-                placed.placement.name,
-                placed.sees(),
-                placed.by_node(|m| &m.memory),
-                placed.by_node(|m| &m.tables)
-            );
-        }
+        let columns = table::<Placed>()
+            .left("placement", |p| p.placement.name.into())
+            .left("the guest sees", Placed::sees)
+            .right("MiB of guest memory on node 0, 1", |p| p.by_node(|m| &m.memory))
+            .right("KiB of the host's nested tables on node 0, 1", |p| p.by_node(|m| &m.tables));
+        *out +=
+            "\n## Where memory and tables are\n\nBehind the last program of each run: mean over runs.\n\n";
+        *out += &columns.of(&self.placed);
     }
 
     fn references(&self, out: &mut String) {
@@ -173,6 +166,9 @@ impl Outcome {
     /// The page.
     pub fn document(&self) -> String {
         let settings = &self.settings;
+        let placements = table::<Placed>()
+            .left("placement", |p| p.placement.name.into())
+            .left("", |p| p.placement.about.into());
         let mut out = format!(
             "# Parallel programs in placed guests, Linux {}\n\n\
              Written by `lab place`. The host is a laboratory ({}) with {NODES} nodes of {CPUS_OF_NODE} CPUs; guests have {VCPUS} vCPUs and\n\
@@ -180,17 +176,15 @@ impl Outcome {
              Means of {} runs, each in a host that has just booted, with Student-t intervals at {:.0} %. An emulator has no caches\n\
              and no distances between nodes, so nothing is timed: there are no GFlops and no GUPS.\n\n\
              Placements and published figures are those of \"Perspectives of virtualization of high-performance x64 systems\"\n\
-             (Kudryavtsev, Koshelev, Avetisyan, 2012).\n\n| placement | |\n|---|---|\n",
+             (Kudryavtsev, Koshelev, Avetisyan, 2012).\n\n{}",
             self.release,
             self.emulator,
             self.qemu,
             settings.class,
             settings.runs,
             100.0 * LEVEL,
+            placements.of(&self.placed),
         );
-        for placed in &self.placed {
-            let _ = writeln!(out, "| {} | {} |", placed.placement.name, placed.placement.about);
-        }
         let wrong = self.wrong();
         if wrong.is_empty() && settings.runs > 0 {
             out += "\nEvery program's checks passed in every placement and run (`verified` of the kernels, `Success=1` of HPCC). Pinned\n\

@@ -5,13 +5,13 @@
 use std::fmt::Write as _;
 
 use anyhow::{Context, Result, ensure};
+use bifold_base::markdown::table;
 use bifold_model::Placement;
-use serde::Deserialize;
+use bifold_tiny_vmm::NodesFact;
 
-use crate::BUSYBOX;
 use crate::lab::job::{Job, Jobs};
 use crate::lab::{Lab, Output, Plan, beside};
-use crate::quick::{TINY_VMM, sh};
+use crate::{BUSYBOX, TINY_VMM};
 
 /// Memory of the laboratory: the guests touch few of their pages.
 const MIB: u64 = 2048;
@@ -21,36 +21,6 @@ const SECONDS: u64 = 600;
 /// Whether KVM uses nested paging, and what backs the guests.
 const RUNS: [(bool, &str); 3] = [(true, "4k"), (true, "2m"), (false, "4k")];
 
-/// Local and remote references.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize)]
-struct Counts {
-    guest_tables: [u64; 2],
-    host_tables: [u64; 2],
-    data: [u64; 2],
-}
-
-/// A configuration in a placement, as `tiny-vmm nodes` tells it.
-#[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
-pub struct PlacementFact {
-    kernel: String,
-    config: String,
-    case: String,
-    agree: bool,
-    known: Option<String>,
-    accesses: u64,
-    different: u64,
-    predicted: Counts,
-    counted: Counts,
-    tables: [u64; 2],
-}
-
-impl PlacementFact {
-    /// Whether all is as the model says, as far as the model can say.
-    pub fn right(&self) -> bool {
-        self.agree || self.known.is_some()
-    }
-}
-
 /// Boots the laboratory and runs the guests. An output for each of [`RUNS`].
 ///
 /// # Errors
@@ -59,12 +29,12 @@ pub fn hand_made(lab: &Lab) -> Result<Vec<Output>> {
     let program = beside(TINY_VMM)?;
     let name = program.to_string_lossy().into_owned();
     // A page that the host moves is no longer where it was put.
-    let stay = sh("echo 0 > /proc/sys/kernel/numa_balancing");
+    let stay = Job::sh("echo 0 > /proc/sys/kernel/numa_balancing");
     let run = |(nested, backing): (bool, &str)| {
         let command = [&name, "nodes", "--backing", backing].map(String::from).to_vec();
         [Job::Kvm { nested }, Job::Run { command }]
     };
-    let jobs = [Job::Run { command: stay }].into_iter().chain(RUNS.into_iter().flat_map(run)).collect();
+    let jobs = [stay].into_iter().chain(RUNS.into_iter().flat_map(run)).collect();
     let plan = Plan {
         jobs: Jobs { jobs, huge_pages: HUGE_PAGES },
         programs: vec![BUSYBOX.into(), program],
@@ -87,7 +57,7 @@ pub fn hand_made(lab: &Lab) -> Result<Vec<Output>> {
 ///
 /// # Errors
 /// As [`hand_made`], and if the program failed.
-pub fn facts(lab: &Lab) -> Result<Vec<PlacementFact>> {
+pub fn facts(lab: &Lab) -> Result<Vec<NodesFact>> {
     let mut facts = Vec::new();
     for output in hand_made(lab)? {
         let done = &output.done;
@@ -100,8 +70,20 @@ pub fn facts(lab: &Lab) -> Result<Vec<PlacementFact>> {
 }
 
 /// The facts as a page of the results.
-pub fn document(lab: &Lab, facts: &[PlacementFact]) -> String {
+pub fn document(lab: &Lab, facts: &[NodesFact]) -> String {
     let release = facts.first().map_or("", |f| f.kernel.as_str());
+    let columns = table::<NodesFact>()
+        .left("paging", |f| f.config.clone())
+        .left("placement", |f| f.case.clone())
+        .right("accesses", |f| f.accesses.to_string())
+        .right("other than modelled", |f| f.different.to_string())
+        .right("guest tables", |f| cell(f.predicted.guest_tables, f.counted.guest_tables))
+        .right("host tables", |f| cell(f.predicted.host_tables, f.counted.host_tables))
+        .right("data", |f| cell(f.predicted.data, f.counted.data))
+        .right("nested tables on the model's node", |f| match f.tables {
+            [_, 0] => String::new(),
+            [right, all] => format!("{right} of {all}"),
+        });
     let mut page = format!(
         "# Nodes of page tables, Linux {release}\n\n\
          Made by `make lab-place`, {}. The tiny VMM's guest has two nodes, and a vCPU on each node of the host. Its pages, \
@@ -109,24 +91,15 @@ pub fn document(lab: &Lab, facts: &[PlacementFact]) -> String {
          TLBs. The physical addresses of all entries that the walk reads, and of the data, tell their nodes. The model \
          counts the same accesses, and both are compared access by access.\n\n\
          References are local / remote, in sum. Where the sums of model and machine differ, the machine's stands in brackets.\n\n\
-         | paging | placement | accesses | other than modelled | guest tables | host tables | data | nested tables on the model's node |\n\
-         |---|---|--:|--:|--:|--:|--:|--:|\n",
-        lab.emulator()
+         {}",
+        lab.emulator(),
+        columns.of(facts)
     );
-    for f in facts {
-        let (p, c) = (f.predicted, f.counted);
-        let [right, all] = f.tables;
-        let tables = if all == 0 { String::new() } else { format!("{right} of {all}") };
-        let cells =
-            [(p.guest_tables, c.guest_tables), (p.host_tables, c.host_tables), (p.data, c.data)].map(cell);
-        let (all, other, cells) = (f.accesses, f.different, cells.join(" | "));
-        let _ = writeln!(page, "| {} | {} | {all} | {other} | {cells} | {tables} |", f.config, f.case);
-    }
-    let sum = |which: &dyn Fn(&&PlacementFact) -> bool| {
-        let [right, all] = [0, 1].map(|n| facts.iter().filter(which).map(|f| f.tables[n]).sum::<u64>());
+    let sum = |which: &dyn Fn(&&NodesFact) -> bool| {
+        let [right, all] = [0, 1].map(|n| facts.iter().filter(which).map(|f| f.tables[n]).sum::<usize>());
         format!("{right} of {all} ({:.1} %)", 100.0 * right as f64 / all.max(1) as f64)
     };
-    let interleaved = |f: &&PlacementFact| f.case == Placement::Interleaved.name();
+    let interleaved = |f: &&NodesFact| f.case == Placement::Interleaved.name();
     let _ = writeln!(
         page,
         "\nNested tables on the model's node: {} without the interleaved placement, {} in the interleaved one.",
@@ -145,7 +118,7 @@ pub fn document(lab: &Lab, facts: &[PlacementFact]) -> String {
 }
 
 /// The model's count, and the machine's if it is another.
-fn cell((predicted, counted): ([u64; 2], [u64; 2])) -> String {
+fn cell(predicted: [u64; 2], counted: [u64; 2]) -> String {
     let text = |[local, remote]: [u64; 2]| format!("{local} / {remote}");
     if predicted == counted { text(predicted) } else { format!("{} [{}]", text(predicted), text(counted)) }
 }
@@ -156,7 +129,7 @@ mod tests {
 
     #[test]
     fn a_cell_shows_both_counts_only_if_they_differ() {
-        assert_eq!(cell(([3, 1], [3, 1])), "3 / 1");
-        assert_eq!(cell(([3, 1], [2, 2])), "3 / 1 [2 / 2]");
+        assert_eq!(cell([3, 1], [3, 1]), "3 / 1");
+        assert_eq!(cell([3, 1], [2, 2]), "3 / 1 [2 / 2]");
     }
 }

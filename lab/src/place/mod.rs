@@ -20,7 +20,7 @@ mod script;
 pub mod world;
 
 pub use experiment::{Outcome, Placed, Settings, experiment, named};
-pub use hand_made::{PlacementFact, document as nodes_document, facts, hand_made};
+pub use hand_made::{document as nodes_document, facts, hand_made};
 pub use interval::Interval;
 pub use measured::{Measured, Run};
 pub use references::{Part, ReferenceRow};

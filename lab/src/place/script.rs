@@ -8,9 +8,8 @@ use super::guests::{CPUS_OF_NODE, NODES, Placement, VCPUS};
 use super::measured::{Run, read};
 use super::world::{self, CLASSES, NAS, Program};
 use crate::BUSYBOX;
-use crate::lab::job::{Job, Jobs, at};
+use crate::lab::job::{Job, at};
 use crate::lab::{Lab, Plan};
-use crate::quick::sh;
 
 /// The port between guest and host.
 const PORT: &str = "bifold.place";
@@ -131,10 +130,7 @@ fn in_lab(
         placement.start(INITRD, PORT)
     );
     let plan = Plan {
-        jobs: Jobs {
-            jobs: vec![Job::Kvm { nested: true }, Job::Run { command: sh(&script) }],
-            huge_pages: 0,
-        },
+        jobs: vec![Job::Kvm { nested: true }, Job::sh(&script)].into(),
         programs: vec![BUSYBOX.into()],
         made: vec![(INITRD.into(), initrd)],
         emulator: true,

@@ -5,10 +5,9 @@
 use anyhow::{Context, Result, ensure};
 use serde_json::Value;
 
-use super::{BUSYBOX, Shared, Skipped, sh};
-use crate::lab::job::{Job, Jobs, at};
+use super::{BUSYBOX, Shared};
+use crate::lab::job::{Job, at};
 use crate::lab::{Plan, beside};
-use crate::vendor::Emulator;
 use bifold_guest::qemu::{BARE, MACHINE, guest_cpu};
 
 /// The size that is ordered, and the guest's file, in MiB.
@@ -61,9 +60,7 @@ until_true "! kill -0 $vm 2>/dev/null"
 /// Runs the order.
 pub fn set(shared: &Shared) -> Result<()> {
     let lab = shared.lab;
-    if let Emulator::Bochs { .. } = lab.vendor().emulator {
-        return Err(Skipped("a machine under Bochs has no disk to swap to".into()).into());
-    }
+    lab.needs_qemu("a machine under Bochs has no disk to swap to")?;
     let (bifold, kernel) = (beside("bifold")?, lab.inner().image.clone());
     let initrd = lab.script_guest(&format!("B={BUSYBOX} FILE={FILE}\n{GUEST}"), &[])?;
     let script = format!(
@@ -76,10 +73,7 @@ pub fn set(shared: &Shared) -> Result<()> {
         BARE.join(" "),
     );
     let plan = Plan {
-        jobs: Jobs {
-            jobs: vec![Job::Kvm { nested: true }, Job::Run { command: sh(&script) }],
-            huge_pages: 0,
-        },
+        jobs: vec![Job::Kvm { nested: true }, Job::sh(&script)].into(),
         programs: vec![BUSYBOX.into(), bifold],
         files: vec![kernel],
         made: vec![("/lab/inner/file.cpio".into(), initrd)],

@@ -4,13 +4,12 @@
 use anyhow::{Context as _, Result, ensure};
 use bifold_guest::TableFormat;
 
-use super::{BUSYBOX, Shared, Skipped, once};
-use crate::lab::job::{Job, Jobs};
-use crate::lab::{Lab, Plan};
+use super::{BUSYBOX, Shared, once};
+use crate::lab::job::Job;
+use crate::lab::{Lab, Plan, Skipped};
 use crate::validate::count::{self, Run};
 use crate::validate::table::{self, Verdict};
 use crate::validate::{Workload, predict};
-use crate::vendor::Emulator;
 
 /// A program of each kind: faults of cold pages, full flushes, clean entries, CR3 loads. `idle` runs first
 /// and is not checked, because deferred work of the booted kernel falls into its time. No program lets the
@@ -51,17 +50,19 @@ pub fn pae(shared: &Shared) -> Result<()> {
 /// A guest with 5 levels, on a processor that has them, says that it uses them: Linux clears the flag
 /// otherwise.
 pub fn five_levels(shared: &Shared) -> Result<()> {
-    if let Emulator::Bochs { .. } = shared.lab.vendor().emulator {
-        return Err(Skipped("only QEMU's processor takes the flag la57".into()).into());
-    }
+    shared.lab.needs_qemu("only QEMU's processor takes the flag la57")?;
     let lab = shared.lab.clone().of(shared.lab.vendor(), Some("+la57".into()), Vec::new())?;
     let lab = lab.with_inner_tables(TableFormat::FiveLevel, &mut |_| ())?;
     for nested in [true, false] {
         let mut jobs = vec![Job::Kvm { nested }];
         jobs.extend(super::inner::jobs_of(TableFormat::FiveLevel));
-        let jobs = Jobs { jobs, huge_pages: 0 };
-        let plan =
-            Plan { jobs, programs: vec![BUSYBOX.into()], exact: true, memory_mib: 1536, ..Plan::default() };
+        let plan = Plan {
+            jobs: jobs.into(),
+            programs: vec![BUSYBOX.into()],
+            exact: true,
+            memory_mib: 1536,
+            ..Plan::default()
+        };
         let outputs = lab.boot(&plan, &mut |_, _| String::new())?;
         let text = &outputs.last().context("no output")?.done.stdout;
         ensure!(

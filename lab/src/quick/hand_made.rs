@@ -7,11 +7,9 @@ use serde::Deserialize;
 use serde_json::Value;
 
 use super::{Shared, single, succeeded};
+use crate::TINY_VMM;
 use crate::lab::job::Job;
 use crate::lab::{Output, beside};
-
-/// The tiny VMM's program.
-pub const TINY_VMM: &str = "tiny-vmm";
 
 pub fn jobs(verb: &str, backing: &str) -> Result<Vec<Job>> {
     let program = beside(TINY_VMM)?.to_string_lossy().into_owned();

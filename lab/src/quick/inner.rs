@@ -11,15 +11,15 @@ use anyhow::{Context, Result, ensure};
 use bifold_guest::{GuestSpec, TableFormat};
 use bifold_trace::CommandExit;
 
-use super::{BUSYBOX, Shared, once, sh, single};
+use super::{BUSYBOX, Shared, once, single};
 use crate::lab::Output;
-use crate::lab::job::{Inner, InnerBacking, Job};
+use crate::lab::job::{Inner, Job};
 use crate::vendor::Vendor;
 
 const MIB: u64 = 256;
 
 fn command() -> Vec<String> {
-    sh(&format!("{BUSYBOX} cat /proc/cpuinfo; echo wrong >&2; exit 7"))
+    crate::sh(&format!("{BUSYBOX} cat /proc/cpuinfo; echo wrong >&2; exit 7"))
 }
 
 pub fn jobs() -> Result<Vec<Job>> {
@@ -28,21 +28,7 @@ pub fn jobs() -> Result<Vec<Job>> {
 
 /// The same in a guest with these tables.
 pub fn jobs_of(tables: TableFormat) -> Vec<Job> {
-    vec![Job::Inner(Inner {
-        command: command(),
-        include: Vec::new(),
-        memory_mib: MIB,
-        vcpus: 1,
-        kpti: false,
-        tables,
-        backing: InnerBacking::Small,
-        host_root: false,
-        probes: Vec::new(),
-        delay_us: 0,
-        trace: Vec::new(),
-        trace_mib: 0,
-        limit: None,
-    })]
+    vec![Job::Inner(Inner { tables, ..Inner::new(command(), MIB) })]
 }
 
 fn flags(cpuinfo: &str, vendor: &Vendor) -> Result<Vec<String>> {

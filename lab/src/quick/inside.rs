@@ -3,12 +3,12 @@
 
 use anyhow::{Context, Result, ensure};
 
-use super::{Shared, Skipped, hand_made};
+use super::{Shared, hand_made};
+use crate::TINY_VMM;
 use crate::exits::outer;
-use crate::lab::job::{InnerBacking, Job, Jobs, Machine};
+use crate::lab::job::{InnerBacking, Job, Machine};
 use crate::lab::{Plan, beside};
 use crate::validate::count::formats;
-use crate::vendor::Emulator;
 
 /// `cpu.entry_exits` of the laboratory's processor: VMLOAD twice, VMSAVE, STGI, CLGI, VMRUN and a write to an
 /// MSR. Where the inner hypervisor went to user space in between, there are more.
@@ -18,19 +18,13 @@ const ENTRY_EXITS: u64 = 7;
 /// exits as documented.
 pub fn guests(shared: &Shared) -> Result<()> {
     let lab = shared.lab;
-    if let Emulator::Bochs { .. } = lab.vendor().emulator {
-        return Err(Skipped("a laboratory under Bochs has none inside".into()).into());
-    }
+    lab.needs_qemu("a laboratory under Bochs has none inside")?;
     let mut jobs = Vec::new();
     for nested in [true, false] {
         jobs.push(Job::Kvm { nested });
         jobs.extend(hand_made::jobs("count", "4k")?);
     }
-    let inside = Plan {
-        jobs: Jobs { jobs, huge_pages: 0 },
-        programs: vec![beside(hand_made::TINY_VMM)?],
-        ..Plan::default()
-    };
+    let inside = Plan { jobs: jobs.into(), programs: vec![beside(TINY_VMM)?], ..Plan::default() };
     let machine = Machine {
         memory_mib: 512,
         backing: InnerBacking::Small,
@@ -38,7 +32,7 @@ pub fn guests(shared: &Shared) -> Result<()> {
         trace_mib: 64,
     };
     let plan = Plan {
-        jobs: Jobs { jobs: vec![Job::Kvm { nested: true }, Job::Machine(machine)], huge_pages: 0 },
+        jobs: vec![Job::Kvm { nested: true }, Job::Machine(machine)].into(),
         inside: Some(Box::new(inside)),
         ..Plan::default()
     };

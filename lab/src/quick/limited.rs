@@ -3,19 +3,16 @@
 
 use anyhow::{Context, Result, ensure};
 
-use super::{Shared, Skipped};
+use super::Shared;
 use crate::reclaim::count::{Run, count};
 use crate::reclaim::workload;
-use crate::vendor::Emulator;
 
 const PROGRAM: &str = "reclaim-zipf";
 const MIB: u64 = 20;
 
 /// The program itself checks what it reads.
 pub fn swaps(shared: &Shared) -> Result<()> {
-    if let Emulator::Bochs { .. } = shared.lab.vendor().emulator {
-        return Err(Skipped("a machine under Bochs has no disk to swap to".into()).into());
-    }
+    shared.lab.needs_qemu("a machine under Bochs has no disk to swap to")?;
     let workload = workload(&[PROGRAM.to_owned()], 256)?;
     let counted = count(shared.lab, &workload, Run { config: "nested-4k", mib: MIB, number: 0 })?;
     let window = workload.window(PROGRAM).and_then(|w| counted.windows.get(&w)).context("no window")?;

@@ -2,7 +2,8 @@
 //! Lists the quick tests. Each has a name and a line that says what it expects.
 //!
 //! Most tests are jobs for a laboratory with a check of their outputs (`TestBody::Jobs`). Tests that need the
-//! same KVM share a boot, because a boot takes longer than most tests (`run.rs`).
+//! same KVM share a boot, because a boot takes longer than most tests (`run.rs`), and a test may find while
+//! it runs that this machine lacks something. The crate libtest-mimic has neither.
 
 mod cgroup;
 mod exits;
@@ -19,7 +20,6 @@ mod stat;
 mod storm;
 mod switch;
 
-pub(crate) use hand_made::TINY_VMM;
 pub use poke::poke;
 pub use run::{Outcome, run};
 
@@ -27,6 +27,7 @@ use std::collections::BTreeMap;
 use std::sync::OnceLock;
 
 use anyhow::{Context, Result, ensure};
+use bifold_tiny_vmm::switch::Runs;
 
 use crate::BUSYBOX;
 use crate::lab::job::Job;
@@ -58,11 +59,6 @@ enum TestBody {
     Own(fn(&Shared) -> Result<()>),
 }
 
-/// The error of a test that needs something optional that is missing, such as built modules.
-#[derive(Debug, thiserror::Error)]
-#[error("{0}")]
-pub struct Skipped(pub(crate) String);
-
 type Once<T> = OnceLock<Result<T, String>>;
 
 /// Values that several tests need. The first of these tests makes them.
@@ -77,178 +73,68 @@ fn once<T>(cell: &Once<T>, make: impl FnOnce() -> Result<T>) -> Result<&T> {
 }
 
 const fn jobs(
-    name: &'static str,
-    about: &'static str,
     paging: Paging,
     jobs: fn() -> Result<Vec<Job>>,
     check: fn(&Shared, &[Output]) -> Result<()>,
-) -> Test {
-    Test { name, about, body: TestBody::Jobs { paging, jobs, check } }
+) -> TestBody {
+    TestBody::Jobs { paging, jobs, check }
 }
 
-const fn own(name: &'static str, about: &'static str, test: fn(&Shared) -> Result<()>) -> Test {
-    Test { name, about, body: TestBody::Own(test) }
+const fn own(test: fn(&Shared) -> Result<()>) -> TestBody {
+    TestBody::Own(test)
 }
 
 use Paging::{Nested, Shadow};
 
-/// All tests. Tests of one boot run in this order.
-pub static ALL: [Test; 34] = [
-    jobs("lab", "a program's output, exit status and files come back", Nested, lab, lab_check),
-    jobs(
-        "inner-nested",
-        "stock QEMU boots Linux under nested paging, as the captured guest sees it",
-        Nested,
-        inner::jobs,
-        inner::check,
-    ),
-    jobs(
-        "inner-shadow",
-        "stock QEMU boots Linux under shadow paging, as the captured guest sees it",
-        Shadow,
-        inner::jobs,
-        inner::check,
-    ),
-    jobs(
-        "guests-nested-4k",
-        "hand-made guests exit as predicted, phase by phase",
-        Nested,
-        || hand_made::jobs("count", "4k"),
-        hand_made::check,
-    ),
-    jobs(
-        "guests-nested-2m",
-        "hand-made guests on shared 2 MB pages (QEMU's memfd) exit as predicted",
-        Nested,
-        || hand_made::jobs("count", "2m-shared"),
-        hand_made::check,
-    ),
-    jobs(
-        "guests-shadow-4k",
-        "hand-made guests exit as predicted under shadow paging",
-        Shadow,
-        || hand_made::jobs("count", "4k"),
-        hand_made::check,
-    ),
-    jobs(
-        "guests-shadow-2m",
-        "hand-made guests on shared 2 MB pages exit as predicted under shadow paging",
-        Shadow,
-        || hand_made::jobs("count", "2m-shared"),
-        hand_made::check,
-    ),
-    jobs(
-        "walks-nested-4k",
-        "an access reads exactly the table entries that the model's walker reads",
-        Nested,
-        || hand_made::jobs("walks", "4k"),
-        hand_made::check,
-    ),
-    jobs(
-        "walks-nested-2m",
-        "an access to 2 MB pages reads exactly the entries that the walker reads",
-        Nested,
-        || hand_made::jobs("walks", "2m"),
-        hand_made::check,
-    ),
-    jobs(
-        "walks-shadow-4k",
-        "an access reads exactly the entries of shadow tables that the walker reads",
-        Shadow,
-        || hand_made::jobs("walks", "4k"),
-        hand_made::check,
-    ),
-    jobs(
-        "walks-shadow-2m",
-        "an access to 2 MB pages reads exactly the entries of shadow tables that the walker reads",
-        Shadow,
-        || hand_made::jobs("walks", "2m"),
-        hand_made::check,
-    ),
-    own(
-        "exits-nested-4k",
-        "exits of a Linux guest's programs are as predicted under nested paging",
-        exits::nested,
-    ),
-    own(
-        "exits-shadow-4k",
-        "exits of a Linux guest's programs are as predicted under shadow paging",
-        exits::shadow,
-    ),
-    own(
-        "exits-pae",
-        "exits of a Linux guest in 32-bit mode with PAE are as predicted under shadow paging",
-        exits::pae,
-    ),
-    own("five-levels", "a Linux guest uses 5 levels under nested and shadow paging", exits::five_levels),
-    own(
-        "reclaim-cgroup",
-        "`reclaim set --by cgroup` takes memory of a guest in a cgroup, which stays whole",
-        cgroup::set,
-    ),
-    own("inside", "a laboratory runs inside the laboratory, and a guest runs inside that", inside::guests),
-    own("limited", "a guest of which the host holds a part swaps and keeps its memory", limited::swaps),
-    own(
-        "switch-control",
-        "switches work with vCPUs in every state, and are refused where they must be",
-        switch::control,
-    ),
-    own(
-        "switch-sound",
-        "switches that cannot come about, protection keys, and VMMs that set state meanwhile leave a sound VM",
-        switch::sound,
-    ),
-    own(
-        "switch-memory",
-        "kept tables, dirty logs, memory slots and guest tables survive switches",
-        switch::memory,
-    ),
-    own(
-        "switch-host",
-        "guest memory survives switches during KSM, swapping and splits of huge pages",
-        switch::host,
-    ),
-    own("mode", "bifold mode lists a VM and switches it", mode::ours),
-    own("mode-unmodified", "bifold mode says what an unmodified KVM lacks", mode::unmodified),
-    own("stat", "bifold stat counts the exits that a trace of every exit counts, in both modes", stat::exits),
-    own(
-        "live-watched",
-        "bifold stat sees progress and page faults of guests that report, in both modes",
-        live::watched,
-    ),
-    own(
-        "live",
-        "the daemon follows the phases of guests, is killed meanwhile, costs less than either mode, and gives back",
-        live::daemon,
-    ),
-    own(
-        "place",
-        "a guest on a host with two nodes has threads and pages where they were placed",
-        place::placed,
-    ),
-    own(
-        "nodes",
-        "tables and data of hand-made guests lie on the nodes that the model says, in every placement",
-        place::nodes,
-    ),
-    own(
-        "place-plan",
-        "a guest started from bifold's plan is sound, mistakes are named, undo leaves the host as it was",
-        place::planned,
-    ),
-    own("storm", "a guest whose paging mode is switched 100 times keeps its memory", storm::plain),
-    own(
-        "storm-keys",
-        "a guest with protection keys, born in shadow paging, has its rights and its memory",
-        storm::keys,
-    ),
-    own(
-        "storm-noise",
-        "a guest keeps its memory over switches, splits of huge pages and dirty logs",
-        storm::noisy,
-    ),
-    own("storm-migrate", "a guest keeps its memory over switches and two migrations", storm::migrated),
-];
+macro_rules! tests {
+    ($($name:literal $body:ident($($arg:expr),+): $about:literal,)*) => {
+        /// All tests. Tests of one boot run in this order.
+        pub static ALL: &[Test] = &[$(Test { name: $name, about: $about, body: $body($($arg),+) }),*];
+    };
+}
+
+// A test's name, its body and what it expects.
+tests! {
+    "lab" jobs(Nested, lab, lab_check): "a program's output, exit status and files come back",
+    "inner-nested" jobs(Nested, inner::jobs, inner::check): "stock QEMU boots Linux under nested paging, as the captured guest sees it",
+    "inner-shadow" jobs(Shadow, inner::jobs, inner::check): "stock QEMU boots Linux under shadow paging, as the captured guest sees it",
+    "guests-nested-4k" jobs(Nested, || hand_made::jobs("count", "4k"), hand_made::check): "hand-made guests exit as predicted, phase by phase",
+    "guests-nested-2m" jobs(Nested, || hand_made::jobs("count", "2m-shared"), hand_made::check): "hand-made guests on shared 2 MB pages (QEMU's memfd) exit as predicted",
+    "guests-shadow-4k" jobs(Shadow, || hand_made::jobs("count", "4k"), hand_made::check): "hand-made guests exit as predicted under shadow paging",
+    "guests-shadow-2m" jobs(Shadow, || hand_made::jobs("count", "2m-shared"), hand_made::check): "hand-made guests on shared 2 MB pages exit as predicted under shadow paging",
+    "walks-nested-4k" jobs(Nested, || hand_made::jobs("walks", "4k"), hand_made::check): "an access reads exactly the table entries that the model's walker reads",
+    "walks-nested-2m" jobs(Nested, || hand_made::jobs("walks", "2m"), hand_made::check): "an access to 2 MB pages reads exactly the entries that the walker reads",
+    "walks-shadow-4k" jobs(Shadow, || hand_made::jobs("walks", "4k"), hand_made::check): "an access reads exactly the entries of shadow tables that the walker reads",
+    "walks-shadow-2m" jobs(Shadow, || hand_made::jobs("walks", "2m"), hand_made::check): "an access to 2 MB pages reads exactly the entries of shadow tables that the walker reads",
+    "exits-nested-4k" own(exits::nested): "exits of a Linux guest's programs are as predicted under nested paging",
+    "exits-shadow-4k" own(exits::shadow): "exits of a Linux guest's programs are as predicted under shadow paging",
+    "exits-pae" own(exits::pae): "exits of a Linux guest in 32-bit mode with PAE are as predicted under shadow paging",
+    "five-levels" own(exits::five_levels): "a Linux guest uses 5 levels under nested and shadow paging",
+    "reclaim-cgroup" own(cgroup::set): "`reclaim set --by cgroup` takes memory of a guest in a cgroup, which stays whole",
+    "inside" own(inside::guests): "a laboratory runs inside the laboratory, and a guest runs inside that",
+    "limited" own(limited::swaps): "a guest of which the host holds a part swaps and keeps its memory",
+    "switch-control" own(|s| switch::check(s, Runs::Control)): "switches work with vCPUs in every state, and are refused where they must be",
+    "switch-sound" own(|s| switch::check(s, Runs::Sound)): "switches that cannot come about, protection keys, and VMMs that set state meanwhile leave a sound VM",
+    "switch-memory" own(|s| switch::check(s, Runs::Memory)): "kept tables, dirty logs, memory slots and guest tables survive switches",
+    "switch-host" own(|s| switch::check(s, Runs::Host)): "guest memory survives switches during KSM, swapping and splits of huge pages",
+    "mode" own(mode::ours): "bifold mode lists a VM and switches it",
+    "mode-unmodified" own(mode::unmodified): "bifold mode says what an unmodified KVM lacks",
+    "stat" own(stat::exits): "bifold stat counts the exits that a trace of every exit counts, in both modes",
+    "live-watched" own(live::watched): "bifold stat sees progress and page faults of guests that report, in both modes",
+    "live" own(live::daemon): "the daemon follows the phases of guests, is killed meanwhile, costs less than either mode, and gives back",
+    "place" own(place::placed): "a guest on a host with two nodes has threads and pages where they were placed",
+    "nodes" own(place::nodes): "tables and data of hand-made guests lie on the nodes that the model says, in every placement",
+    "place-plan" own(place::planned): "a guest started from bifold's plan is sound, mistakes are named, undo leaves the host as it was",
+    "storm" own(storm::plain): "a guest whose paging mode is switched 100 times keeps its memory",
+    "storm-keys" own(storm::keys): "a guest with protection keys, born in shadow paging, has its rights and its memory",
+    "storm-noise" own(storm::noisy): "a guest keeps its memory over switches, splits of huge pages and dirty logs",
+    "storm-migrate" own(storm::migrated): "a guest keeps its memory over switches and two migrations",
+}
+
+/// Names of all tests, for the command line.
+pub fn names() -> Vec<&'static str> {
+    ALL.iter().map(|t| t.name).collect()
+}
 
 /// The tests with these names, or all tests if there are no names.
 pub fn named(names: &[String]) -> Result<Vec<&'static Test>> {
@@ -258,10 +144,6 @@ pub fn named(names: &[String]) -> Result<Vec<&'static Test>> {
     Ok(ALL.iter().filter(|t| names.is_empty() || names.iter().any(|n| n == t.name)).collect())
 }
 
-pub(crate) fn sh(script: &str) -> Vec<String> {
-    [BUSYBOX, "sh", "-c", script].map(String::from).to_vec()
-}
-
 const NUMBERS: usize = 100_000;
 
 fn lab() -> Result<Vec<Job>> {
@@ -269,7 +151,7 @@ fn lab() -> Result<Vec<Job>> {
         "echo said; echo wrong >&2; {BUSYBOX} seq {NUMBERS} > {out}/numbers; : > {out}/empty; exit 3",
         out = crate::lab::job::at::OUT
     );
-    Ok(vec![Job::Run { command: sh(&script) }, Job::Run { command: sh("kill -9 $$") }])
+    Ok(vec![Job::sh(&script), Job::sh("kill -9 $$")])
 }
 
 fn lab_check(_: &Shared, outputs: &[Output]) -> Result<()> {

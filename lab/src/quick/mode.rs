@@ -4,8 +4,8 @@
 use anyhow::{Context, Result, bail, ensure};
 use serde_json::Value;
 
-use super::{BUSYBOX, Shared, Skipped, sh};
-use crate::lab::job::{Job, Jobs};
+use super::{BUSYBOX, Shared};
+use crate::lab::job::Job;
 use crate::lab::{Lab, Plan, beside};
 
 const MARK: &str = "=====\n";
@@ -30,9 +30,9 @@ fn said(lab: &Lab, lines: &[&str]) -> Result<Vec<(String, i32)>> {
     for line in lines {
         script += &format!("mode {line}\n");
     }
-    let run = Job::Run { command: sh(&(script + AFTER)) };
+    let run = Job::sh(&(script + AFTER));
     let plan = Plan {
-        jobs: Jobs { jobs: vec![Job::Kvm { nested: true }, run], huge_pages: 0 },
+        jobs: vec![Job::Kvm { nested: true }, run].into(),
         programs: vec![BUSYBOX.into(), bifold],
         emulator: true,
         memory_mib: 1024,
@@ -62,14 +62,10 @@ fn fails(answer: &(String, i32), status: i32, word: &str) -> Result<()> {
 
 /// Lists the VM, switches it to the other mode and back, and reports errors.
 pub fn ours(shared: &Shared) -> Result<()> {
-    let release = &shared.lab.kernel().version;
-    let Some(modules) = shared.lab.built_modules() else {
-        return Err(Skipped(format!("no modules for {release}: make kernel builds them")).into());
-    };
     let words =
         ["--format json", "web shadow --format json", "web --format json", "web shadow --format json"];
     let more = ["web nested --format json", "web sideways", "no-vm shadow", "web"];
-    let all = said(&shared.lab.clone().with_modules(modules), &[words, more].concat())?;
+    let all = said(&shared.lab.switching()?, &[words, more].concat())?;
     let [list, to_shadow, shown, again, back, sideways, missing, text, gone] = &all[..] else {
         bail!("{} answers", all.len())
     };

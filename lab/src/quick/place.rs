@@ -3,13 +3,12 @@
 
 use anyhow::{Context, Result, bail, ensure};
 
-use super::{Shared, Skipped};
+use super::Shared;
 use crate::place::guests::PLACEMENTS;
 use crate::place::hand_made;
 use crate::place::placed as run;
 use crate::place::planned::{Extent, cases};
 use crate::place::world::Program;
-use crate::vendor::Emulator;
 
 /// A program that passes 16 MB through the guest's memory.
 const PROGRAM: Program = Program { name: "touch", passed: "16777216" };
@@ -33,10 +32,7 @@ pub fn nodes(shared: &Shared) -> Result<()> {
 }
 
 fn emulates_nodes(shared: &Shared) -> Result<()> {
-    match shared.lab.vendor().emulator {
-        Emulator::Bochs { .. } => Err(Skipped("Bochs emulates no nodes".into()).into()),
-        Emulator::Qemu { .. } => Ok(()),
-    }
+    Ok(shared.lab.needs_qemu("Bochs emulates no nodes")?)
 }
 
 /// A guest with nodes has its threads, huge pages and nodes as planned.

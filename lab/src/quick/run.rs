@@ -9,10 +9,10 @@ use std::time::Instant;
 use anyhow::{Context, Result, anyhow};
 use bifold_guest::Kind;
 
-use super::hand_made::TINY_VMM;
-use super::{BUSYBOX, Paging, Shared, Skipped, Test, TestBody, poke};
+use super::{BUSYBOX, Paging, Shared, Test, TestBody, poke};
+use crate::TINY_VMM;
 use crate::lab::job::{Job, Jobs};
-use crate::lab::{Lab, LabError, Plan, beside};
+use crate::lab::{Lab, LabError, Plan, Skipped, beside};
 
 /// How a test ended.
 #[derive(Debug)]

@@ -9,8 +9,8 @@ use std::collections::BTreeMap;
 use anyhow::{Context, Result, ensure};
 use serde_json::Value;
 
-use super::{BUSYBOX, Shared, Skipped, sh};
-use crate::lab::job::{Job, Jobs, at};
+use super::{BUSYBOX, Shared};
+use crate::lab::job::{Job, at};
 use crate::lab::{Output, Plan, beside};
 
 /// Exits by vCPU's thread and reason.
@@ -61,11 +61,7 @@ const MODES: [&str; 2] = ["nested", "shadow"];
 
 /// Watches a VM in each mode under our KVM, and compares the counts.
 pub fn exits(shared: &Shared) -> Result<()> {
-    let release = &shared.lab.kernel().version;
-    let Some(modules) = shared.lab.built_modules() else {
-        return Err(Skipped(format!("no modules for {release}: make kernel builds them")).into());
-    };
-    let lab = shared.lab.clone().with_modules(modules);
+    let lab = shared.lab.switching()?;
     let (bifold, kernel) = (beside("bifold")?, lab.inner().image.clone());
     let script = format!(
         "BIFOLD={} B={BUSYBOX} KERNEL={} OUT={}\n{WATCH}\nwatch nested\nwatch shadow\n",
@@ -74,10 +70,7 @@ pub fn exits(shared: &Shared) -> Result<()> {
         at::OUT
     );
     let plan = Plan {
-        jobs: Jobs {
-            jobs: vec![Job::Kvm { nested: true }, Job::Run { command: sh(&script) }],
-            huge_pages: 0,
-        },
+        jobs: vec![Job::Kvm { nested: true }, Job::sh(&script)].into(),
         programs: vec![BUSYBOX.into(), bifold],
         files: vec![kernel],
         emulator: true,

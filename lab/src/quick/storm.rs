@@ -4,7 +4,7 @@
 use anyhow::{Result, ensure};
 use bifold_mmu::Mode;
 
-use super::{Shared, Skipped};
+use super::Shared;
 use crate::storm::drive::{Machine, drive};
 use crate::storm::{Noise, Pages, Storm};
 use crate::vendor::Emulator;
@@ -28,11 +28,7 @@ fn storm() -> Storm {
 }
 
 fn check(shared: &Shared, storm: &Storm, first: Mode) -> Result<()> {
-    let release = &shared.lab.kernel().version;
-    let Some(modules) = shared.lab.built_modules() else {
-        return Err(Skipped(format!("no modules for {release}: kernel/build makes them")).into());
-    };
-    let lab = shared.lab.clone().with_modules(modules);
+    let lab = shared.lab.switching()?;
     let machine = Machine { more_seconds: 300, first, ..Machine::default() };
     // Bochs executes all CPUs in one thread.
     let outcome = match lab.vendor().emulator {
@@ -66,8 +62,6 @@ pub fn migrated(shared: &Shared) -> Result<()> {
 
 /// A guest with protection keys that is born in shadow paging.
 pub fn keys(shared: &Shared) -> Result<()> {
-    if matches!(shared.lab.vendor().emulator, Emulator::Bochs { .. }) {
-        return Err(Skipped("Bochs's model of CPU has no protection keys".into()).into());
-    }
+    shared.lab.needs_qemu("Bochs's model of CPU has no protection keys")?;
     check(shared, &Storm { load: "keys,memory,fork".into(), seed: 4, ..storm() }, Mode::Shadow)
 }

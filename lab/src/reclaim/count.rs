@@ -9,7 +9,7 @@ use serde::{Deserialize, Serialize};
 
 use super::{CONFIGS, FRAMES, limit_window};
 use crate::exits::{self, Window};
-use crate::lab::job::{Inner, Job, Jobs, Limit, Limited};
+use crate::lab::job::{Inner, Job, Limit, Limited};
 use crate::lab::{Lab, Plan};
 use crate::validate::count::{LAB_MIB, TRACE_MIB, read};
 use crate::validate::{Workload, config};
@@ -39,7 +39,7 @@ const SECONDS: u64 = 3600;
 /// A boot of the laboratory with this guest, of which the host may swap all.
 pub fn plan(workload: &Workload, nested: bool, inner: Inner) -> Plan {
     Plan {
-        jobs: Jobs { jobs: vec![Job::Kvm { nested }, Job::Inner(inner)], huge_pages: 0 },
+        jobs: vec![Job::Kvm { nested }, Job::Inner(inner)].into(),
         programs: vec![crate::SUITE.into(), crate::BUSYBOX.into()],
         memory_mib: LAB_MIB + workload.memory_mib + TRACE_MIB,
         swap_mib: 2 * workload.memory_mib,
@@ -53,19 +53,12 @@ pub fn count(lab: &Lab, workload: &Workload, run: Run) -> Result<Counted> {
     let (chosen, backing) = config(run.config)?;
     let events = exits::EVENTS.into_iter().chain([exits::DISK]);
     let inner = Inner {
-        command: workload.command.clone(),
-        include: Vec::new(),
-        memory_mib: workload.memory_mib,
-        vcpus: 1,
-        kpti: false,
-        tables: Default::default(),
         backing,
-        host_root: false,
-        probes: Vec::new(),
         delay_us: run.number * 1370,
         trace: events.map(String::from).collect(),
         trace_mib: TRACE_MIB,
         limit: Some(Limit { frames: run.mib * FRAMES, window: limit_window(workload)? }),
+        ..Inner::new(workload.command.clone(), workload.memory_mib)
     };
     let nested = chosen.mode == bifold_model::Paging::Nested;
     let plan = plan(workload, nested, inner);

@@ -1,24 +1,20 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! Compares predicted and counted refaults and exits: a row per program, size and configuration.
 
-use std::fmt::Write;
+use bifold_base::markdown::table;
 
 use super::count::Run;
 use super::drive::Results;
 use super::predict::Predicted;
 use super::{LIMIT, exit_reasons};
+use crate::compare::{CLOSE, Tolerance, mean};
 use crate::validate::Program;
 
 /// Refaults may be fewer than the fewest possible by this share: the guest under KVM is not the captured one
 /// to the last reference.
 const SLACK: f64 = 0.02;
-/// LRU's prediction is near within this share of the count, or this number.
-const NEAR: f64 = 0.25;
-const NEAR_COUNTS: f64 = 200.0;
-/// Exits are close within this share, or this number where there are fewer than [`FEW`].
-const CLOSE: f64 = 0.05;
-const CLOSE_COUNTS: f64 = 10.0;
-const FEW: f64 = 200.0;
+/// LRU's prediction is near within this.
+const NEAR: Tolerance = Tolerance { share: 0.25, counts: 200.0, below: f64::INFINITY };
 
 /// A row of the comparison.
 #[derive(Debug, Clone)]
@@ -35,10 +31,6 @@ pub struct RefaultRow {
     pub refaults: Vec<f64>,
     /// Exits under KVM that bring pages back, a number per run.
     pub exits: Vec<f64>,
-}
-
-fn mean(of: &[f64]) -> f64 {
-    of.iter().sum::<f64>() / of.len().max(1) as f64
 }
 
 impl RefaultRow {
@@ -83,8 +75,7 @@ impl RefaultRow {
 
     /// Is this number of refaults near the count?
     fn near(&self, refaults: f64) -> bool {
-        let counted = self.refaults();
-        (refaults - counted).abs() <= (NEAR * counted).max(NEAR_COUNTS)
+        NEAR.holds(refaults, self.refaults())
     }
 
     /// Is LRU's prediction near the count?
@@ -115,9 +106,7 @@ impl RefaultRow {
 
     /// Are exits as expected of as many refaults?
     pub fn exits_close(&self) -> bool {
-        let (expected, counted) = (self.expected_exits(), self.exits());
-        let apart = (expected - counted).abs();
-        apart <= CLOSE * counted || (expected.max(counted) < FEW && apart <= CLOSE_COUNTS)
+        CLOSE.holds(self.expected_exits(), self.exits())
     }
 }
 
@@ -183,34 +172,24 @@ impl Tally {
 
 /// The rows as a Markdown table.
 pub fn markdown<'a>(rows: impl IntoIterator<Item = &'a RefaultRow>) -> String {
-    let mut out = String::from(
-        "| program | used, MiB | limit, MiB | refaults, counted | fewest | LRU | model's host | exits, counted \
-         | for the counted refaults | model's host | outside |\n\
-         |---|--:|--:|--:|--:|--:|--:|--:|--:|--:|---|\n",
-    );
-    for r in rows {
-        let outside: Vec<&str> =
-            [(r.possible(), "**below the fewest**"), (r.near_lru(), "LRU"), (r.exits_close(), "exits")]
-                .into_iter()
-                .filter_map(|(met, name)| (!met).then_some(name))
-                .collect();
-        let _ = writeln!(
-            out,
-            "| {} | {:.1} | {} | {:.0} | {} | {} | {:.0} | {:.0} | {:.0} | {:.0} | {} |",
-            r.program,
-            r.predicted.frames as f64 / 256.0,
-            r.mib,
-            r.refaults(),
-            r.predicted.fewest,
-            r.predicted.lru,
-            r.model_refaults(),
-            r.exits(),
-            r.expected_exits(),
-            r.model_exits(),
-            outside.join(", ")
-        );
-    }
-    out
+    let columns = table::<RefaultRow>()
+        .left("program", |r| r.program.clone())
+        .right("used, MiB", |r| format!("{:.1}", r.predicted.frames as f64 / 256.0))
+        .right("limit, MiB", |r| r.mib.to_string())
+        .right("refaults, counted", |r| format!("{:.0}", r.refaults()))
+        .right("fewest", |r| r.predicted.fewest.to_string())
+        .right("LRU", |r| r.predicted.lru.to_string())
+        .right("model's host", |r| format!("{:.0}", r.model_refaults()))
+        .right("exits, counted", |r| format!("{:.0}", r.exits()))
+        .right("for the counted refaults", |r| format!("{:.0}", r.expected_exits()))
+        .right("model's host", |r| format!("{:.0}", r.model_exits()))
+        .left("outside", |r| {
+            let all =
+                [(r.possible(), "**below the fewest**"), (r.near_lru(), "LRU"), (r.exits_close(), "exits")];
+            let outside = all.into_iter().filter_map(|(met, name)| (!met).then_some(name));
+            outside.collect::<Vec<_>>().join(", ")
+        });
+    columns.of(rows)
 }
 
 #[cfg(test)]

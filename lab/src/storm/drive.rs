@@ -6,7 +6,7 @@ use bifold_mmu::Mode;
 use serde::Serialize;
 
 use super::{FOUND, Found, KINDS, Noise, SWITCHES, Storm, SwitchRecord};
-use crate::lab::job::{Job, Jobs};
+use crate::lab::job::Job;
 use crate::lab::{Lab, LabError, Output, Plan};
 
 /// The laboratory's machine.
@@ -49,7 +49,7 @@ fn plan(storm: &Storm, machine: Machine) -> Plan {
     let nested = machine.first == Mode::Nested;
     let swap = storm.noise.contains(&Noise::Swap);
     Plan {
-        jobs: Jobs { jobs: vec![Job::Kvm { nested }, Job::Storm(storm.clone())], huge_pages: 0 },
+        jobs: vec![Job::Kvm { nested }, Job::Storm(storm.clone())].into(),
         programs: if swap { vec!["/bin/busybox".into()] } else { Vec::new() },
         exact: false,
         cpu_flags: &["+pku"],

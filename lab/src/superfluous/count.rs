@@ -18,19 +18,13 @@ pub fn count(lab: &Lab, workload: &Workload, file: &SwapFile, limit_mib: u64) ->
     let (kernel, inner) = (&lab.kernel().version, &lab.inner().version);
     ensure!(kernel == inner, "the laboratory has Linux {kernel}, its guests {inner}");
     let inner = Inner {
-        command: workload.command.clone(),
-        include: Vec::new(),
-        memory_mib: workload.memory_mib,
-        vcpus: 1,
-        kpti: false,
-        tables: Default::default(),
         backing: config(CONFIG)?.1,
         host_root: true,
-        delay_us: 0,
         probes: events::PROBES.map(String::from).to_vec(),
         trace: events::EVENTS.map(String::from).to_vec(),
         trace_mib: TRACE_MIB,
         limit: Some(Limit { frames: limit_mib * FRAMES, window: limit_window(workload)? }),
+        ..Inner::new(workload.command.clone(), workload.memory_mib)
     };
     let path = file.path().to_str().context("a path in UTF-8")?.to_owned();
     let plan = Plan { made: vec![(path, SwapFile::content())], ..plan(workload, true, inner) };

@@ -1,15 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! Compares predicted and counted swap operations: a row per guest and kind.
 
-use std::fmt::Write;
-
+use bifold_base::markdown::table;
 use bifold_model::Swaps;
 
 use super::events::Counted;
+use crate::compare::Tolerance;
 
-/// Superfluous operations are close within this share of the count, or this number.
-const CLOSE: f64 = 0.15;
-const CLOSE_COUNTS: u64 = 10;
+/// Superfluous operations are close within this.
+const CLOSE: Tolerance = Tolerance { share: 0.15, counts: 10.0, below: f64::INFINITY };
 
 const SILENT: &str = "silent writes";
 /// A kind of operations: its name, its number, and whether it is superfluous.
@@ -41,8 +40,7 @@ pub struct OperationRow {
 impl OperationRow {
     /// Is the prediction near the count?
     pub fn close(&self) -> bool {
-        let apart = self.predicted.abs_diff(self.counted);
-        apart <= CLOSE_COUNTS || apart as f64 <= CLOSE * self.counted as f64
+        CLOSE.holds(self.predicted as f64, self.counted as f64)
     }
 }
 
@@ -67,23 +65,21 @@ pub fn tally(rows: &[OperationRow]) -> (usize, usize) {
 
 /// The rows as a Markdown table.
 pub fn markdown(rows: &[OperationRow]) -> String {
-    let mut out =
-        String::from("| program | pages of 4 KB | counted | model | apart | |\n|---|---|--:|--:|--:|---|\n");
-    for r in rows {
-        let apart = 100.0 * (r.predicted as f64 - r.counted as f64) / r.counted.max(1) as f64;
-        let apart = if r.counted == 0 { "-".to_owned() } else { format!("{apart:+.1} %") };
-        let verdict = match (r.superfluous, r.close()) {
-            (false, _) => "",
-            (true, true) => "close",
-            (true, false) => "**off**",
-        };
-        let _ = writeln!(
-            out,
-            "| {} | {} | {} | {} | {apart} | {verdict} |",
-            r.program, r.kind, r.counted, r.predicted
-        );
-    }
-    out
+    let columns = table::<OperationRow>()
+        .left("program", |r| r.program.clone())
+        .left("pages of 4 KB", |r| r.kind.into())
+        .right("counted", |r| r.counted.to_string())
+        .right("model", |r| r.predicted.to_string())
+        .right("apart", |r| match r.counted {
+            0 => "-".into(),
+            n => format!("{:+.1} %", 100.0 * (r.predicted as f64 - n as f64) / n as f64),
+        })
+        .left("", |r| match (r.superfluous, r.close()) {
+            (false, _) => String::new(),
+            (true, true) => "close".into(),
+            (true, false) => "**off**".into(),
+        });
+    columns.of(rows)
 }
 
 #[cfg(test)]

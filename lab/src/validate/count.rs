@@ -37,19 +37,15 @@ pub fn count(lab: &Lab, workload: &Workload, run: Run, log: bool) -> Result<BTre
     let (config, backing) = super::config(run.config)?;
     let shown = |p: &std::path::PathBuf| p.to_string_lossy().into_owned();
     let inner = Inner {
-        command: workload.command.clone(),
         include: workload.include.iter().map(shown).collect(),
-        memory_mib: workload.memory_mib,
         vcpus: workload.vcpus,
         kpti: run.kpti,
         tables: workload.tables,
         backing,
-        host_root: false,
-        probes: Vec::new(),
         delay_us: run.number * 1370,
         trace: exits::EVENTS.map(String::from).to_vec(),
         trace_mib: TRACE_MIB,
-        limit: None,
+        ..Inner::new(workload.command.clone(), workload.memory_mib)
     };
     let outer = config.mode.has_outer_exits();
     let nested = matches!(config.mode, Paging::Nested | Paging::NestedOnNested);

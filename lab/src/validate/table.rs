@@ -2,9 +2,11 @@
 //! Compares predicted and counted exits: a row per program, configuration and reason.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::fmt::Write;
+
+use bifold_base::markdown::table;
 
 use super::Program;
+use crate::compare::{CLOSE, FEW, Tolerance, mean};
 
 /// A program's counts by reason, predicted or counted.
 pub type Reasons = BTreeMap<String, f64>;
@@ -20,11 +22,8 @@ pub enum Verdict {
     Far,
 }
 
-/// Below this count, the difference decides and not the ratio.
-const FEW: f64 = 200.0;
-const COUNTS: f64 = 10.0;
-const CLOSE: f64 = 0.05;
-const OFF: f64 = 0.25;
+/// Where there are not few.
+const OFF: Tolerance = Tolerance { share: 0.25, counts: 0.0, below: FEW };
 
 /// A row of the comparison.
 #[derive(Debug, Clone, PartialEq)]
@@ -46,7 +45,7 @@ pub struct ExitRow {
 impl ExitRow {
     /// Mean of the runs.
     pub fn mean(&self) -> f64 {
-        self.counted.iter().sum::<f64>() / self.counted.len().max(1) as f64
+        mean(&self.counted)
     }
 
     /// Smallest and largest count of the runs.
@@ -57,14 +56,11 @@ impl ExitRow {
 
     /// How good the prediction is.
     pub fn verdict(&self) -> Verdict {
-        let (mean, apart) = (self.mean(), (self.predicted - self.mean()).abs());
-        if mean.max(self.predicted) < FEW {
-            return if apart <= COUNTS { Verdict::Close } else { Verdict::Far };
-        }
-        match apart / mean.max(1.0) {
-            r if r <= CLOSE => Verdict::Close,
-            r if r <= OFF => Verdict::Off,
-            _ => Verdict::Far,
+        let (predicted, counted) = (self.predicted, self.mean());
+        match predicted.max(counted) >= FEW && OFF.holds(predicted, counted) {
+            _ if CLOSE.holds(predicted, counted) => Verdict::Close,
+            true => Verdict::Off,
+            false => Verdict::Far,
         }
     }
 }
@@ -107,30 +103,27 @@ pub fn tally(rows: &[ExitRow]) -> BTreeMap<Verdict, usize> {
 
 /// The rows as a Markdown table.
 pub fn markdown<'a>(rows: impl IntoIterator<Item = &'a ExitRow>) -> String {
-    let mut out = String::from(
-        "| program | KPTI | configuration | exit reason | predicted exits | counted exits, mean \
-         | counted exits, range | predicted / counted | verdict |\n\
-         |---|---|---|---|--:|--:|--:|--:|---|\n",
-    );
-    for r in rows {
-        let ((low, high), mean) = (r.spread(), r.mean());
-        let ratio = if mean >= 0.5 { format!("{:.3}", r.predicted / mean) } else { "–".into() };
-        let mark = match r.verdict() {
-            Verdict::Close => "",
-            Verdict::Off => "off",
-            Verdict::Far => "**far**",
-        };
-        let _ = writeln!(
-            out,
-            "| {} | {} | {} | {} | {:.0} | {mean:.0} | {low:.0}–{high:.0} | {ratio} | {mark} |",
-            r.program,
-            if r.kpti { "on" } else { "off" },
-            r.config,
-            r.reason,
-            r.predicted,
-        );
-    }
-    out
+    let columns = table::<ExitRow>()
+        .left("program", |r| r.program.clone())
+        .left("KPTI", |r| if r.kpti { "on" } else { "off" }.into())
+        .left("configuration", |r| r.config.into())
+        .left("exit reason", |r| r.reason.clone())
+        .right("predicted exits", |r| format!("{:.0}", r.predicted))
+        .right("counted exits, mean", |r| format!("{:.0}", r.mean()))
+        .right("counted exits, range", |r| {
+            let (low, high) = r.spread();
+            format!("{low:.0}–{high:.0}")
+        })
+        .right("predicted / counted", |r| match r.mean() {
+            mean if mean >= 0.5 => format!("{:.3}", r.predicted / mean),
+            _ => "–".into(),
+        })
+        .left("verdict", |r| match r.verdict() {
+            Verdict::Close => String::new(),
+            Verdict::Off => "off".into(),
+            Verdict::Far => "**far**".into(),
+        });
+    columns.of(rows)
 }
 
 #[cfg(test)]

@@ -6,7 +6,7 @@ use std::process::Command;
 use std::sync::OnceLock;
 
 use bifold_guest::Kind;
-use bifold_lab::lab::job::{Inner, InnerBacking, Job, Jobs};
+use bifold_lab::lab::job::{Inner, Job};
 use bifold_lab::lab::{Lab, LabError, Plan};
 
 pub const BUSYBOX: &str = "/bin/busybox";
@@ -50,13 +50,7 @@ pub fn lab_command(args: &[&str]) -> Command {
 
 /// A small boot.
 pub fn plan(jobs: Vec<Job>, seconds: u64) -> Plan {
-    Plan {
-        jobs: Jobs { jobs, huge_pages: 0 },
-        programs: vec![BUSYBOX.into()],
-        memory_mib: 1024,
-        seconds,
-        ..Plan::default()
-    }
+    Plan { jobs: jobs.into(), programs: vec![BUSYBOX.into()], memory_mib: 1024, seconds, ..Plan::default() }
 }
 
 fn sh(script: &str) -> Vec<String> {
@@ -68,21 +62,7 @@ pub fn run(script: &str) -> Job {
 }
 
 pub fn inner(script: &str) -> Job {
-    Job::Inner(Inner {
-        command: sh(script),
-        include: Vec::new(),
-        memory_mib: 256,
-        kpti: false,
-        vcpus: 1,
-        tables: Default::default(),
-        backing: InnerBacking::Small,
-        host_root: false,
-        probes: Vec::new(),
-        delay_us: 0,
-        trace: Vec::new(),
-        trace_mib: 0,
-        limit: None,
-    })
+    Job::Inner(Inner::new(sh(script), 256))
 }
 
 /// Processes that this test's thread has started and that are still there.

@@ -51,12 +51,14 @@ mod numa;
 mod poke;
 mod predict;
 mod refs;
-mod switch;
+pub mod switch;
 mod tables;
 mod trace;
 pub mod vendor;
 mod vm;
 mod walks;
+
+pub use nodes::{Counts, NodesFact};
 
 use anyhow::Result;
 use bifold_model::Config;
@@ -218,9 +220,9 @@ fn run(args: Args) -> Result<bool> {
         }
         Verb::Switch { cases, list } => {
             if list {
-                let long = |name| if switch::LONG.contains(&name) { " (minutes)" } else { "" };
-                for c in &switch::ALL {
-                    writeln!(std::io::stdout(), "{:<14} {}{}", c.name, c.about, long(c.name))?;
+                for c in switch::ALL {
+                    let long = if c.runs == switch::Runs::Named { " (minutes)" } else { "" };
+                    writeln!(std::io::stdout(), "{:<14} {}{long}", c.name, c.about)?;
                 }
                 return Ok(true);
             }

@@ -10,14 +10,14 @@ use bifold_mmu::PageSize;
 use clap::ValueEnum;
 use rustix::fs::{MemfdFlags, ftruncate, memfd_create};
 use rustix::mm::{Advice, MapFlags, ProtFlags, madvise, mmap, mmap_anonymous, munmap};
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 use std::ops::Range;
 
 const THP: &str = "/sys/kernel/mm/transparent_hugepage/enabled";
 const HUGE: usize = 2 << 20;
 
 /// The host's pages behind guest memory.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum, Serialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum, Serialize, Deserialize)]
 pub enum HostPages {
     /// Anonymous 4 KB pages.
     #[value(name = "4k")]

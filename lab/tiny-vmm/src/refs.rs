@@ -5,7 +5,7 @@
 //! The model counts references by guest and host level ([`bifold_model::memory::Refs`]). The same walker over
 //! the tables of a real machine gives the entries.
 
-use bifold_mmu::format::{Format, X86_64_4_LEVEL as FORMAT};
+use bifold_mmu::format::Format;
 use bifold_mmu::{Start, Step, Walk, walk};
 use std::collections::BTreeSet;
 
@@ -14,6 +14,14 @@ use std::collections::BTreeSet;
 pub struct Access {
     pub va: u64,
     pub write: bool,
+}
+
+/// Page tables: their format, the physical address of their root, and a reader of their entries.
+#[derive(Debug, Clone, Copy)]
+pub struct Tree<'a, R> {
+    pub format: &'a Format,
+    pub root: u64,
+    pub read: R,
 }
 
 /// A reference of a walk.
@@ -66,67 +74,62 @@ impl Entries {
     /// guest's level.
     fn host_walk(
         &mut self,
-        format: &Format,
-        root: u64,
-        read: &impl Fn(u64) -> u64,
+        tables: &Tree<impl Fn(u64) -> u64>,
         pa: u64,
         write: bool,
         row: Option<usize>,
     ) -> Result<u64, NotMapped> {
-        let start = Start { level: format.depth(), table: root };
-        let end = walk::<NotMapped>(format, start, pa, |level, at| {
+        let start = Start { level: tables.format.depth(), table: tables.root };
+        let end = walk::<NotMapped>(tables.format, start, pa, |level, at| {
             self.host.insert(at);
             self.order.push(Reference { host: true, pa: at });
             match row {
                 Some(row) => self.refs[row][usize::from(level)] += 1,
                 None => self.refs[usize::from(level)][0] += 1,
             }
-            Ok(read(at))
+            Ok((tables.read)(at))
         })?;
         match end {
             Walk::Leaf(step) => {
                 if write {
                     self.host_dirty.insert(step.at);
                 }
-                Ok(leads_to(format, step, pa))
+                Ok(leads_to(tables.format, step, pa))
             }
             Walk::NotPresent(step) => Err(NotMapped { host: true, at: step.at }),
         }
     }
 
     /// A walk of shadow tables.
-    pub fn shadow(root: u64, read: impl Fn(u64) -> u64, access: Access) -> Result<Entries, NotMapped> {
+    pub fn shadow(tables: Tree<impl Fn(u64) -> u64>, access: Access) -> Result<Entries, NotMapped> {
         let mut out = Entries::default();
-        out.data = out.host_walk(&FORMAT, root, &read, access.va, access.write, None)?;
+        out.data = out.host_walk(&tables, access.va, access.write, None)?;
         Ok(out)
     }
 
     /// A two-dimensional walk. Reading a guest entry counts as a write of its page, as it
     /// may set the entry's A bit (AMD APM vol. 2, 15.25.6).
     pub fn nested(
-        guest_root: u64,
-        guest: impl Fn(u64) -> u64,
-        host_format: &Format,
-        host_root: u64,
-        host: impl Fn(u64) -> u64,
+        guest: Tree<impl Fn(u64) -> u64>,
+        host: Tree<impl Fn(u64) -> u64>,
         access: Access,
     ) -> Result<Entries, NotMapped> {
         let mut out = Entries::default();
-        let start = Start { level: FORMAT.depth(), table: guest_root };
-        let end = walk(&FORMAT, start, access.va, |level, at| {
-            let pa = out.host_walk(host_format, host_root, &host, at, true, Some(usize::from(level)))?;
+        let start = Start { level: guest.format.depth(), table: guest.root };
+        let end = walk(guest.format, start, access.va, |level, at| {
+            let pa = out.host_walk(&host, at, true, Some(usize::from(level)))?;
             out.guest.insert(at);
             out.order.push(Reference { host: false, pa });
             out.refs[usize::from(level)][0] += 1;
-            Ok(guest(at))
+            Ok((guest.read)(at))
         })?;
         match end {
             Walk::Leaf(step) => {
                 if access.write {
                     out.guest_dirty.insert(step.at);
                 }
-                let gpa = leads_to(&FORMAT, step, access.va);
-                out.data = out.host_walk(host_format, host_root, &host, gpa, access.write, Some(0))?;
+                let gpa = leads_to(guest.format, step, access.va);
+                out.data = out.host_walk(&host, gpa, access.write, Some(0))?;
                 Ok(out)
             }
             Walk::NotPresent(step) => Err(NotMapped { host: false, at: step.at }),
@@ -180,6 +183,7 @@ pub fn all_entries(format: &Format, root: u64, table: &impl Fn(u64) -> Vec<u64>)
 mod tests {
     use super::*;
     use crate::tables::{DATA, LARGE, Tables, index};
+    use bifold_mmu::format::X86_64_4_LEVEL as FORMAT;
     use bifold_mmu::{Gpa, Gva, PageSize, Tag, WalkCache};
     use bifold_model::guest::GuestTables;
     use bifold_model::host::HostMemory;
@@ -211,8 +215,8 @@ mod tests {
         VA & ((1 << FORMAT.level(level).shift) - 1)
     }
 
-    fn read(t: &Tables) -> impl Fn(u64) -> u64 + '_ {
-        |at| t.entry(at >> 12, (at >> 3) as usize & 511)
+    fn tree(t: &Tables, root: u64) -> Tree<'static, impl Fn(u64) -> u64 + '_> {
+        Tree { format: &FORMAT, root: root << 12, read: |at| t.entry(at >> 12, (at >> 3) as usize & 511) }
     }
 
     /// The model's references for the same walk.
@@ -248,7 +252,7 @@ mod tests {
         for (guest_level, host_level, count) in [(1, 1, 24), (1, 2, 19), (2, 1, 19), (2, 2, 15)] {
             let ((g, groot), (h, hroot)) = (guest(guest_level), host(host_level));
             let access = Access { va: VA, write: true };
-            let e = Entries::nested(groot << 12, read(&g), &FORMAT, hroot << 12, read(&h), access).unwrap();
+            let e = Entries::nested(tree(&g, groot), tree(&h, hroot), access).unwrap();
             assert_eq!(e.count(), count);
             assert_eq!((e.order.len() as u64, e.data), (count, (1 << 30) + 0x60_0000 + offset(guest_level)));
             let size = [PageSize::Size4K, PageSize::Size2M][usize::from(host_level) - 1];
@@ -261,9 +265,9 @@ mod tests {
     #[test]
     fn a_shadow_walk_reads_one_entry_per_level() {
         let (t, root) = guest(1);
-        let e = Entries::shadow(root << 12, read(&t), Access { va: VA, write: false }).unwrap();
+        let e = Entries::shadow(tree(&t, root), Access { va: VA, write: false }).unwrap();
         assert_eq!((e.count(), e.host.len(), e.host_dirty.len()), (4, 4, 0));
-        let absent = Entries::shadow(root << 12, read(&t), Access { va: VA + 0x1000, write: false });
+        let absent = Entries::shadow(tree(&t, root), Access { va: VA + 0x1000, write: false });
         assert!(absent.unwrap_err().host);
     }
 

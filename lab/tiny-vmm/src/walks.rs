@@ -14,7 +14,7 @@ use crate::guest::Guest;
 use crate::kcore::Kcore;
 use crate::memory::HostPages;
 use crate::predict::{Walked, walks};
-use crate::refs::{Entries, all_entries};
+use crate::refs::{Entries, Tree, all_entries};
 use crate::tables::{ACCESSED, DATA, DIRTY, LARGE, PRESENT, TABLE, index};
 use crate::trace::Trace;
 use crate::vm::{TinyVm, host_kernel, host_mode};
@@ -186,10 +186,11 @@ impl Tables<'_> {
     pub fn entries(&self, mode: Paging, walked: &Walked) -> Result<Entries> {
         let host = |at: u64| self.kcore.read(at, 1).map_or(0, |w| w[0]);
         let guest = |at: u64| self.vm.memory.read(at).unwrap_or(0);
-        let cr3 = self.guest.first_cr3(0);
+        let guest = Tree { format: &FORMAT, root: self.guest.first_cr3(0), read: guest };
+        let host = Tree { format: self.format, root: self.root, read: host };
         Ok(match mode {
-            Paging::Nested => Entries::nested(cr3, guest, self.format, self.root, host, walked.access)?,
-            _ => Entries::shadow(self.root, host, walked.access)?,
+            Paging::Nested => Entries::nested(guest, host, walked.access)?,
+            _ => Entries::shadow(host, walked.access)?,
         })
     }
 }

@@ -13,7 +13,7 @@ use bifold_model::contention;
 use serde::Deserialize;
 
 use super::lmbench::{Pair, Published, counts};
-use super::{Args, TARGETS, Target, read, syscalls};
+use super::{Args, Target, read, syscalls};
 use crate::say;
 
 /// Published times of a fork, in microseconds.
@@ -156,7 +156,7 @@ pub fn run(args: &Args, page: &mut String) -> Result<bool> {
          | nested | {:.0} | {:.0} | {nested:.0} |\n| shadow | {:.0} | {:.0} | {shadow:.0} |",
         one.nested, many.nested, one.shadow, many.shadow
     );
-    let _ = writeln!(page, "\n{TARGETS}{}", targets.iter().map(Target::line).collect::<String>());
+    let _ = writeln!(page, "\n{}", super::table(&targets));
     Ok(targets.iter().all(|t| t.met))
 }
 

@@ -8,7 +8,7 @@ use anyhow::Result;
 use serde::Deserialize;
 
 use super::remote::{self, Remote};
-use super::{Args, TARGETS, Target, read};
+use super::{Args, Target, read};
 use crate::predict::{Hidden, Prediction};
 use crate::say;
 
@@ -165,11 +165,11 @@ pub fn run(args: &Args, page: &mut String) -> Result<bool> {
          grow to the last one, which is held against the published figures. A table of 1 GB has 2 MB of leaf entries, which \
          the second-level cache and the third hold; one of 64 GB has 128 MB, which no cache holds, and 128 KB of entries that \
          point to leaf tables, more than any walk cache holds. Every run has {} M updates before the {} M that are \
-         measured.\n\n{table}\n{TARGETS}{}",
+         measured.\n\n{table}\n{}",
         published.program.table.trim_end_matches('g'),
         args.updates,
         args.updates,
-        targets.iter().map(Target::line).collect::<String>(),
+        super::table(&targets),
     );
     causes(&published, size, cost, hz, page);
     let cycles =

@@ -13,7 +13,7 @@ use std::path::Path;
 use anyhow::{Context as _, Result, bail};
 use serde::Deserialize;
 
-use super::{Args, TARGETS, Target, read, syscalls};
+use super::{Args, Target, read, syscalls};
 use crate::predict::{Hidden, Prediction, Total};
 use crate::say;
 
@@ -241,7 +241,7 @@ pub fn run(args: &Args, page: &mut String) -> Result<bool> {
             }
         }
     }
-    let _ = writeln!(page, "\n{TARGETS}{}", targets.iter().map(Target::line).collect::<String>());
+    let _ = writeln!(page, "\n{}", super::table(&targets));
     *page += DIFFERENCES;
     Ok(targets.iter().all(|t| t.met))
 }

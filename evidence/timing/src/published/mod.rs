@@ -10,6 +10,7 @@ mod remote;
 use std::path::PathBuf;
 
 use anyhow::{Context as _, Result};
+use bifold_base::markdown;
 
 use crate::{machine, set};
 
@@ -75,22 +76,19 @@ impl Target {
         let met = ratio <= factor && ratio >= 1.0 / factor;
         Target { what: what.into(), published, predicted, asked: format!("within a factor of {factor}"), met }
     }
-
-    fn line(&self) -> String {
-        format!(
-            "| {} | {:.2} | {:.2} | {:+.1} | {} | {} |\n",
-            self.what,
-            self.published,
-            self.predicted,
-            100.0 * (self.predicted / self.published - 1.0),
-            self.asked,
-            if self.met { "met" } else { "MISSED" },
-        )
-    }
 }
 
-const TARGETS: &str =
-    "| figure | published | predicted | difference % | asked | |\n|---|--:|--:|--:|---|---|\n";
+/// The table of targets.
+fn table(targets: &[Target]) -> String {
+    let columns = markdown::table::<Target>()
+        .left("figure", |t| t.what.clone())
+        .right("published", |t| format!("{:.2}", t.published))
+        .right("predicted", |t| format!("{:.2}", t.predicted))
+        .right("difference %", |t| format!("{:+.1}", 100.0 * (t.predicted / t.published - 1.0)))
+        .left("asked", |t| t.asked.clone())
+        .left("", |t| crate::met(t.met).into());
+    columns.of(targets)
+}
 
 /// The directory of runs, and the program with LMbench's loops in it.
 fn syscalls(args: &Args) -> Result<(PathBuf, PathBuf)> {
@@ -144,6 +142,7 @@ mod tests {
         assert!(!Target::absolute("w", 0.84, 0.95, 0.1).met);
         assert!(Target::factor("f", 1.0, 2.0, 2.0).met && Target::factor("f", 1.0, 0.5, 2.0).met);
         assert!(!Target::factor("f", 1.0, 2.1, 2.0).met && !Target::factor("f", 1.0, 0.4, 2.0).met);
-        assert!(Target::relative("r", 2.0, 3.0, 15.0).line().contains("| +50.0 | within 15 % | MISSED |"));
+        let text = table(&[Target::relative("r", 2.0, 3.0, 15.0)]);
+        assert!(text.ends_with("| +50.0 | within 15 % | MISSED |\n"), "{text}");
     }
 }

@@ -10,7 +10,7 @@ use std::fmt::Write as _;
 use anyhow::Result;
 use serde::Deserialize;
 
-use super::{TARGETS, Target};
+use super::Target;
 use crate::predict::Prediction;
 
 /// The placements that vMitosis forced: guest tables, nested tables, both.
@@ -119,7 +119,7 @@ pub(super) fn run(
          figure is fitted: remote memory takes {:.0} cycles, {:.0} more than local memory, because remote tables made the \
          native run {:.2} times as long. The rest follows.\n\n\
          | references to remote memory per update, those that the core hides left out | guest tables | nested tables | both \
-         |\n|---|--:|--:|--:|\n| native 4K | {:.3} | | |\n| nested 4K | {} |\n| nested 2M | {} |\n\n{TARGETS}{}",
+         |\n|---|--:|--:|--:|\n| native 4K | {:.3} | | |\n| nested 4K | {} |\n| nested 2M | {} |\n\n{}",
         PLACEMENTS.join(","),
         remote.local + more,
         more,
@@ -127,7 +127,7 @@ pub(super) fn run(
         remote.native_4k,
         refs(remote.nested_4k),
         refs(remote.nested_2m),
-        targets.iter().map(Target::line).collect::<String>(),
+        super::table(&targets),
     );
     let additive = (both / (guest + host - 1.0) - 1.0).abs() <= ADDITIVE;
     let _ = writeln!(

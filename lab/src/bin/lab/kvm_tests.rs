@@ -106,16 +106,13 @@ pub fn run(processor: &super::Processor, args: &Args) -> Result<ExitCode> {
         memory_mib: args.memory.unwrap_or(usual.memory_mib),
         logs: args.logs.clone(),
     };
-    let results = drive((&plain, &ours), &tests, &settings, &|what| eprintln!("lab: {what}"))?;
+    let results = drive((&plain, &ours), &tests, &settings, &super::say)?;
     let here = (ours.vendor(), &ours.kernel().version[..]);
     let mut worse = document::all_worse(&tests, &settings.kvms, &results, &known, here);
     let say = |what: &str| eprintln!("lab: again: {what}");
     document::again(&mut worse, (&ours, &results), &tests, (&settings, args.again), &say)?;
     let page = document::page(&ours, &tests, &settings, &results, &worse, &about);
-    match &args.output {
-        Some(path) => super::write(path, page.as_bytes())?,
-        None => print!("{page}"),
-    }
+    super::deliver(args.output.as_deref(), &page)?;
     let unknown = worse.iter().filter(|w| w.unexplained()).count();
     eprintln!(
         "lab: {} results are worse than under the kernel's own KVM, {unknown} without a known reason",

@@ -35,7 +35,7 @@ pub fn run(processor: &super::Processor, args: &Args) -> Result<ExitCode> {
                 set: Vec::new(),
                 arguments: COMMON.map(String::from).to_vec(),
             };
-            make(&lab, &settings, &|what| eprintln!("lab: {what}"))?.pmu
+            make(&lab, &settings, &super::say)?.pmu
         }
     };
     eprintln!("lab: guests under the daemon");

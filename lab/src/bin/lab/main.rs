@@ -14,13 +14,13 @@ mod superfluous;
 mod switch;
 mod unswitched;
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 use anyhow::{Context, Result, bail};
 use bifold_guest::{GuestError, Kind, TableFormat};
-use bifold_lab::lab::{Lab, LabError, default_series};
-use bifold_lab::quick::{self, Skipped};
+use bifold_lab::lab::{Lab, LabError, Skipped, default_series};
+use bifold_lab::quick;
 use bifold_lab::validate::drive::{Settings, drive};
 use bifold_lab::validate::{CONFIGS, INSIDE, Workload, document, table};
 use bifold_lab::vendor::VENDORS;
@@ -95,7 +95,7 @@ enum Verb {
 #[derive(clap::Args)]
 struct Test {
     /// Tests to run (default: all)
-    #[arg(value_name = "NAME", value_parser = quick::ALL.each_ref().map(|t| t.name))]
+    #[arg(value_name = "NAME", value_parser = quick::names())]
     names: Vec<String>,
     /// Kernel of laboratory and guests: a series (its newest package) or a package (default: the first series
     /// of kernel/series.txt that apt knows)
@@ -163,8 +163,7 @@ fn tables(name: &str) -> Result<TableFormat, String> {
 }
 
 fn validate(processor: &Processor, args: &Validate) -> Result<ExitCode> {
-    let mut stage = |what: &str| eprintln!("lab: {what}");
-    let lab = lab(processor, Some(&args.kernel))?.with_inner_tables(args.guest_tables, &mut stage)?;
+    let lab = lab(processor, Some(&args.kernel))?.with_inner_tables(args.guest_tables, &mut say)?;
     let la57 = processor.model.as_deref().is_some_and(|m| m.split(',').any(|flag| flag == "+la57"));
     if args.guest_tables == TableFormat::FiveLevel && !la57 {
         bail!("--guest-tables 5-level is for processors with 5 levels: add --model=+la57");
@@ -192,12 +191,9 @@ fn validate(processor: &Processor, args: &Validate) -> Result<ExitCode> {
         kept: args.counted.clone(),
         logs: args.logs.clone(),
     };
-    let rows = drive(&lab, &workload, &settings, &|what| eprintln!("lab: {what}"))?;
+    let rows = drive(&lab, &workload, &settings, &say)?;
     let text = document::page(&lab, &workload, &settings, &rows);
-    match &args.output {
-        Some(path) => write(path, text.as_bytes())?,
-        None => print!("{text}"),
-    }
+    deliver(args.output.as_deref(), &text)?;
     let tally = table::tally(&rows);
     let of = |v| tally.get(&v).copied().unwrap_or(0);
     let (close, far) = (of(table::Verdict::Close), of(table::Verdict::Far));
@@ -206,15 +202,30 @@ fn validate(processor: &Processor, args: &Validate) -> Result<ExitCode> {
     Ok(if good { ExitCode::SUCCESS } else { ExitCode::from(3) })
 }
 
-fn write(path: &std::path::Path, data: &[u8]) -> Result<()> {
+/// Progress, to standard error.
+fn say(what: &str) {
+    eprintln!("lab: {what}");
+}
+
+/// The page, into a file or to standard output.
+fn deliver(path: Option<&Path>, page: &str) -> Result<()> {
+    match path {
+        Some(path) => write(path, page.as_bytes()),
+        None => {
+            print!("{page}");
+            Ok(())
+        }
+    }
+}
+
+fn write(path: &Path, data: &[u8]) -> Result<()> {
     bifold_base::whole::write(path, &[data]).with_context(|| format!("cannot write {}", path.display()))
 }
 
 fn lab(processor: &Processor, kernel: Option<&str>) -> Result<Lab> {
-    let mut stage = |what: &str| eprintln!("lab: {what}");
     let lab = match kernel {
-        Some(kernel) => Lab::new(kernel, &mut stage),
-        None => Lab::any(&mut stage),
+        Some(kernel) => Lab::new(kernel, &mut say),
+        None => Lab::any(&mut say),
     }?;
     let vendor = VENDORS.into_iter().find(|v| v.option == processor.vendor).context("an unknown vendor")?;
     Ok(lab.of(vendor, processor.model.clone(), processor.parameters.clone())?)
@@ -236,7 +247,7 @@ fn test(processor: &Processor, args: &Test) -> Result<ExitCode> {
     let lab = lab(processor, args.kernel.as_deref())?;
     introduce(&lab);
     let (mut failed, mut skipped) = (0, 0);
-    quick::run(&lab, &chosen, args.jobs, &|what| eprintln!("lab: {what}"), &mut |o| match o.end {
+    quick::run(&lab, &chosen, args.jobs, &say, &mut |o| match o.end {
         Ok(()) => println!("ok {} ({:.1})", o.test.name, o.seconds),
         Err(e) if e.is::<Skipped>() => {
             skipped += 1;

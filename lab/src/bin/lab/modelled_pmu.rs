@@ -68,13 +68,10 @@ pub fn run(processor: &super::Processor, args: &Args) -> Result<ExitCode> {
     let lab = super::lab(processor, Some(&args.kernel))?;
     let settings =
         Settings { profile: args.profile.clone(), set: args.set.clone(), arguments: args.arguments.clone() };
-    let modelled = make(&lab, &settings, &|what| eprintln!("lab: {what}"))?;
+    let modelled = make(&lab, &settings, &super::say)?;
     let text = modelled.pmu.to_toml().context("the counts")?;
     eprint!("{}", table(&modelled));
-    match &args.output {
-        Some(path) => super::write(path, text.as_bytes())?,
-        None => print!("{text}"),
-    }
+    super::deliver(args.output.as_deref(), &text)?;
     let far = modelled.errors.iter().filter(|(.., e)| e.iter().any(|e| *e > TOLERANCE)).count();
     if far > 0 {
         eprintln!("lab: {far} predictions are off by more than {TOLERANCE} %");

@@ -6,7 +6,7 @@ use std::process::ExitCode;
 
 use anyhow::Result;
 use bifold_lab::lab::default_series;
-use bifold_lab::place::{PlacementFact, facts, nodes_document};
+use bifold_lab::place::{facts, nodes_document};
 
 #[derive(clap::Args)]
 pub struct Args {
@@ -23,9 +23,6 @@ pub fn run(processor: &super::Processor, args: &Args) -> Result<ExitCode> {
     super::introduce(&lab);
     let facts = facts(&lab)?;
     let page = nodes_document(&lab, &facts);
-    match &args.output {
-        Some(path) => super::write(path, page.as_bytes())?,
-        None => print!("{page}"),
-    }
-    Ok(ExitCode::from(if facts.iter().all(PlacementFact::right) { 0 } else { 3 }))
+    super::deliver(args.output.as_deref(), &page)?;
+    Ok(ExitCode::from(if facts.iter().all(|f| f.right()) { 0 } else { 3 }))
 }

@@ -50,11 +50,8 @@ pub fn run(processor: &super::Processor, args: &Args) -> Result<ExitCode> {
         references: !args.no_references,
         plans: !args.no_plans,
     };
-    let outcome = experiment(&lab, &settings, &|what| eprintln!("lab: {what}"))?;
-    match &args.output {
-        Some(path) => super::write(path, outcome.document().as_bytes())?,
-        None => print!("{}", outcome.document()),
-    }
+    let outcome = experiment(&lab, &settings, &super::say)?;
+    super::deliver(args.output.as_deref(), &outcome.document())?;
     let wrong = outcome.wrong();
     wrong.iter().for_each(|w| eprintln!("lab: {w}"));
     Ok(ExitCode::from(if wrong.is_empty() { 0 } else { 3 }))

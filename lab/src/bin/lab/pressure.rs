@@ -8,7 +8,7 @@ use anyhow::Result;
 use bifold_lab::lab::default_series;
 use bifold_lab::pressure::{Settings, document, run as experiment};
 
-use super::{Processor, lab, write};
+use super::{Processor, deliver, lab, write};
 
 #[derive(clap::Args)]
 pub struct Args {
@@ -60,10 +60,7 @@ pub fn run(processor: &Processor, args: &Args) -> Result<ExitCode> {
     };
     let results = experiment(&lab, &settings)?;
     let text = document(&lab, &settings, &results, &args.experiment);
-    match &args.output {
-        Some(path) => write(path, text.as_bytes())?,
-        None => print!("{text}"),
-    }
+    deliver(args.output.as_deref(), &text)?;
     for (path, data) in [(&args.report, &results.page), (&args.json, &results.json)] {
         path.as_ref().map_or(Ok(()), |path| write(path, data))?;
     }

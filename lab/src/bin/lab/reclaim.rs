@@ -10,7 +10,7 @@ use bifold_lab::reclaim::drive::{Settings, drive};
 use bifold_lab::reclaim::table::Tally;
 use bifold_lab::reclaim::{CONFIGS, document, workload};
 
-use super::{Processor, lab, write};
+use super::{Processor, deliver, lab};
 
 #[derive(clap::Args)]
 pub struct Args {
@@ -55,12 +55,9 @@ pub fn run(processor: &Processor, args: &Args) -> Result<ExitCode> {
         jobs: args.jobs,
         kept: args.counted.clone(),
     };
-    let (rows, results) = drive(&lab, &workload, &settings, &|what| eprintln!("lab: {what}"))?;
+    let (rows, results) = drive(&lab, &workload, &settings, &super::say)?;
     let text = document::page(&lab, &workload, &settings, &rows, &results);
-    match &args.output {
-        Some(path) => write(path, text.as_bytes())?,
-        None => print!("{text}"),
-    }
+    deliver(args.output.as_deref(), &text)?;
     let tally = Tally::of(&rows);
     eprintln!(
         "lab: of {} rows, {} have no fewer refaults than possible, {} are near LRU's prediction, {} have exits as predicted",

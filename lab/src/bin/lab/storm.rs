@@ -132,7 +132,7 @@ pub fn run(processor: &super::Processor, args: &Args) -> Result<ExitCode> {
         first,
         // Two boots and the end. Debug kernels are slow.
         more_seconds: if args.debug_kernel.is_some() { 1800 } else { 900 },
-        notes: |what| eprintln!("lab: {what}"),
+        notes: super::say,
     };
     super::introduce(&lab);
     let outcome = drive(&lab, &storm, machine)?;

@@ -11,7 +11,7 @@ use bifold_lab::superfluous::document::{Results, page};
 use bifold_lab::superfluous::table::{rows, tally};
 use bifold_lab::superfluous::{SwapFile, count::count, predict::predict, workloads};
 
-use super::{Processor, lab, write};
+use super::{Processor, deliver, lab};
 
 #[derive(clap::Args)]
 pub struct Args {
@@ -56,10 +56,7 @@ pub fn run(processor: &Processor, args: &Args) -> Result<ExitCode> {
     let labs = args.kernels.iter().map(|k| lab(processor, Some(k))).collect::<Result<Vec<_>>>()?;
     let all = labs.iter().map(|lab| under(lab, args, &file)).collect::<Result<Vec<_>>>()?;
     let text = page(&labs[0], args.memory, args.size, &all);
-    match &args.output {
-        Some(path) => write(path, text.as_bytes())?,
-        None => print!("{text}"),
-    }
+    deliver(args.output.as_deref(), &text)?;
     let mut good = true;
     for of in &all {
         let (judged, close) = tally(&of.rows);

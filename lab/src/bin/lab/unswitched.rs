@@ -39,12 +39,11 @@ pub fn run(processor: &super::Processor, args: &Args) -> Result<ExitCode> {
     let ours = super::switch::lab(processor, &args.kernel, None, args.modules.as_ref(), false)?;
     let plain = super::lab(processor, Some(&args.kernel))?;
     let workload = Workload::new(&args.programs, 256, 1)?;
-    let say = |what: &str| eprintln!("lab: {what}");
     let named = |c: &&str| args.configs.is_empty() || args.configs.iter().any(|a| a == c);
     let configs: Vec<&str> = CONFIGS.into_iter().filter(named).collect();
     let what = (&workload, &configs[..]);
     let Compared { rows, times } =
-        compare((&plain, args.unmodified), (&ours, args.ours), what, args.jobs, &say)?;
+        compare((&plain, args.unmodified), (&ours, args.ours), what, args.jobs, &super::say)?;
     println!("configuration program exit_reason exits_unmodified exits_ours");
     let mut outside = 0;
     for r in rows.iter().filter(|r| !r.within()) {

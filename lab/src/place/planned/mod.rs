@@ -14,9 +14,8 @@ use serde_json::Value;
 
 use super::guests::{CPUS_OF_NODE, NODES};
 use crate::BUSYBOX;
-use crate::lab::job::{Job, Jobs, at};
+use crate::lab::job::{Job, at};
 use crate::lab::{Lab, Output, Plan, beside};
-use crate::quick::sh;
 use cases::{DONE, MOVED, Mistake, OTHERS, SOUND, STARTED, TWO_NODES, Wishes};
 
 /// Shell functions of the host.
@@ -84,10 +83,7 @@ pub fn cases(lab: &Lab, extent: Extent) -> Result<Vec<PlannedOutcome>> {
         if all { everything() } else { quick() }
     );
     let plan = Plan {
-        jobs: Jobs {
-            jobs: vec![Job::Kvm { nested: true }, Job::Run { command: sh(&script) }],
-            huge_pages: 0,
-        },
+        jobs: vec![Job::Kvm { nested: true }, Job::sh(&script)].into(),
         programs: vec![BUSYBOX.into(), bifold],
         made: wishes.chain([(INITRD.into(), initrd)]).collect(),
         emulator: true,

@@ -17,6 +17,7 @@ mod layout;
 mod messages;
 mod ops;
 mod play;
+mod registers;
 mod side;
 mod state;
 mod steps;

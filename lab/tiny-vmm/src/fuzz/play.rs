@@ -6,9 +6,9 @@ mod run;
 use anyhow::{Result, anyhow};
 use kvm_bindings::*;
 
-use super::gen_ops::{MSR_EFER, MSRS};
 use super::kvm::{self, Entries, Kvm, errno_name};
 use super::layout::*;
+use super::registers::{MSR_EFER, MSRS};
 use super::side::Side;
 use super::state::{self, NamedNumbers};
 use super::steps::{Control, Step};

@@ -3,8 +3,8 @@
 
 use kvm_bindings::*;
 
-use super::gen_ops::{MSR_EFER, MSRS};
 use super::kvm::{self, Entries, Errno, Vcpu};
+use super::registers::{MSR_EFER, MSRS};
 use super::tally::Tally;
 
 /// Named numbers in the order in which they were seen.

@@ -30,7 +30,7 @@ use bifold_mmu::format::X86_64_4_LEVEL as FORMAT;
 use bifold_model::{Config, Paging, Placement, PlacementOptions, Split};
 use bifold_trace::{Frames, GuestNode};
 use guest::{GUEST_NODES, NODE, first_touches, guest, is_access, pages};
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 
 /// How far the share of remote references to interleaved tables may be from the model's.
@@ -41,23 +41,30 @@ const NAMED: usize = 6;
 const PLACEMENTS: [Placement; 5] =
     [Placement::GuestNuma, Placement::Smp, Placement::Interleaved, Placement::Crossed, Placement::OneNode];
 
-/// A line of output.
-#[derive(Debug, Serialize)]
+/// A line of output: a configuration in a placement.
+#[derive(Debug, Serialize, Deserialize)]
 pub struct NodesFact {
-    pub fact: &'static str,
+    /// The word `nodes`.
+    pub fact: String,
+    /// The kernel's release.
     pub kernel: String,
+    /// The configuration.
     pub config: String,
+    /// The host's pages.
     pub backing: HostPages,
     /// The placement.
-    pub case: &'static str,
+    pub case: String,
+    /// Whether all is as predicted.
     pub agree: bool,
     /// Why only the share of remote references to the hypervisor's tables is as predicted, if so.
-    pub known: Option<&'static str>,
-    /// Accesses that were compared, one by one, and those that differ.
+    pub known: Option<String>,
+    /// Accesses that were compared, one by one.
     pub accesses: usize,
+    /// Those that differ.
     pub different: usize,
-    /// Local and remote references, predicted and found: to guest tables, host tables, data.
+    /// References by the model.
     pub predicted: Counts,
+    /// References that were found.
     pub counted: Counts,
     /// Nested tables on the model's node, and all.
     pub tables: [usize; 2],
@@ -66,10 +73,13 @@ pub struct NodesFact {
 }
 
 /// Local and remote references.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize)]
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Counts {
+    /// To the guest's tables.
     pub guest_tables: [u64; 2],
+    /// To the hypervisor's tables.
     pub host_tables: [u64; 2],
+    /// To data.
     pub data: [u64; 2],
 }
 
@@ -252,7 +262,7 @@ pub fn check(
         let fact = runs.compare(placement, &of);
         set_policy(Policy::Local)?;
         let fact = fact.with_context(|| placement.name())?;
-        all &= fact.agree || fact.known.is_some();
+        all &= fact.right();
         tell(&fact)?;
     }
     Ok(all)
@@ -296,13 +306,18 @@ impl Runs<'_> {
 }
 
 impl NodesFact {
+    /// Whether all is as the model says, as far as the model can say.
+    pub fn right(&self) -> bool {
+        self.agree || self.known.is_some()
+    }
+
     fn of(host: &Host, config: Config, backing: HostPages, placement: Placement) -> NodesFact {
         NodesFact {
-            fact: "nodes",
+            fact: "nodes".into(),
             kernel: host.kernel.clone(),
             config: config.name(),
             backing,
-            case: placement.name(),
+            case: placement.name().into(),
             agree: true,
             known: None,
             accesses: 0,
@@ -334,8 +349,8 @@ impl NodesFact {
         if placement == Placement::Interleaved && self.different + self.differ.len() > 0 {
             self.agree = false;
             if even && only_tables && self.accesses > 0 {
-                self.known =
-                    Some("other allocations of the vCPU's thread take turns with the hypervisor's tables");
+                let why = "other allocations of the vCPU's thread take turns with the hypervisor's tables";
+                self.known = Some(why.into());
             }
         }
         self.differ.truncate(NAMED);
@@ -406,7 +421,7 @@ mod tests {
             fact.predicted.host_tables = [50, 50];
             fact.counted.host_tables = [100 - remote, remote];
             fact.settle(placement);
-            fact.agree || fact.known.is_some()
+            fact.right()
         };
         let settled = |differ: &str, placement| with(45, differ, placement);
         assert!(!with(30, "table of level 1 for 0x0", Placement::Interleaved), "a third is not half");

@@ -5,31 +5,25 @@
 //! tables from 1 MB, data from [`DATA_GPA`]. The first 32 MB are identity-mapped in 4 KB pages; data is
 //! mapped at [`DATA`].
 
-use std::collections::BTreeMap;
+mod paging;
+mod vcpu;
+
+pub use vcpu::{pae_mode, real_mode};
+
 use std::ffi::c_void;
-use std::fs;
-use std::os::fd::AsRawFd;
-use std::path::PathBuf;
 use std::sync::Arc;
-use std::sync::mpsc::{Receiver, Sender, channel};
-use std::thread::JoinHandle;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use anyhow::{Context, Result, bail, ensure};
-use bifold_host::{Host, PagingFiles, VmId};
-use kvm_bindings::{
-    CpuId, KVM_MAX_CPUID_ENTRIES, kvm_cpuid_entry2, kvm_segment, kvm_userspace_memory_region,
-};
-use kvm_ioctls::{Kvm, VcpuExit, VcpuFd, VmFd};
-
+use kvm_bindings::{CpuId, KVM_MAX_CPUID_ENTRIES, kvm_cpuid_entry2, kvm_userspace_memory_region};
+use kvm_ioctls::{Kvm, VcpuFd, VmFd};
 use vmm_sys_util::signal::{Killable, SIGRTMIN, register_signal_handler};
 
 use super::routines::{Routine, code};
-use crate::asm::PORT_MARKER;
-use crate::guest::CR4;
 use crate::memory::{HostPages, Memory};
 use crate::tables::{DATA as DATA_PTE, LARGE, Tables};
-use crate::vm::{CR0, EFER, TSS, Unavailable, long_mode_segments};
+use crate::vm::{TSS, Unavailable};
+use vcpu::{Order, Vcpu, set_going, set_registers, start};
 
 pub const CODE_GPA: u64 = 0x1000;
 /// Address of the word that ends vCPU n's loop, 8 bytes each.
@@ -70,22 +64,6 @@ pub struct Left {
     pub rbp: u64,
     /// Guest-physical address of an access without memory behind it.
     pub mmio: Option<u64>,
-}
-
-type VcpuFn = Box<dyn FnOnce(&mut VcpuFd) -> Result<()> + Send>;
-
-enum Order {
-    Run(Routine, Args),
-    /// A function with the vCPU's file.
-    With(VcpuFn),
-    /// Continue after an interruption.
-    Resume,
-}
-
-struct Vcpu {
-    orders: Option<Sender<Order>>,
-    done: Receiver<Result<Left>>,
-    thread: Option<JoinHandle<()>>,
 }
 
 /// A VM. Each vCPU has a thread.
@@ -322,77 +300,6 @@ impl Machine {
         self.end(vcpu)
     }
 
-    fn id(&self) -> VmId {
-        VmId { thread: std::process::id(), fd: self.fd.as_raw_fd() as u32 }
-    }
-
-    fn debugfs(&self) -> PathBuf {
-        Host::live().vm_dir(self.id())
-    }
-
-    fn paging(&self) -> Result<PagingFiles> {
-        let lacks =
-            || Unavailable(format!("{}: this KVM has no paging mode per VM", self.mode_file().display()));
-        Ok(Host::live().paging_files(self.id())?.ok_or_else(lacks)?)
-    }
-
-    /// Path of `paging_mode`, for tests that [`PagingFiles`] does not allow: invalid words, other users.
-    pub fn mode_file(&self) -> PathBuf {
-        self.debugfs().join("paging_mode")
-    }
-
-    pub fn mode(&self) -> Result<String> {
-        Ok(self.paging()?.state()?.to_string())
-    }
-
-    /// Switches the VM. The inner error is the error number of a refusal.
-    pub fn try_switch(&self, mode: &str) -> Result<std::result::Result<(), i32>> {
-        match fs::write(self.mode_file(), mode) {
-            Ok(()) => Ok(Ok(())),
-            Err(e) => Ok(Err(e.raw_os_error().context("a write failed without a number")?)),
-        }
-    }
-
-    pub fn switch(&self, mode: &str) -> Result<()> {
-        match self.try_switch(mode)? {
-            Ok(()) => Ok(()),
-            Err(e) => bail!("switching to {mode}: {}", std::io::Error::from_raw_os_error(e)),
-        }
-    }
-
-    /// KVM's figures of this VM's switches, by name.
-    pub fn stats(&self) -> Result<BTreeMap<&'static str, u64>> {
-        Ok(self.paging()?.stats()?.known().collect())
-    }
-
-    /// A line of `paging_stats`.
-    pub fn counter(&self, name: &str) -> Result<u64> {
-        let path = self.debugfs().join("paging_stats");
-        let text = fs::read_to_string(&path).with_context(|| path.display().to_string())?;
-        let line = text.lines().find_map(|l| l.strip_prefix(name)?.strip_prefix(' '));
-        Ok(line.with_context(|| format!("{} has no {name}", path.display()))?.parse()?)
-    }
-
-    /// The switches for the guest so far. Each is counted when it has ended, and the vCPU may be faster:
-    /// waits up to 5 s for as many as are expected.
-    pub fn switches_by_guest(&self, expected: u64) -> Result<u64> {
-        let until = Instant::now() + Duration::from_secs(5);
-        loop {
-            let now = self.counter("switches_by_guest")?;
-            if now >= expected || Instant::now() >= until {
-                return Ok(now);
-            }
-            std::thread::sleep(Duration::from_millis(1));
-        }
-    }
-
-    /// A statistic of KVM for this VM, summed over all vCPUs.
-    pub fn kvm_stat(&self, name: &str) -> Result<u64> {
-        let path = self.debugfs().join(name);
-        let text = fs::read_to_string(&path).with_context(|| path.display().to_string())?;
-        Ok(text.trim().parse()?)
-    }
-
     /// Makes a vCPU that does not run a hypervisor itself, or no longer.
     pub fn set_hypervisor(&self, vcpu: usize, on: bool) -> Result<()> {
         let bit = &crate::vm::vendor()?.hypervisor;
@@ -401,17 +308,6 @@ impl Machine {
             (bit.set)(&mut s, on);
             Ok(v.set_sregs(&s)?)
         })
-    }
-
-    /// Whether the VM has reverse maps, which nested paging does without.
-    pub fn has_reverse_maps(&self) -> Result<bool> {
-        let path = self.debugfs().join("mmu_rmaps_stat");
-        Ok(!fs::read_to_string(&path).with_context(|| path.display().to_string())?.is_empty())
-    }
-
-    /// Faults that KVM's MMU has handled: violations under nested paging, page faults under shadow paging.
-    pub fn faults(&self) -> Result<u64> {
-        self.kvm_stat("pf_taken")
     }
 
     /// Number of words in the tables that differ from what the VMM wrote, apart from A and D bits.
@@ -470,79 +366,4 @@ pub fn enable(fd: &VmFd, nested: bool) -> Result<()> {
 pub fn capability() -> Result<i32> {
     let kvm = Kvm::new().map_err(|e| Unavailable(format!("cannot open /dev/kvm: {e}")))?;
     Ok(kvm.check_extension_raw(u64::from(CAP)))
-}
-
-fn start(mut vcpu: VcpuFd) -> Result<Vcpu> {
-    let (orders, inbox) = channel();
-    let (reports, done) = channel();
-    let thread = std::thread::Builder::new().spawn(move || {
-        while let Ok(order) = inbox.recv() {
-            let result = match order {
-                Order::Run(routine, args) => set_going(&vcpu, routine, args).and_then(|()| run(&mut vcpu)),
-                Order::Resume => run(&mut vcpu),
-                Order::With(f) => f(&mut vcpu).map(|()| Left { rbx: 0, rbp: 0, mmio: None }),
-            };
-            if reports.send(result).is_err() {
-                return;
-            }
-        }
-    });
-    let thread = thread.context("a vCPU's thread")?;
-    Ok(Vcpu { orders: Some(orders), done, thread: Some(thread) })
-}
-
-fn set_going(vcpu: &VcpuFd, routine: Routine, args: Args) -> Result<()> {
-    let mut r = vcpu.get_regs()?;
-    r.rip = CODE_GPA + routine.offset();
-    (r.rax, r.rdx, r.rsi, r.rdi) = (args.rax, args.rdx, args.rsi, args.rdi);
-    (r.r8, r.r9, r.r10, r.r11, r.r12) = (args.r8, args.r9, args.r10, args.r11, args.r12);
-    r.rflags = 2;
-    Ok(vcpu.set_regs(&r)?)
-}
-
-/// Runs a vCPU until the routine's end, a missing page, or our signal.
-fn run(vcpu: &mut VcpuFd) -> Result<Left> {
-    let mmio = loop {
-        match vcpu.run() {
-            Ok(VcpuExit::IoOut(port, _)) if port == u16::from(PORT_MARKER) => break None,
-            Ok(VcpuExit::MmioRead(at, _) | VcpuExit::MmioWrite(at, _)) => break Some(at),
-            Ok(other) => {
-                let other = format!("{other:?}");
-                let rip = vcpu.get_regs().map(|r| r.rip).unwrap_or(0);
-                let cr2 = vcpu.get_sregs().map(|s| s.cr2).unwrap_or(0);
-                bail!("unexpected exit {other} at {rip:#x}, CR2 {cr2:#x}");
-            }
-            Err(e) if e.errno() == rustix::io::Errno::INTR.raw_os_error() => bail!(INTERRUPTED),
-            // A vCPU that waited for its start was woken.
-            Err(e) if e.errno() == rustix::io::Errno::AGAIN.raw_os_error() => {}
-            Err(e) => return Err(e).context("KVM_RUN"),
-        }
-    };
-    let r = vcpu.get_regs()?;
-    Ok(Left { rbx: r.rbx, rbp: r.rbp, mmio })
-}
-
-fn set_registers(vcpu: &VcpuFd, root: u64) -> Result<()> {
-    let mut s = vcpu.get_sregs()?;
-    long_mode_segments(&mut s);
-    (s.cr0, s.cr3, s.cr4, s.efer) = (CR0, root, CR4, EFER);
-    Ok(vcpu.set_sregs(&s)?)
-}
-
-/// Puts a vCPU into real mode at a routine, as after its start.
-pub fn real_mode(vcpu: &VcpuFd) -> Result<()> {
-    let mut s = vcpu.get_sregs()?;
-    let segment = kvm_segment { limit: 0xffff, type_: 3, present: 1, s: 1, ..Default::default() };
-    s.cs = kvm_segment { type_: 0xb, ..segment };
-    (s.ds, s.es, s.ss, s.fs, s.gs) = (segment, segment, segment, segment, segment);
-    (s.cr0, s.cr3, s.cr4, s.efer) = (0x10, 0, 0, 0);
-    Ok(vcpu.set_sregs(&s)?)
-}
-
-/// 32-bit protected mode under PAE paging, with its PDPT at `cr3`.
-pub fn pae_mode(vcpu: &VcpuFd, cr3: u64) -> Result<()> {
-    let mut s = vcpu.get_sregs()?;
-    s.cs = kvm_segment { l: 0, db: 1, ..s.cs };
-    (s.cr0, s.cr3, s.cr4, s.efer) = (CR0, cr3, CR4, 0);
-    Ok(vcpu.set_sregs(&s)?)
 }

@@ -6,6 +6,7 @@
 
 mod control;
 mod cost;
+mod drops;
 mod host;
 mod inner;
 mod keys;
@@ -26,8 +27,27 @@ use std::collections::BTreeMap;
 use anyhow::Result;
 use serde::Serialize;
 
+/// When a case runs, beside by its name.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Runs {
+    /// In a whole run, and in the quick test `switch-control`: permissions, refusals, vCPUs in every state.
+    Control,
+    /// The same for `switch-sound`: switches that cannot come about, keys, guests of guests, other VMMs.
+    Sound,
+    /// The same for `switch-memory`: kept tables, dirty logs, memory slots, guest tables.
+    Memory,
+    /// The same for `switch-host`: the host's changes of guest memory.
+    Host,
+    /// In a whole run alone.
+    Whole,
+    /// By its name alone, as it takes minutes under emulation.
+    Named,
+}
+
 /// A case.
 pub struct SwitchCase {
+    /// When it runs.
+    pub runs: Runs,
     /// The case's name.
     pub name: &'static str,
     /// What the case expects.
@@ -88,103 +108,67 @@ pub struct SwitchFact {
     numbers: BTreeMap<String, u64>,
 }
 
-const fn case(name: &'static str, about: &'static str, run: fn(&mut Notes) -> Result<()>) -> SwitchCase {
-    SwitchCase { name, about, run }
+macro_rules! cases {
+    ($($runs:ident $name:literal $run:path: $about:literal,)*) => {
+        /// All cases.
+        pub static ALL: &[SwitchCase] =
+            &[$(SwitchCase { runs: Runs::$runs, name: $name, about: $about, run: $run }),*];
+    };
 }
 
-/// All cases. Cases that take minutes under emulation run only by name.
-pub static ALL: [SwitchCase; 47] = [
-    case("cap", "the capability chooses the mode of a VM before its first vCPU, and later", control::cap),
-    case("words", "unknown words, other users and modes that are there already", control::words),
-    case("refuse", "a vCPU that is a hypervisor itself keeps its mode; all is as before", control::refuse),
-    case(
-        "guest-hypervisor",
-        "a guest in shadow paging that begins to be a hypervisor brings its VM back to nested paging",
-        needs::guest_hypervisor,
-    ),
-    case(
-        "keys",
-        "protection keys hold in either mode, while the guest changes them and the VM is switched",
-        keys::keys,
-    ),
-    case("keys-without-wp", "keys without CR0.WP bring the VM back to nested paging", keys::keys_without_wp),
-    case(
-        "keys-beside-pae",
-        "a vCPU under PAE paging beside one with keys has no tables of the other's",
-        keys::keys_beside_pae,
-    ),
-    case("nested-roots", "a guest runs a guest of its own right after a stay in shadow paging", inner::roots),
-    case("forged-smm", "a guest forges the state that RSM enters a guest's guest with", inner::forged),
-    case("way-back", "a switch back that fails: all vCPUs go on in shadow paging", sound::way_back),
-    case(
-        "cannot-go",
-        "a guest needs nested paging and its VM cannot go there: the instruction fails",
-        sound::cannot_go,
-    ),
-    case("slots-held", "slots_lock is held for long: the switch ends at its limit", sound::slots_held),
-    case(
-        "drop-wait",
-        "a notifier waits at most a batch while up to 16,000 pages are dropped",
-        sound::drop_wait,
-    ),
-    case(
-        "standstill",
-        "slots, a migration that begins and split pages: a switch stops the VM for at most its limit",
-        sound::standstill,
-    ),
-    case("signals", "signals while KVM_SET_SREGS brings the VM back", vmm::signals),
-    case("forgotten", "state that could not be set brings no VM back later", vmm::forgotten),
-    case("events-in-smm", "events of a vCPU in SMM are written back as they were", vmm::events_in_smm),
-    case("hot-plugged", "vCPUs that are plugged in during switches, some as hypervisors", vmm::hot_plugged),
-    case("noncoherent-dma", "a device needs the guest's memory types", vmm::noncoherent_dma),
-    case("odd-segments", "segments that the processor takes in one mode alone", vmm::odd_segments),
-    case("no-memory", "each allocation fails in turn", vmm::no_memory),
-    case("by-vmm", "a VMM without CAP_SYS_ADMIN chooses shadow paging only where allowed", needs::by_vmm),
-    case(
-        "given-back",
-        "reverse maps are made for a stay in shadow paging and go after it",
-        needs::given_back,
-    ),
-    case("timeout", "a vCPU that does not come: the switch is given up, all is as before", control::timeout),
-    case(
-        "vcpus",
-        "vCPUs that run, are halted, wait for SIPI, never ran, or are in user space",
-        control::vcpus,
-    ),
-    case("created", "vCPUs made while switches go on", control::created),
-    case("two-writers", "two switch requests at once", control::two_writers),
-    case("killed", "the VM's process is killed in the middle of switches", control::killed),
-    case("closed", "the VM is closed while a switch waits for it", control::closed),
-    case("real-mode", "a guest without paging, before its tables exist", modes::real_mode),
-    case("pae", "a 32-bit guest under PAE paging whose top table changes unsaid", modes::pae),
-    case(
-        "toggles",
-        "vCPUs change levels, PAE, paging, keys and the hypervisor's bit while two writers switch",
-        toggles::toggles,
-    ),
-    case("smm", "a switch while the vCPU is in system management mode", modes::smm),
-    case("kept-4k", "back from a stay in shadow paging no violation comes twice", memory::kept_small),
-    case("kept-2m", "the same on 2 MB pages", memory::kept_large),
-    case("notifiers", "pages taken away during the stay are gone from the kept tables", memory::notifiers),
-    case("dirty-log", "no write is missed by the dirty log in either mode and in between", memory::dirty_log),
-    case("slots", "memory slots added, removed and moved in either mode", memory::slots),
-    case("charged", "reverse maps are charged to the VM's cgroup, not the switcher's", host::charged),
-    case("ksm", "the host merges and unmerges pages in either mode", host::ksm),
-    case("pageout", "the host swaps or drops pages in either mode", host::pageout),
-    case("thp-split", "the host splits huge pages in either mode", host::split),
-    case("churn", "page tables that the guest keeps rewriting are intact after switches", memory::churn),
-    case(
-        "first-walk",
-        "tables first walked by the hardware right after a stay in shadow",
-        memory::first_walk,
-    ),
-    case("hidden-faults", "faults after a stay in nested paging, 512 MB of 4 KB pages", cost::hidden_faults),
-    case("once-a-second", "nested, shadow, nested once a second: violations", cost::once_a_second),
-    case("cost", "a switch by shadow pages and by memory: 256 MB, 1, 4, 16 GB, as memory allows", cost::cost),
-];
+// When a case runs, its name, its function and what it expects.
+cases! {
+    Control "cap" control::cap: "the capability chooses the mode of a VM before its first vCPU, and later",
+    Control "words" control::words: "unknown words, other users and modes that are there already",
+    Control "refuse" control::refuse: "a vCPU that is a hypervisor itself keeps its mode; all is as before",
+    Control "guest-hypervisor" needs::guest_hypervisor: "a guest in shadow paging that begins to be a hypervisor brings its VM back to nested paging",
+    Sound "keys" keys::keys: "protection keys hold in either mode, while the guest changes them and the VM is switched",
+    Sound "keys-without-wp" keys::keys_without_wp: "keys without CR0.WP bring the VM back to nested paging",
+    Sound "keys-beside-pae" keys::keys_beside_pae: "a vCPU under PAE paging beside one with keys has no tables of the other's",
+    Sound "nested-roots" inner::roots: "a guest runs a guest of its own right after a stay in shadow paging",
+    Whole "forged-smm" inner::forged: "a guest forges the state that RSM enters a guest's guest with",
+    Sound "way-back" sound::way_back: "a switch back that fails: all vCPUs go on in shadow paging",
+    Sound "cannot-go" sound::cannot_go: "a guest needs nested paging and its VM cannot go there: the instruction fails",
+    Sound "slots-held" sound::slots_held: "slots_lock is held for long: the switch ends at its limit",
+    Memory "drop-wait" drops::drop_wait: "a notifier waits at most a batch while up to 16,000 pages are dropped",
+    Whole "standstill" sound::standstill: "slots, a migration that begins and split pages: a switch stops the VM for at most its limit",
+    Sound "signals" vmm::signals: "signals while KVM_SET_SREGS brings the VM back",
+    Sound "forgotten" vmm::forgotten: "state that could not be set brings no VM back later",
+    Control "events-in-smm" vmm::events_in_smm: "events of a vCPU in SMM are written back as they were",
+    Sound "hot-plugged" vmm::hot_plugged: "vCPUs that are plugged in during switches, some as hypervisors",
+    Whole "noncoherent-dma" vmm::noncoherent_dma: "a device needs the guest's memory types",
+    Whole "odd-segments" vmm::odd_segments: "segments that the processor takes in one mode alone",
+    Whole "no-memory" vmm::no_memory: "each allocation fails in turn",
+    Control "by-vmm" needs::by_vmm: "a VMM without CAP_SYS_ADMIN chooses shadow paging only where allowed",
+    Control "given-back" needs::given_back: "reverse maps are made for a stay in shadow paging and go after it",
+    Control "timeout" control::timeout: "a vCPU that does not come: the switch is given up, all is as before",
+    Control "vcpus" control::vcpus: "vCPUs that run, are halted, wait for SIPI, never ran, or are in user space",
+    Control "created" control::created: "vCPUs made while switches go on",
+    Control "two-writers" control::two_writers: "two switch requests at once",
+    Control "killed" control::killed: "the VM's process is killed in the middle of switches",
+    Control "closed" control::closed: "the VM is closed while a switch waits for it",
+    Control "real-mode" modes::real_mode: "a guest without paging, before its tables exist",
+    Control "pae" modes::pae: "a 32-bit guest under PAE paging whose top table changes unsaid",
+    Whole "toggles" toggles::toggles: "vCPUs change levels, PAE, paging, keys and the hypervisor's bit while two writers switch",
+    Control "smm" modes::smm: "a switch while the vCPU is in system management mode",
+    Memory "kept-4k" memory::kept_small: "back from a stay in shadow paging no violation comes twice",
+    Memory "kept-2m" memory::kept_large: "the same on 2 MB pages",
+    Memory "notifiers" memory::notifiers: "pages taken away during the stay are gone from the kept tables",
+    Memory "dirty-log" memory::dirty_log: "no write is missed by the dirty log in either mode and in between",
+    Memory "slots" memory::slots: "memory slots added, removed and moved in either mode",
+    Whole "charged" host::charged: "reverse maps are charged to the VM's cgroup, not the switcher's",
+    Host "ksm" host::ksm: "the host merges and unmerges pages in either mode",
+    Host "pageout" host::pageout: "the host swaps or drops pages in either mode",
+    Host "thp-split" host::split: "the host splits huge pages in either mode",
+    Memory "churn" memory::churn: "page tables that the guest keeps rewriting are intact after switches",
+    Memory "first-walk" memory::first_walk: "tables first walked by the hardware right after a stay in shadow",
+    Named "hidden-faults" cost::hidden_faults: "faults after a stay in nested paging, 512 MB of 4 KB pages",
+    Named "once-a-second" cost::once_a_second: "nested, shadow, nested once a second: violations",
+    Named "cost" cost::cost: "a switch by shadow pages and by memory: 256 MB, 1, 4, 16 GB, as memory allows",
+}
 
-/// Cases that run only by name.
-pub const LONG: [&str; 3] = ["hidden-faults", "once-a-second", "cost"];
+/// Messages to the kernel's log around allocations that fail on purpose, of which the kernel may warn.
+pub const FAILING: [&str; 2] = ["allocations fail on purpose", "allocations succeed again"];
 
 /// Names of all cases, for the command line.
 pub fn names() -> Vec<&'static str> {
@@ -196,9 +180,9 @@ pub fn run(names: &[String], mut tell: impl FnMut(&SwitchFact) -> Result<()>) ->
     machine::handle_signal()?;
     let kernel = crate::vm::host_kernel()?;
     let mut all = true;
-    for case in &ALL {
+    for case in ALL {
         let wanted =
-            if names.is_empty() { !LONG.contains(&case.name) } else { names.iter().any(|n| n == case.name) };
+            if names.is_empty() { case.runs != Runs::Named } else { names.iter().any(|n| n == case.name) };
         if !wanted {
             continue;
         }
@@ -229,9 +213,8 @@ mod tests {
     use super::*;
 
     #[test]
-    fn names_are_distinct_and_the_long_ones_exist() {
+    fn names_are_distinct() {
         let mut names = names();
-        assert!(LONG.iter().all(|l| names.contains(l)));
         names.sort_unstable();
         names.dedup();
         assert_eq!(names.len(), ALL.len());

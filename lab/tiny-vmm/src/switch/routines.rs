@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! What the guests of the switch tests execute: position-independent routines that end with an
-//! OUT to [`PORT_MARKER`](crate::asm::PORT_MARKER). Arguments are in registers, as the
-//! comments say. Unlike the guests of `count`, these loop: a switch has to find them running.
+//! What the guests of the switch tests execute: position-independent routines that end with an OUT to
+//! [`PORT_MARKER`](crate::asm::PORT_MARKER). Arguments are in registers, as the comments say. Unlike the
+//! guests of `count`, these loop: a switch has to find them running.
 
 use std::arch::global_asm;
 
@@ -11,9 +11,8 @@ global_asm!(
     ".global bifold_guest_begin, bifold_guest_end",
     ".global bifold_guest_fill, bifold_guest_check, bifold_guest_spin, bifold_guest_halt",
     ".global bifold_guest_churn, bifold_guest_sweep, bifold_guest_real, bifold_guest_pae, bifold_guest_smi",
-    ".global bifold_guest_msr, bifold_guest_vmxon",
+    ".global bifold_guest_msr, bifold_guest_vmxon, bifold_guest_toggle",
     ".global bifold_guest_steps, bifold_guest_steps_fault, bifold_guest_vmrun, bifold_guest_inner, bifold_guest_read32",
-    ".global bifold_guest_toggle",
     "bifold_guest_begin:",
     // Writes RAX + address to every RDX-th byte from RDI, RSI times.
     "bifold_guest_fill:",
@@ -339,71 +338,51 @@ global_asm!(
 unsafe extern "C" {
     static bifold_guest_begin: u8;
     static bifold_guest_end: u8;
-    static bifold_guest_fill: u8;
-    static bifold_guest_check: u8;
-    static bifold_guest_spin: u8;
-    static bifold_guest_halt: u8;
-    static bifold_guest_churn: u8;
-    static bifold_guest_sweep: u8;
-    static bifold_guest_real: u8;
-    static bifold_guest_pae: u8;
-    static bifold_guest_smi: u8;
-    static bifold_guest_msr: u8;
-    static bifold_guest_vmxon: u8;
-    static bifold_guest_steps: u8;
     static bifold_guest_steps_fault: u8;
-    static bifold_guest_vmrun: u8;
-    static bifold_guest_inner: u8;
-    static bifold_guest_read32: u8;
-    static bifold_guest_toggle: u8;
 }
 
-/// A routine.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-#[allow(missing_docs)]
-pub enum Routine {
-    Fill,
-    Check,
-    Spin,
-    Halt,
-    Churn,
-    Sweep,
-    Real,
-    Pae,
-    Smi,
-    Msr,
-    Vmxon,
-    Steps,
-    Vmrun,
+macro_rules! routines {
+    ($($(#[$doc:meta])* $routine:ident $symbol:ident,)*) => {
+        unsafe extern "C" {
+            $(static $symbol: u8;)*
+        }
+
+        /// A routine.
+        #[derive(Debug, Clone, Copy, PartialEq, Eq)]
+        pub enum Routine {
+            $($(#[$doc])* $routine,)*
+        }
+
+        impl Routine {
+            /// Its place within [`code`].
+            pub fn offset(self) -> u64 {
+                let at = match self {
+                    $(Routine::$routine => &raw const $symbol,)*
+                };
+                at as u64 - &raw const bifold_guest_begin as u64
+            }
+        }
+    };
+}
+
+routines! {
+    Fill bifold_guest_fill,
+    Check bifold_guest_check,
+    Spin bifold_guest_spin,
+    Halt bifold_guest_halt,
+    Churn bifold_guest_churn,
+    Sweep bifold_guest_sweep,
+    Real bifold_guest_real,
+    Pae bifold_guest_pae,
+    Smi bifold_guest_smi,
+    Msr bifold_guest_msr,
+    Vmxon bifold_guest_vmxon,
+    Steps bifold_guest_steps,
+    Vmrun bifold_guest_vmrun,
     /// Of the guest's own guest.
-    Inner,
-    Read32,
-    Toggle,
-}
-
-impl Routine {
-    /// Its place within [`code`].
-    pub fn offset(self) -> u64 {
-        let at = match self {
-            Routine::Fill => &raw const bifold_guest_fill,
-            Routine::Check => &raw const bifold_guest_check,
-            Routine::Spin => &raw const bifold_guest_spin,
-            Routine::Halt => &raw const bifold_guest_halt,
-            Routine::Churn => &raw const bifold_guest_churn,
-            Routine::Sweep => &raw const bifold_guest_sweep,
-            Routine::Real => &raw const bifold_guest_real,
-            Routine::Pae => &raw const bifold_guest_pae,
-            Routine::Smi => &raw const bifold_guest_smi,
-            Routine::Msr => &raw const bifold_guest_msr,
-            Routine::Vmxon => &raw const bifold_guest_vmxon,
-            Routine::Steps => &raw const bifold_guest_steps,
-            Routine::Vmrun => &raw const bifold_guest_vmrun,
-            Routine::Inner => &raw const bifold_guest_inner,
-            Routine::Read32 => &raw const bifold_guest_read32,
-            Routine::Toggle => &raw const bifold_guest_toggle,
-        };
-        at as u64 - &raw const bifold_guest_begin as u64
-    }
+    Inner bifold_guest_inner,
+    Read32 bifold_guest_read32,
+    Toggle bifold_guest_toggle,
 }
 
 /// Offset of the page-fault handler of [`Routine::Steps`].

@@ -278,10 +278,10 @@ pub fn no_memory(n: &mut Notes) -> Result<()> {
         n.skip("this kernel fails no allocations: kernel/debug-kernel builds one that does");
         return Ok(());
     }
-    // The laboratory knows these words.
-    fs::write("/dev/kmsg", "<4>allocations fail on purpose")?;
+    let [begins, ends] = super::FAILING.map(|text| format!("<4>{text}"));
+    fs::write("/dev/kmsg", begins)?;
     let end = failures(n);
-    fs::write("/dev/kmsg", "<4>allocations succeed again")?;
+    fs::write("/dev/kmsg", ends)?;
     end
 }
 
