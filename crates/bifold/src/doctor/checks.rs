@@ -19,7 +19,7 @@ pub fn all_checks(host: &Host) -> Vec<Check> {
     all
 }
 
-/// Whether VMs can be watched, by the rule of `bifold_live::Watch::needs`.
+/// Whether VMs can be watched, by the rule of `bifold_live::Watch`.
 fn module_check(host: &Host) -> Check {
     let found = host.kvm().map(|kvm| match kvm.hardware.first() {
         Some(hardware) => format!("kvm and {} are loaded", hardware.module),
