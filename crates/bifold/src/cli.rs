@@ -1,52 +1,81 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! The command line: what the table of verbs (`main.rs`) is made into, help by groups, and the form of usage
-//! errors. Each verb's options and their help are in the verb's module.
+//! The command line: what the tables of verbs (`main.rs`, `full/mod.rs`) are made into, help by groups, and
+//! the form of usage errors. Each verb's options and their help are in the verb's module.
 //!
 //! The first paragraph of a comment on an option is what `-h` shows, all of it is what `--help` and the
 //! man pages show.
 
+use crate::doctor::needs::Needs;
+use crate::status::Status;
 use crate::usage::UsageError;
-use crate::{Verb, compare, status};
+use crate::{compare, full, status};
 use bifold_report::wrapped;
 use clap::error::{ContextKind, ContextValue, ErrorKind};
-use clap::{ArgMatches, Command, CommandFactory as _, FromArgMatches as _, Parser};
+use clap::{ArgMatches, Command, CommandFactory as _, FromArgMatches, Parser};
 use std::process::ExitCode;
 
-/// What the table says of a verb beside its arguments and its work.
-pub struct Entry {
+/// Groups of verbs, in the order of help and manual.
+const GROUPS: [&str; 8] = [
+    "What a program costs",
+    "What a change costs",
+    "Many runs",
+    "The VMs of a host",
+    "Memory",
+    "Placement",
+    "Paging modes: policies and switching",
+    "Files and this installation",
+];
+
+/// A verb, of a line of a table.
+pub struct Verb {
+    pub group: &'static str,
     pub name: &'static str,
-    /// The feature of the crate without which a build lacks the verb, and whether this build has the feature.
-    pub feature: Option<(&'static str, bool)>,
+    /// What the verb needs of the machine.
+    pub needs: &'static [Needs],
+    /// Gives a parser the verb's options and their help, which is the doc comment of its arguments.
+    pub options: fn(Command) -> Command,
+    /// Takes the verb's arguments.
+    pub take: fn(&ArgMatches) -> Result<Taken, clap::Error>,
 }
 
-/// Makes the parser's enum of verbs and [`Entry`]s of a table.
+/// A verb with its arguments.
+pub struct Taken {
+    /// Whether the verb runs a command, whose exit status it then passes on.
+    pub runs_a_command: bool,
+    /// Carries the verb out.
+    pub carry_out: Box<dyn FnOnce() -> anyhow::Result<Status>>,
+}
+
+/// Takes the arguments of a verb.
+pub fn take<A: FromArgMatches + 'static>(
+    matches: &ArgMatches,
+    run: fn(A) -> anyhow::Result<Status>,
+    runs_a_command: fn(&A) -> bool,
+) -> Result<Taken, clap::Error> {
+    let args = A::from_arg_matches(matches)?;
+    Ok(Taken { runs_a_command: runs_a_command(&args), carry_out: Box::new(move || run(args)) })
+}
+
+/// Makes `VERBS`, the [`Verb`]s of a table.
 macro_rules! verbs {
-    ($( $group:literal: $( $( #[feature($feature:literal)] )? $verb:ident($args:ty) => |$a:ident| $run:expr, $needs:expr; )* )*) => {
-        /// The verbs. The help of a verb is the doc comment of its arguments.
-        #[derive(Debug, clap::Subcommand)]
-        pub(crate) enum Verb {
-            $($( $( #[cfg(feature = $feature)] )? $verb($args), )*)*
-        }
-
-        impl Verb {
-            /// Groups of verbs, in the order of help.
-            pub const GROUPS: &[(&str, &[cli::Entry])] = &[$( ($group, &[$(
-                cli::Entry { name: stringify!($verb), feature: verbs!(@feature $($feature)?) },
-            )*]) ),*];
-
-            /// What the verbs of this build need.
-            pub const NEEDS: &[(&str, &[Needs])] = &[$($( $( #[cfg(feature = $feature)] )? (stringify!($verb), $needs), )*)*];
-
-            /// Carries the verb out.
-            fn carry_out(self) -> anyhow::Result<Status> {
-                match self {
-                    $($( $( #[cfg(feature = $feature)] )? Verb::$verb($a) => $run, )*)*
-                }
-            }
-        }
+    ($( $group:literal: $( $verb:ident($args:ty) => $run:expr, $needs:expr $(, $command:expr)?; )* )*) => {
+        /// The verbs of this table.
+        pub const VERBS: &[crate::cli::Verb] = &[$($( crate::cli::Verb {
+            group: $group,
+            name: stringify!($verb),
+            needs: $needs,
+            options: <$args as clap::Args>::augment_args,
+            take: |matches| crate::cli::take::<$args>(matches, $run, verbs!(@command $($command)?)),
+        }, )*)*];
     };
-    (@feature) => { None };
-    (@feature $feature:literal) => { Some(($feature, cfg!(feature = $feature))) };
+    (@command) => { |_| false };
+    (@command $command:expr) => { $command };
+}
+
+/// The verbs of this build in the order of help: by groups, and in a group first those of every build.
+pub fn verbs() -> impl Iterator<Item = &'static Verb> {
+    let all = || crate::VERBS.iter().chain(full::VERBS);
+    GROUPS.iter().flat_map(move |group| all().filter(move |verb| verb.group == *group))
 }
 
 /// See what each paging mode of a hypervisor costs a real program.
@@ -61,59 +90,14 @@ macro_rules! verbs {
     max_term_width = 100,
     subcommand_required = true,
     arg_required_else_help = true,
-    after_help = left_out_in_words(),
-    after_long_help = [&left_out_in_words(), status::IN_WORDS].concat()
+    after_help = full::LEFT_OUT.unwrap_or_default(),
+    after_long_help = [full::LEFT_OUT.unwrap_or_default(), status::IN_WORDS].concat()
 )]
-pub struct Cli {
-    #[command(subcommand)]
-    pub verb: Verb,
-}
+struct Cli {}
 
-/// The verbs that this build may lack: the verb, its feature, and whether this build has the feature.
-fn of_features() -> impl Iterator<Item = (String, &'static str, bool)> {
-    let all = Verb::GROUPS.iter().flat_map(|(_, verbs)| verbs.iter());
-    let all = all
-        .filter_map(|verb| verb.feature.map(|(feature, built)| (verb.name.to_lowercase(), feature, built)));
-    all.chain([("policy train".into(), "train", cfg!(feature = "train"))])
-}
-
-/// The verbs that this build leaves out, for the help.
-fn left_out_in_words() -> String {
-    let all: Vec<String> = of_features().filter(|(_, _, built)| !built).map(|(verb, _, _)| verb).collect();
-    // `policy` says the same as `policy` and `policy train`.
-    let above =
-        |verb: &str| verb.split_once(' ').is_some_and(|(above, _)| all.iter().any(|verb| verb == above));
-    let left: Vec<&str> = all.iter().map(String::as_str).filter(|verb| !above(verb)).collect();
-    match &left[..] {
-        [] => String::new(),
-        [one] => format!("Without {one}: `make build` adds it.\n\n"),
-        [most @ .., last] => format!("Without {} and {last}: `make build` adds them.\n\n", most.join(", ")),
-    }
-}
-
-/// The feature for which this build lacks the verb, or what stands below it: `share`, `share run`,
-/// `policy train`.
-fn feature_of(verb: &str) -> Option<&'static str> {
-    let below =
-        |above: &str| verb.strip_prefix(above).is_some_and(|rest| rest.is_empty() || rest.starts_with(' '));
-    of_features().find(|(above, _, built)| !built && below(above)).map(|(_, feature, _)| feature)
-}
-
-impl Verb {
-    /// Whether the verb runs a command, whose exit status it then passes on.
-    pub fn runs_a_command(&self) -> bool {
-        match self {
-            Verb::Compare(args) => !args.common.program.command.is_empty(),
-            Verb::Record(args) => !args.common.program.command.is_empty(),
-            #[cfg(feature = "host")]
-            Verb::Tune(_) => true,
-            #[cfg(feature = "host")]
-            Verb::Stat(args) => !args.command.is_empty(),
-            #[cfg(feature = "host")]
-            Verb::Reclaim(args) => args.runs_a_command(),
-            _ => false,
-        }
-    }
+/// The parser.
+pub fn command() -> Command {
+    Cli::command().subcommands(verbs().map(|verb| (verb.options)(Command::new(verb.name))))
 }
 
 /// The form of the whole command's help: verbs by groups.
@@ -121,19 +105,16 @@ fn in_groups(command: &Command) -> String {
     let header = command.get_styles().get_header();
     let literal = command.get_styles().get_literal();
     let mut out = "{about-with-newline}\n{usage-heading} {usage}\n\n".to_owned();
-    let width = command.get_subcommands().map(|verb| verb.get_name().len()).max().unwrap_or(0);
-    for (group, verbs) in Verb::GROUPS {
-        let of_group: Vec<&Command> =
-            verbs.iter().filter_map(|verb| command.find_subcommand(verb.name.to_lowercase())).collect();
-        if !of_group.is_empty() {
-            out += &format!("{header}{group}:{header:#}\n");
+    let width = verbs().map(|verb| verb.name.len()).max().unwrap_or(0);
+    for of_group in verbs().collect::<Vec<_>>().chunk_by(|one, next| one.group == next.group) {
+        out += &format!("{header}{}:{header:#}\n", of_group[0].group);
+        for Verb { name, .. } in of_group {
+            let about = command.find_subcommand(name).and_then(Command::get_about);
+            let about = about.map(ToString::to_string).unwrap_or_default();
+            let line = wrapped(&format!("  {name:<width$}  {about}"), width + 4);
+            out += &line.replacen(name, &format!("{literal}{name}{literal:#}"), 1);
         }
-        for verb in &of_group {
-            let about = verb.get_about().map(ToString::to_string).unwrap_or_default();
-            let line = wrapped(&format!("  {:<width$}  {about}", verb.get_name()), width + 4);
-            out += &line.replacen(verb.get_name(), &format!("{literal}{}{literal:#}", verb.get_name()), 1);
-        }
-        out += if of_group.is_empty() { "" } else { "\n" };
+        out.push('\n');
     }
     out + &format!("{header}Options:{header:#}\n{{options}}{{after-help}}")
 }
@@ -143,25 +124,17 @@ fn in_groups(command: &Command) -> String {
 pub struct VerbPath(Vec<String>);
 
 /// Parses the command line.
-pub fn parse() -> Result<(VerbPath, Verb), clap::Error> {
-    let first: Vec<String> =
-        std::env::args_os().skip(1).take(2).map_while(|word| word.into_string().ok()).collect();
-    if let Some((words, feature)) =
-        (1..=first.len()).find_map(|n| Some((&first[..n], feature_of(&first[..n].join(" "))?)))
-    {
-        let verb = words.join(" ");
-        let problem =
-            format!("this build has no verb `{verb}`: build it with `make build` (feature `{feature}`)");
-        return Err(Cli::command().error(ErrorKind::InvalidSubcommand, problem));
-    }
-    let command = Cli::command();
-    let help = in_groups(&command);
-    let matches = command.help_template(help).try_get_matches().map_err(|e| {
+pub fn parse() -> Result<(VerbPath, Taken), clap::Error> {
+    let parser = command();
+    let help = in_groups(&parser);
+    let matches = parser.help_template(help).try_get_matches().map_err(|e| {
         let args = std::env::args_os().skip(1);
         with_usage(e, &VerbPath(args.map_while(|a| a.into_string().ok()).collect()))
     })?;
-    let cli = Cli::from_arg_matches(&matches).map_err(|e| e.format(&mut Cli::command()))?;
-    Ok((words(&matches), cli.verb))
+    let found = matches.subcommand().and_then(|(name, of)| Some((verbs().find(|v| v.name == name)?, of)));
+    let (verb, of) = found.expect("the parser has the verbs of the tables, and needs one");
+    let taken = (verb.take)(of).map_err(|e| e.format(&mut command()))?;
+    Ok((words(&matches), taken))
 }
 
 fn words(matches: &ArgMatches) -> VerbPath {
@@ -172,9 +145,8 @@ fn words(matches: &ArgMatches) -> VerbPath {
 
 /// The parser of the verb that the names lead to; names beyond it are ignored.
 fn parser(words: &VerbPath) -> Command {
-    let mut cli = Cli::command();
-    cli.build();
-    let mut command = cli;
+    let mut command = command();
+    command.build();
     for word in words.0.iter() {
         let Some(deeper) = command.find_subcommand(word).cloned() else { break };
         command = deeper;
@@ -212,7 +184,7 @@ pub fn refuse(e: &clap::Error) -> ExitCode {
     let words: Vec<_> = std::env::args_os().skip(1).collect();
     let verb = words.first().and_then(|v| v.to_str());
     let no_dashes = words.iter().all(|w| w != "--");
-    if let (Some(verb @ ("compare" | "record")), true, clap::error::ErrorKind::UnknownArgument) =
+    if let (Some(verb @ ("compare" | "record")), true, ErrorKind::UnknownArgument) =
         (verb, no_dashes, e.kind())
     {
         let command = words.iter().skip(1).position(|w| !w.as_encoded_bytes().starts_with(b"-"));
@@ -223,7 +195,11 @@ pub fn refuse(e: &clap::Error) -> ExitCode {
             return code;
         }
     }
-    exit(e)
+    let code = exit(e);
+    if let (ErrorKind::InvalidSubcommand, Some(left_out)) = (e.kind(), full::LEFT_OUT) {
+        eprintln!("\n{}", left_out.trim_end());
+    }
+    code
 }
 
 #[cfg(test)]
@@ -232,26 +208,15 @@ mod tests {
 
     #[test]
     fn the_parser_is_consistent() {
-        Cli::command().debug_assert();
-    }
-
-    #[test]
-    fn a_build_has_the_verbs_of_its_features_and_no_others() {
-        let has = |verb: &str| {
-            let mut words = verb.split(' ');
-            words.try_fold(Cli::command(), |above, word| above.find_subcommand(word).cloned()).is_some()
-        };
-        for (verb, _, built) in of_features() {
-            assert_eq!(has(&verb), built, "{verb}");
-            assert_eq!(feature_of(&format!("{verb} x")).is_none(), built, "{verb}");
-        }
+        command().debug_assert();
     }
 
     #[test]
     fn help_has_each_verb_in_one_group() {
-        let command = Cli::command();
-        let help = in_groups(&command);
-        for verb in command.get_subcommands() {
+        let parser = command();
+        assert_eq!(verbs().count(), crate::VERBS.len() + full::VERBS.len());
+        let help = in_groups(&parser);
+        for verb in parser.get_subcommands() {
             let about = verb.get_about().unwrap().to_string();
             assert_eq!(help.matches(&about[..about.len().min(40)]).count(), 1, "{about}");
         }
@@ -268,13 +233,13 @@ mod tests {
             command.get_subcommands().for_each(|verb| check(verb, meanings));
         }
         let mut meanings = std::collections::HashMap::new();
-        check(&Cli::command(), &mut meanings);
+        check(&command(), &mut meanings);
         assert_eq!(meanings.get(&'i').map(String::as_str), Some("interval"));
     }
 
     #[test]
     fn a_usage_error_shows_the_usage_of_its_verb() {
-        let matches = Cli::command().try_get_matches_from(["bifold", "policy", "list"]).unwrap();
+        let matches = command().try_get_matches_from(["bifold", "policy", "list"]).unwrap();
         let error = UsageError::value("--format", "is not what it should be");
         let text = refused(&words(&matches), &error).to_string();
         assert!(text.starts_with("error: --format: is not what it should be\n"), "{text}");
@@ -283,9 +248,9 @@ mod tests {
 
     #[test]
     fn doctor_knows_every_verb_below_a_verb() {
-        for (name, needs) in Verb::NEEDS {
-            let command = Cli::command();
-            let verb = command.find_subcommand(name.to_lowercase()).unwrap();
+        let parser = command();
+        for Verb { name, needs, .. } in verbs() {
+            let verb = parser.find_subcommand(name).unwrap();
             for need in needs.iter().filter(|need| !need.below.is_empty()) {
                 assert!(verb.find_subcommand(need.below).is_some(), "{name} has no {}", need.below);
             }

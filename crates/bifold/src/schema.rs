@@ -3,7 +3,7 @@
 
 use crate::status::Status;
 use crate::usage::UsageError;
-use crate::{cache, console, doctor, profile};
+use crate::{cache, console, doctor, full, profile};
 use bifold_policy::timeline;
 use bifold_reclaim::timeline as memory_timeline;
 use bifold_report::schema::{schema, schemas};
@@ -49,39 +49,8 @@ fn all() -> Vec<Value> {
         doctor::schema(),
     ]);
     all.extend(profile::schemas());
-    #[cfg(feature = "noise")]
-    all.extend(crate::noise::schemas());
-    all.extend(host());
+    all.extend(full::schemas());
     all
-}
-
-/// The schemas of the outputs of verbs that are about this host.
-#[cfg(feature = "host")]
-fn host() -> Vec<Value> {
-    use crate::{ci, ctl, mode, place, policy, reclaim, share, sweep, tune};
-    use bifold_daemon as daemon;
-    use bifold_live::{files, recording};
-    let mut all = vec![
-        ci::schema(),
-        tune::schema(),
-        schema::<files::Line>(files::SCHEMA),
-        schema::<daemon::DecisionLine>(recording::DECISION_SCHEMA),
-        schema::<daemon::MemoryLine>(recording::MEMORY_DECISION_SCHEMA),
-        schema::<daemon::StartLine>(recording::START_SCHEMA),
-    ];
-    all.extend(sweep::schemas());
-    all.extend(policy::schemas());
-    all.extend(mode::schemas());
-    all.extend(ctl::schemas());
-    all.extend(share::schemas());
-    all.extend(place::schemas());
-    all.extend(reclaim::schemas());
-    all
-}
-
-#[cfg(not(feature = "host"))]
-fn host() -> Vec<Value> {
-    Vec::new()
 }
 
 fn title(schema: &Value) -> &str {

@@ -1,25 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! The exit status: one meaning per number, as `--help` lists them.
 
-#[cfg(feature = "host")]
-use bifold_daemon::DaemonError;
+use crate::full;
 use bifold_guest::{GuestError, Kind};
 use bifold_host::HostError;
 use bifold_host::exit_counts::ExitCountersError;
 use bifold_host::ksm::KsmError;
 use bifold_host::tracing::TracingError;
-#[cfg(feature = "host")]
-use bifold_live::order::OrderError;
 use bifold_measure::MeasureError;
-#[cfg(feature = "host")]
-use bifold_place::apply::ApplyError;
-#[cfg(feature = "host")]
-use bifold_place::check::CheckError;
-#[cfg(feature = "host")]
-use bifold_share::image::ImageError;
 use bifold_trace::CommandExit;
-#[cfg(feature = "host")]
-use bifold_trial::experiment::ExperimentError;
 use std::process::ExitCode;
 
 /// The exit status in words, for help and man pages.
@@ -65,7 +54,7 @@ pub enum Status {
 /// A failure.
 pub const FAILED: u8 = 1;
 /// This machine lacks something.
-const UNAVAILABLE: u8 = 77;
+pub const UNAVAILABLE: u8 = 77;
 
 /// A command stopped by --timeout, as in `timeout(1)`.
 const TIMED_OUT: u8 = 124;
@@ -109,8 +98,7 @@ pub fn of_error(error: &anyhow::Error) -> u8 {
     {
         return UNAVAILABLE;
     }
-    #[cfg(feature = "host")]
-    if let Some(status) = of_host(error) {
+    if let Some(status) = full::status_of(error) {
         return status;
     }
     match error.downcast_ref::<MeasureError>() {
@@ -138,34 +126,10 @@ pub fn of_error_beside_a_command(error: &anyhow::Error) -> u8 {
     }
 }
 
-/// The status for an error of a verb of the feature `host`; none for another error.
-#[cfg(feature = "host")]
-fn of_host(error: &anyhow::Error) -> Option<u8> {
-    if let Some(e) = error.downcast_ref::<ExperimentError>() {
-        return Some(of_experiment(e));
-    }
-    let unavailable = error.downcast_ref::<DaemonError>().is_some_and(DaemonError::cannot_work_here)
-        || error.downcast_ref::<OrderError>().is_some_and(OrderError::cannot_work_here)
-        || error.downcast_ref::<ApplyError>().is_some_and(ApplyError::cannot_work_here)
-        || error.downcast_ref::<CheckError>().is_some_and(CheckError::cannot_work_here)
-        || error.downcast_ref::<ImageError>().is_some_and(ImageError::is_privilege);
-    unavailable.then_some(UNAVAILABLE)
-}
-
-#[cfg(feature = "host")]
-fn of_experiment(error: &ExperimentError) -> u8 {
-    match error {
-        ExperimentError::Capture(e) if e.kind() == Kind::CannotWorkHere => UNAVAILABLE,
-        ExperimentError::Ksm(e) if e.cannot_work_here() => UNAVAILABLE,
-        ExperimentError::Order(e) if e.cannot_work_here() => UNAVAILABLE,
-        ExperimentError::Memory { .. } | ExperimentError::TooLittle { .. } => UNAVAILABLE,
-        _ => FAILED,
-    }
-}
-
-#[cfg(all(test, feature = "host"))]
+#[cfg(test)]
 mod tests {
     use super::*;
+    use bifold_daemon::DaemonError;
     use std::io;
 
     #[test]

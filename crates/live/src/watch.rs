@@ -150,20 +150,13 @@ pub struct Tick {
 }
 
 impl Watch {
-    /// What watching needs: KVM's module. Without debugfs, VMs come from procfs.
+    /// Watches the VMs of a host, with hardware counts from this source. Without debugfs, VMs come from
+    /// procfs.
     ///
     /// # Errors
     /// If the host has no KVM.
-    pub fn needs(host: &Host) -> Result<Kvm, HostError> {
-        host.kvm()
-    }
-
-    /// Watches the VMs of a host, with hardware counts from this source.
-    ///
-    /// # Errors
-    /// If the host lacks what [`Watch::needs`] says.
     pub fn new(host: Host, hardware: HardwareSource) -> Result<Watch, HostError> {
-        let kvm = Watch::needs(&host)?;
+        let kvm = host.kvm()?;
         Ok(Watch {
             host,
             kvm,

@@ -1,15 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! The checks of this machine.
 
-use super::needs::{FOLDER, KSM, KVM, MODULE, SWITCHING};
-#[cfg(feature = "host")]
-use crate::daemon;
+use super::needs::{KSM, KVM, MODULE, SWITCHING};
+use crate::full;
 use bifold_guest::doctor::{Check, checks};
 use bifold_host::ksm::{Counter, Ksm, KsmError, Setting};
 use bifold_host::{Host, HostError, Vm, printable};
-#[cfg(feature = "host")]
-use bifold_live::Watch;
-use std::path::Path;
 
 /// Runs the checks for everything that some verb needs.
 pub fn all_checks(host: &Host) -> Vec<Check> {
@@ -17,37 +13,21 @@ pub fn all_checks(host: &Host) -> Vec<Check> {
     let ksm = Ksm::of(host);
     all.push(ksm_counters(Ksm::of(host)));
     all.push(ksm_check(ksm.and_then(|ksm| ksm.may_write().map(|()| ksm))));
-    #[cfg(feature = "host")]
     all.push(module_check(host));
     all.extend(kvm_checks(host));
-    #[cfg(feature = "host")]
-    all.push(folder_check(Path::new(daemon::STATE)));
+    all.extend(full::folder_check());
     all
 }
 
-/// Whether VMs can be watched, by the rule of the verbs that watch.
-#[cfg(feature = "host")]
-pub fn module_check(host: &Host) -> Check {
-    let found = Watch::needs(host).map(|kvm| match kvm.hardware.first() {
+/// Whether VMs can be watched, by the rule of `bifold_live::Watch`.
+fn module_check(host: &Host) -> Check {
+    let found = host.kvm().map(|kvm| match kvm.hardware.first() {
         Some(hardware) => format!("kvm and {} are loaded", hardware.module),
         None => "kvm is loaded".into(),
     });
     let missing =
         |e: HostError| (e.to_string(), "use a machine with hardware virtualization, and load KVM's modules");
     check(MODULE, &["stat", "top", "daemon"], found.map_err(missing))
-}
-
-/// Whether this user can have the daemon's folder, by the daemon's own rule.
-#[cfg(feature = "host")]
-pub fn folder_check(folder: &Path) -> Check {
-    let found = daemon::may_make(folder).map(|()| format!("{} can be used", folder.display()));
-    let missing = |e| {
-        (
-            format!("{} cannot be used: {e}", folder.display()),
-            "run as root, or name another folder by --state",
-        )
-    };
-    check(FOLDER, &["daemon"], found.map_err(missing))
 }
 
 pub fn check(

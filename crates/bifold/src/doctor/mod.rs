@@ -11,17 +11,18 @@ mod show;
 use crate::console::print;
 use crate::status::{self, Status};
 use crate::usage::UsageError;
-use crate::words;
+use crate::{full, words};
 use bifold_guest::doctor::Check;
 use bifold_host::Host;
 use bifold_host::held::Places;
 use bifold_host::ksm::{left_behind, restore_left_behind};
 use bifold_report::Format;
 use checks::all_checks;
+pub use checks::check;
 use clap::Args;
 use needs::{Finding, NamedNeeds, Works, is_or_begins_with};
-pub use show::schema;
-use show::{LeftOrder, json, table};
+pub use show::{LeftOrder, schema};
+use show::{json, table};
 
 const EXAMPLES: &str = "\
 Examples:
@@ -86,7 +87,7 @@ pub fn run(args: &DoctorArgs) -> anyhow::Result<Status> {
         })
         .collect();
     let left = left_behind(&host, &Places::of_ksm());
-    let orders = orders(&host);
+    let orders = full::orders(&host);
     let mut decides = findings.iter().filter(|f| !words.is_empty() || f.verb == "compare");
     let ok = decides.all(|f| f.works == Works::Yes);
     print(&match args.format {
@@ -94,38 +95,6 @@ pub fn run(args: &DoctorArgs) -> anyhow::Result<Status> {
         _ => table(&findings, &needed, &left, &orders),
     })?;
     Ok(if ok { Status::Done } else { Status::Unavailable })
-}
-
-/// What orders of `reclaim set` and the daemon have left that are not under way.
-#[cfg(feature = "host")]
-fn orders(host: &Host) -> Vec<LeftOrder> {
-    bifold_live::order::folder().map_or(Vec::new(), |folder| orders_in(host, &folder))
-}
-
-#[cfg(feature = "host")]
-fn orders_in(host: &Host, folder: &std::path::Path) -> Vec<LeftOrder> {
-    use bifold_host::held::left_behind;
-    use bifold_live::order::{WHAT, records};
-    let left = |entry| match entry {
-        Ok((places, record)) => {
-            let record: bifold_live::order::Record = record;
-            // An order may have ended just now, and with its guest's process there is nothing to give back.
-            let held = matches!(left_behind(WHAT, &places, &host.proc), Ok(None | Some((_, true))));
-            let ended = matches!(host.lives(record.guest.0, record.guest.1), Ok(false));
-            (!held && !ended).then_some(LeftOrder::Of {
-                pid: record.guest.0,
-                name: record.name,
-                kept: record.kept,
-            })
-        }
-        Err(e) => Some(LeftOrder::Unread { error: bifold_base::with_causes(&e) }),
-    };
-    records(folder).into_iter().filter_map(left).collect()
-}
-
-#[cfg(not(feature = "host"))]
-fn orders(_: &Host) -> Vec<LeftOrder> {
-    Vec::new()
 }
 
 fn restore(host: &Host, places: &Places) -> anyhow::Result<Status> {
@@ -139,5 +108,5 @@ fn restore(host: &Host, places: &Places) -> anyhow::Result<Status> {
     Ok(Status::Done)
 }
 
-#[cfg(all(test, feature = "host"))]
+#[cfg(test)]
 mod tests;

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! What each verb needs, and whether the verb works by the checks.
 
-use crate::Verb;
+use crate::cli;
 use bifold_guest::doctor::Check;
 use schemars::JsonSchema;
 use serde::Serialize;
@@ -67,10 +67,10 @@ pub struct NamedNeeds {
 /// The verbs of this build that doctor lists.
 pub fn all() -> Vec<NamedNeeds> {
     let named = |verb: &str, needs: &'static Needs| NamedNeeds {
-        name: format!("{} {}", verb.to_lowercase(), needs.below).trim_end().into(),
+        name: format!("{verb} {}", needs.below).trim_end().into(),
         needs,
     };
-    Verb::NEEDS.iter().flat_map(|(verb, all)| all.iter().map(|needs| named(verb, needs))).collect()
+    cli::verbs().flat_map(|verb| verb.needs.iter().map(|needs| named(verb.name, needs))).collect()
 }
 
 /// Whether a verb works.

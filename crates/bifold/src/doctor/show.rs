@@ -61,7 +61,6 @@ pub fn schema() -> serde_json::Value {
 /// What an order about a guest's memory has left.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, JsonSchema)]
 #[serde(untagged)]
-#[cfg_attr(not(feature = "host"), allow(dead_code, reason = "orders are made by verbs that are left out"))]
 pub enum LeftOrder {
     /// The guest's memory is not back: the order and its guardian were killed, or it was to stay.
     Of {

@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-use super::checks::{check, folder_check, ksm_check, ksm_counters, kvm_checks};
+use super::checks::{check, ksm_check, ksm_counters, kvm_checks};
 use super::needs::{FOLDER, GUEST, KSM, KVM, MODULE, NINEP, SWITCHING};
 use super::*;
-use crate::fake_host::Tree;
+use crate::full::fake_host::Tree;
+use crate::full::{folder_check_of, orders_in};
 use bifold_host::ksm::{Journal, Ksm, KsmError, Left, Setting, Settings};
 use bifold_live::{HardwareSource, Watch};
 
@@ -118,8 +119,8 @@ fn doctor_and_the_verbs_that_watch_have_one_rule() {
         assert_eq!((found.works, found.missing), (Works::InPart, vec![KVM]), "{verb}");
     }
     let folder = tree.host().sys;
-    assert!(folder_check(&folder.join("not/there/yet")).ok);
-    assert!(!folder_check(&folder.join("module/kvm/parameters/x/folder")).ok, "a file is above");
+    assert!(folder_check_of(&folder.join("not/there/yet")).ok);
+    assert!(!folder_check_of(&folder.join("module/kvm/parameters/x/folder")).ok, "a file is above");
 }
 
 #[test]

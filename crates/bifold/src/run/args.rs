@@ -28,7 +28,6 @@ pub struct ProfileArg {
 
 impl ProfileArg {
     /// The profile of this name.
-    #[cfg(feature = "host")]
     pub fn of(name: String) -> ProfileArg {
         ProfileArg { profile: Some(name) }
     }
