@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Help texts and outputs, word by word.
+//! Short help and outputs, word by word. The long help of every verb is `docs/reference/verbs.md`
+//! (`reference.rs`).
 
 use crate::command::bifold;
 
@@ -13,41 +14,25 @@ golden! {
     help_short: "-h";
     help_long: "--help";
     compare_help_short: "compare -h";
-    compare_help_long: "compare --help";
     record_help_short: "record -h";
     diff_help_short: "diff -h";
-    diff_help_long: "diff --help";
     doctor_help_short: "doctor -h";
-    policy_help_long: "policy --help";
-    policy_compare_help_long: "policy compare --help";
     policy_replay_help_short: "policy replay -h";
     policy_sweep_help_short: "policy sweep -h";
     policy_intervals_help_short: "policy intervals -h";
-    profile_help_long: "profile --help";
     profile_measure_help_short: "profile measure -h";
     profile_list: "profile list";
     profile_check_of_a_built_in_profile: "profile check geometry-g";
     profile_check_json: "profile check geometry-g --format json";
     mode_help_short: "mode -h";
-    mode_help_long: "mode --help";
     daemon_help_short: "daemon -h";
-    daemon_help_long: "daemon --help";
-    ctl_help_long: "ctl --help";
     noise_record_help_short: "noise record -h";
-    noise_simulate_help_long: "noise simulate --help";
     noise_simulate_table: "noise simulate --noise periodic:10Hz:2.5ms --interrupts 11000 --grain 100us --ranks 64,2^10..2^11";
     noise_simulate_csv: "noise simulate -q --noise periodic:10us:1us --collective ideal,tree,linear --grain 0,1us --ranks 7 --steps 9 --format csv";
     noise_simulate_json: "noise simulate --ranks 4096 --grain 0 --steps 1 --format json";
-    place_plan_help_long: "place plan --help";
-    place_check_help_long: "place check --help";
-    place_apply_help_long: "place apply --help";
     place_undo_help_short: "place undo -h";
     place_help_short: "place -h";
-    place_show_help_long: "place show --help";
-    reclaim_plan_help_long: "reclaim plan --help";
-    reclaim_run_help_long: "reclaim run --help";
     reclaim_help_short: "reclaim -h";
-    reclaim_show_help_long: "reclaim show --help";
     reclaim_show_table: "reclaim show --generate gups:20000@64m";
     reclaim_show_json: "reclaim show --generate gups:20000@64m --sizes 16M,48M --format json";
     reclaim_cost_help_short: "reclaim cost -h";

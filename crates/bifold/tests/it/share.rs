@@ -56,8 +56,6 @@ fn potential_in_every_form() {
 #[test]
 fn share_help() {
     for (name, args) in [
-        ("share_help_long", "share --help"),
-        ("share_potential_help_long", "share potential --help"),
         ("share_fingerprint_help_short", "share fingerprint -h"),
         ("share_count_help_short", "share count -h"),
         ("share_import_help_short", "share import -h"),
