@@ -19,7 +19,7 @@ use bifold_place::check::CheckError;
 use bifold_share::image::ImageError;
 use bifold_trace::CommandExit;
 #[cfg(feature = "host")]
-use bifold_trial::experiment::ExperimentError;
+use bifold_trial::ExperimentError;
 use std::process::ExitCode;
 
 /// The exit status in words, for help and man pages.
