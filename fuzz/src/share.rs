@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! Bodies for `bifold-share`: dumps of guests, lists of hashes and results of a count.
 
-use bifold_share::fingerprint::{Part, count_part, import, merge};
+use bifold_share::fingerprint::{Destination, Part, count_part, import, merge};
 use bifold_share::image::Image;
 
 /// A dump of a guest: an error, or runs of whole pages in order, each within the file.
@@ -23,7 +23,8 @@ pub fn hash_list(data: &[u8]) {
     const MEMORY: u64 = 1 << 20;
     let dir = tempfile::tempdir().expect("a directory for temporary files");
     let (list, guest) = (dir.path().join("list"), dir.path().join("guest"));
-    let Ok(imported) = import("guest", &list, data, None, 1, MEMORY, &guest) else { return };
+    let to = Destination { dir: &guest, parts: 1, memory: MEMORY };
+    let Ok(imported) = import("guest", &list, data, None, to) else { return };
     let part =
         count_part(std::slice::from_ref(&guest), 0, MEMORY, dir.path()).expect("imported fingerprints count");
     let counted = merge(vec![(guest, part)], 5).expect("one part is all parts");

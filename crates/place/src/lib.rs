@@ -119,13 +119,11 @@ pub fn plan(host: &Topology, wishes: &Wishes, processor: Processor) -> Result<Pl
         .iter()
         .map(|g| search::options::choices(host, &room, g))
         .collect::<Result<Vec<_>, _>>()?;
-    let unmeasured = choices.iter().find_map(|c| c.unmeasured.clone());
-    let found = match (search::search(&room, choices), unmeasured) {
-        (Ok(found), _) => found,
-        (Err(_), Some(unmeasured)) => return Err(unmeasured),
-        (Err(not_found), None) => return Err(short::explain(host, wishes, &room, &not_found)),
-    };
-    let guests = shape::guests(host, &room, wishes, &found, processor)?;
+    let mut found = search::search(&room, &choices).map_err(|none| {
+        let unmeasured = choices.iter().find_map(|c| c.unmeasured.clone());
+        unmeasured.unwrap_or_else(|| short::explain(&room, &wishes.guests, &choices, none))
+    })?;
+    let guests = shape::guests(host, &room, wishes, &mut found, processor)?;
     let (steps, mut notes) = steps::steps(host, &room, wishes, &guests);
     if processor == Processor::Unknown && guests.iter().any(|g| g.smp.threads > 1) {
         notes.push(

@@ -11,30 +11,21 @@ use crate::PlanError;
 use crate::Processor;
 use crate::plan::{Caches, GuestNode, GuestPlan, Smp, VcpuPlan};
 use crate::room::Room;
-use crate::search::{Cores, Found, cores, options};
+use crate::search::{Found, Placed, options};
 use crate::wishes::{Guest, PageSize, Smt, Wishes};
 use bifold_host::topology::{NumberSet, Topology};
-
-/// A guest's node: its node in the room, and its cores.
-struct Placed {
-    node: usize,
-    /// CPUs of each core by L3, in the order of the caches.
-    caches: Vec<(usize, Vec<Vec<u32>>)>,
-    emulator: NumberSet,
-}
 
 /// The plans of all guests, in the order of the wishes.
 pub fn guests(
     host: &Topology,
     room: &Room,
     wishes: &Wishes,
-    found: &Found,
+    found: &mut Found,
     processor: Processor,
 ) -> Result<Vec<GuestPlan>, PlanError> {
-    let mut placed = placed(room, found);
-    let unused = unused(room, &placed);
+    let unused = unused(room, found);
     let mut plans = Vec::new();
-    for ((guest, choice), nodes) in wishes.guests.iter().zip(&found.choices).zip(&mut placed) {
+    for (guest, (choice, nodes)) in wishes.guests.iter().zip(&mut found.guests) {
         nodes.sort_by_key(|p| (room.nodes[p.node].package, room.nodes[p.node].number));
         let smp = smp(room, nodes, threads(room, guest));
         let memory = choice.pages * choice.page_kib * 1024;
@@ -59,38 +50,11 @@ pub fn guests(
     Ok(plans)
 }
 
-/// Where each guest is.
-fn placed(room: &Room, found: &Found) -> Vec<Vec<Placed>> {
-    let mut placed: Vec<Vec<Placed>> = found.choices.iter().map(|_| Vec::new()).collect();
-    for node in 0..room.nodes.len() {
-        for (guest, (vcpus, emulator)) in cores(room, node, &found.parts(node)) {
-            placed[guest].push(by_cache(room, node, (vcpus, emulator)));
-        }
-    }
-    placed
-}
-
-fn by_cache(room: &Room, node: usize, (vcpus, emulator): Cores) -> Placed {
-    let caches = &room.nodes[node].caches;
-    let of = |(i, l3): (usize, &crate::room::L3)| {
-        let has = |core: &&Vec<u32>| l3.cores.iter().any(|c| c.cpus == **core);
-        let cores: Vec<Vec<u32>> = vcpus.iter().filter(has).cloned().collect();
-        (!cores.is_empty()).then_some((i, cores))
-    };
-    let by_cache = caches.iter().enumerate().filter_map(of).map(|(i, mut cores)| {
-        cores.sort();
-        (i, cores)
-    });
-    Placed { node, caches: by_cache.collect(), emulator: emulator.into_iter().flatten().collect() }
-}
-
 /// Free CPUs of cores that no guest has.
-fn unused(room: &Room, placed: &[Vec<Placed>]) -> NumberSet {
+fn unused(room: &Room, found: &Found) -> NumberSet {
     let all = room.nodes.iter().flat_map(|n| &n.caches).flat_map(|c| &c.cores).flat_map(|c| &c.cpus).copied();
-    let placed = || placed.iter().flatten();
-    let vcpus = placed().flat_map(|p| &p.caches).flat_map(|(_, cores)| cores).flatten().copied();
-    let taken: NumberSet = vcpus.chain(placed().flat_map(|p| p.emulator.iter())).collect();
-    all.collect::<NumberSet>().difference(&taken)
+    let taken = found.guests.iter().flat_map(|(_, nodes)| nodes).flat_map(Placed::cpus);
+    all.collect::<NumberSet>().difference(&taken.collect())
 }
 
 /// vCPUs per core.

@@ -9,40 +9,49 @@
 use crate::PlanError;
 use crate::room::Room;
 use crate::search::fill::{Part, fill};
-use crate::search::{Found, NotFound, cores, options, search};
+use crate::search::options::Choices;
+use crate::search::{Found, NotFound, options, search};
 use crate::shape::page_name;
-use crate::wishes::{Guest, Nodes, PageSize, Smt, Wishes};
+use crate::wishes::{Guest, Nodes, PageSize, Smt};
 use bifold_host::printable;
-use bifold_host::topology::{NumberSet, Topology};
+use bifold_host::topology::NumberSet;
 use std::collections::BTreeMap;
 
-/// Why no placement was found.
-pub fn explain(host: &Topology, wishes: &Wishes, room: &Room, not_found: &NotFound) -> PlanError {
-    for guest in &wishes.guests {
-        let guests = std::slice::from_ref(guest);
-        match place(host, room, guests) {
-            Ok(_) => {}
+/// Why no placement of guests with these choices was found: `none` is how the search for all of them ended.
+pub fn explain(room: &Room, guests: &[Guest], choices: &[Choices], none: NotFound) -> PlanError {
+    // The best placement of the guests before the one that is looked at.
+    let mut before = None;
+    for (guest, choices) in guests.iter().zip(choices) {
+        match search(room, std::slice::from_ref(choices)) {
+            Ok(found) => before = before.or(Some(found)),
             Err(none) if none.proven => return PlanError::Short(alone(room, guest, &Taken::default())),
-            Err(none) => return gave_up(guests, &none),
+            Err(none) => return gave_up(std::slice::from_ref(guest), &none),
         }
     }
-    if let Some(all) = all_together(room, &wishes.guests) {
+    if let Some(all) = all_together(room, guests) {
         return PlanError::Short(vec![all]);
     }
-    for n in 2..=wishes.guests.len() {
-        match place(host, room, &wishes.guests[..n]) {
-            Ok(_) => continue,
-            Err(none) if none.proven => {}
-            Err(none) => return gave_up(&wishes.guests[..n], &none),
+    for n in 2..guests.len() {
+        match search(room, &choices[..n]) {
+            Ok(found) => before = Some(found),
+            Err(none) => return beside(room, &guests[..n], before, &none),
         }
-        let (last, before) = wishes.guests[..n].split_last().expect("at least two");
-        let Ok(found) = place(host, room, before) else { break };
-        let names: Vec<String> = before.iter().map(|g| printable(&g.name)).collect();
-        let mut lines = alone(room, last, &taken(room, &found));
-        lines.insert(0, format!("guest {} has no room beside {}:", printable(&last.name), names.join(", ")));
-        return PlanError::Short(lines);
     }
-    gave_up(&wishes.guests, not_found)
+    beside(room, guests, before, &none)
+}
+
+/// The last guest has no room beside the others, which have some.
+fn beside(room: &Room, guests: &[Guest], others: Option<Found>, none: &NotFound) -> PlanError {
+    match (guests.split_last(), others) {
+        (Some((last, before)), Some(found)) if none.proven => {
+            let names: Vec<String> = before.iter().map(|g| printable(&g.name)).collect();
+            let mut lines = alone(room, last, &taken(room, &found));
+            let name = printable(&last.name);
+            lines.insert(0, format!("guest {name} has no room beside {}:", names.join(", ")));
+            PlanError::Short(lines)
+        }
+        _ => gave_up(guests, none),
+    }
 }
 
 /// The search ended before it had a placement.
@@ -61,13 +70,6 @@ fn all_together(room: &Room, guests: &[Guest]) -> Option<String> {
     (wished > free).then(|| format!("all guests together: {wished} cores wished on all nodes, {free} free"))
 }
 
-/// The best placement of some guests.
-fn place(host: &Topology, room: &Room, guests: &[Guest]) -> Result<Found, NotFound> {
-    let choices = guests.iter().map(|g| options::choices(host, room, g)).collect::<Result<Vec<_>, _>>();
-    // A device or distance that is missing was refused before any search.
-    search(room, choices.map_err(|_| NotFound { proven: false, steps: 0 })?)
-}
-
 /// What guests have taken.
 #[derive(Default)]
 struct Taken {
@@ -78,14 +80,11 @@ struct Taken {
 
 fn taken(room: &Room, found: &Found) -> Taken {
     let mut taken = Taken::default();
-    for choice in &found.choices {
-        for (node, _) in &choice.parts {
-            *taken.pages.entry((room.nodes[*node].home, choice.page_kib)).or_default() += choice.pages;
-        }
-    }
-    for node in 0..room.nodes.len() {
-        for (_, (vcpus, emulator)) in cores(room, node, &found.parts(node)) {
-            vcpus.into_iter().chain(emulator).flatten().for_each(|cpu| {
+    for (choice, nodes) in &found.guests {
+        for placed in nodes {
+            let home = room.nodes[placed.node].home;
+            *taken.pages.entry((home, choice.page_kib)).or_default() += choice.pages;
+            placed.cpus().for_each(|cpu| {
                 taken.cpus.insert(cpu);
             });
         }

@@ -189,9 +189,6 @@ pub trait Parameters {
     /// Checks the parameters; the error names the parameter and its range.
     fn check(&self) -> Result<(), ParameterError>;
 
-    /// Length of the interval after which the policy decides, in seconds.
-    fn interval_s(&self) -> f64;
-
     /// The counters that the policy reads of a [`View`]'s sample, directly or through the view's figures.
     fn needs(&self) -> Counters;
 

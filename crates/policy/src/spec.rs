@@ -11,7 +11,9 @@ use serde::{Deserialize, Serialize};
 use std::path::{Path, PathBuf};
 
 macro_rules! policies {
-    ($( $name:literal = $variant:ident ( $params:ty ) ),* $(,)?) => {
+    (@every $params:ident, $seconds:literal) => { { let _ = $params; $seconds } };
+    (@every $params:ident) => { $params.interval_s };
+    ($( $name:literal = $variant:ident ( $params:ty ) $(every $seconds:literal)? ),* $(,)?) => {
         /// A policy and its parameters.
         #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
         #[serde(tag = "policy")]
@@ -26,6 +28,11 @@ macro_rules! policies {
                 match self { $( Spec::$variant(_) => $name, )* }
             }
 
+            /// Length of the interval after which the policy decides, in seconds.
+            pub fn interval_s(&self) -> f64 {
+                match self { $( Spec::$variant(p) => policies!(@every p $(, $seconds)?), )* }
+            }
+
             fn parameters(&self) -> &dyn Parameters {
                 match self { $( Spec::$variant(p) => p, )* }
             }
@@ -34,7 +41,7 @@ macro_rules! policies {
 }
 
 policies! {
-    "always" = Always(always::Always),
+    "always" = Always(always::Always) every 1.0,
     "toggle" = Toggle(toggle::Toggle),
     "dsp" = Dsp(dsp::Dsp),
     "regret" = Regret(regret::Regret),
@@ -191,11 +198,6 @@ impl Spec {
             return Err(ParameterError::Interval(interval));
         }
         self.parameters().check()
-    }
-
-    /// Length of the interval after which the policy decides, in seconds.
-    pub fn interval_s(&self) -> f64 {
-        self.parameters().interval_s()
     }
 
     /// The counters that the policy reads.

@@ -38,6 +38,7 @@
 mod behind;
 mod curve;
 mod frames;
+mod front;
 mod grid;
 mod memory_use;
 mod optimum;

@@ -13,8 +13,8 @@
 use crate::behind::{Behind, HOLE};
 use crate::curve::MissCurve;
 use crate::frames::{ReferenceKind, TooManyFrames, per_frame};
+use crate::front::Front;
 use std::cmp::Reverse;
-use std::collections::BinaryHeap;
 
 /// In place of a place: the frame has none.
 const NONE: u32 = u32::MAX;
@@ -99,69 +99,6 @@ pub(crate) struct Entered {
     pub place: usize,
     /// The frame that had the place, and the time of its last use.
     pub left: Option<(u32, u64)>,
-}
-
-/// The frames used last.
-#[derive(Debug, Clone)]
-struct Front<const F: usize> {
-    /// Frames and holes.
-    frames: [u32; F],
-    /// The time of the last use; of a hole, the time that decides how deep it lies.
-    times: [u64; F],
-    holes: usize,
-    /// References so far.
-    now: u64,
-    /// Places by a time of use that was the last one at some time.
-    oldest: BinaryHeap<Reverse<(u64, u32)>>,
-}
-
-impl<const F: usize> Front<F> {
-    fn new() -> Self {
-        Front { frames: [HOLE; F], times: [0; F], holes: F, now: 0, oldest: BinaryHeap::with_capacity(F) }
-    }
-
-    /// The topmost hole.
-    fn hole(&self) -> Option<usize> {
-        (0..F).filter(|&i| self.frames[i] == HOLE).max_by_key(|&i| self.times[i])
-    }
-
-    /// The place of the frame that was used least recently. There are no holes.
-    fn least_recent(&mut self) -> usize {
-        loop {
-            let mut top = self.oldest.peek_mut().expect("each place without a hole is in the heap");
-            let Reverse((time, place)) = *top;
-            let last = self.times[place as usize];
-            if time == last {
-                return place as usize;
-            }
-            // The place was used since: it goes to where it belongs.
-            *top = Reverse((last, place));
-        }
-    }
-
-    /// Puts a frame into a place.
-    fn put(&mut self, place: usize, frame: u32) {
-        self.frames[place] = frame;
-        self.times[place] = self.now;
-    }
-
-    /// The frame at `place` is used.
-    #[inline(always)]
-    fn touch(&mut self, place: usize) {
-        self.now += 1;
-        if self.holes > 0 {
-            self.sink_hole(place);
-        }
-        self.times[place] = self.now;
-    }
-
-    /// The topmost hole above `place` is filled by the frame there, and comes to be where that was.
-    #[cold]
-    fn sink_hole(&mut self, place: usize) {
-        if let Some(hole) = self.hole().filter(|&hole| self.times[hole] > self.times[place]) {
-            self.times[hole] = self.times[place];
-        }
-    }
 }
 
 impl<const F: usize> StackDistances<F> {

@@ -7,7 +7,7 @@
 
 mod made;
 
-use bifold_share::fingerprint::{ContentCount, Key, count_part, write_rows};
+use bifold_share::fingerprint::{ContentCount, Destination, Key, count_part, write_rows};
 use made::noise;
 use std::path::PathBuf;
 use std::process::Command;
@@ -58,7 +58,8 @@ fn main() {
     let temp = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).expect("a directory");
     let dir = temp.path().join("rows");
     let names = (0..GUESTS).map(|g| format!("guest-{g}")).collect();
-    write_rows(rows(pages), names, &Key::none(), 1, memory, &dir).expect("room on the disk");
+    write_rows(rows(pages), names, &Key::none(), Destination { dir: &dir, parts: 1, memory })
+        .expect("room on the disk");
     let mut count = Command::new(std::env::current_exe().expect("this"));
     count.args(["--pages", &pages.to_string(), "--memory", &memory.to_string(), "--count"]).arg(&dir);
     assert!(count.status().expect("this").success());

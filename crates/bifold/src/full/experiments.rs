@@ -2,7 +2,7 @@
 //! How `share run` and `reclaim run` lay out an experiment's tables and charts.
 
 use bifold_report::{PageChart, PageTable, text_table_with_keys, wrapped};
-use bifold_trial::experiment::output::{Chart, ResultTable};
+use bifold_trial::output::{Chart, ResultTable};
 
 /// A table for the terminal, with its title and notes.
 pub fn text(table: &ResultTable) -> String {

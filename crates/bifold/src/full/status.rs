@@ -8,7 +8,7 @@ use bifold_live::order::OrderError;
 use bifold_place::apply::ApplyError;
 use bifold_place::check::CheckError;
 use bifold_share::image::ImageError;
-use bifold_trial::experiment::ExperimentError;
+use bifold_trial::ExperimentError;
 
 /// The status for an error of these verbs; none for another error.
 pub fn status_of(error: &anyhow::Error) -> Option<u8> {

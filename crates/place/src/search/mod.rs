@@ -20,13 +20,16 @@ mod demand;
 pub mod fill;
 pub mod options;
 mod start;
+mod twins;
 
 use crate::cost::Cost;
-use crate::room::{Memory, Room, RoomNode};
+use crate::room::Room;
+use bifold_host::topology::NumberSet;
 use demand::Demand;
 use fill::{Filled, Filling, Part, fill};
 use options::{Choice, Choices};
 use std::collections::HashMap;
+use twins::twins;
 
 /// Most placements of a guest that the search tries.
 pub const MOST_STEPS: u64 = 100_000;
@@ -35,33 +38,38 @@ const FIRST_STEPS: u64 = 5000;
 
 /// Where all guests are.
 pub struct Found {
-    /// The choice of each guest, in the order given.
-    pub choices: Vec<Choice>,
+    /// The choice of each guest, in the order given, and the guest's nodes in ascending order.
+    pub guests: Vec<(Choice, Vec<Placed>)>,
     /// What they cost together.
     pub cost: Cost,
     /// Whether nothing costs less.
     pub proven: bool,
 }
 
-impl Found {
-    /// The guests in a node, each with what the node must hold of the guest.
-    pub fn parts(&self, node: usize) -> Vec<(usize, Part)> {
-        let of = |(guest, choice): (usize, &Choice)| {
-            choice.parts.iter().find(|(n, _)| *n == node).map(|(_, part)| (guest, *part))
-        };
-        self.choices.iter().enumerate().filter_map(of).collect()
+/// A guest's node: its node in the room, and its cores.
+pub struct Placed {
+    /// The node in the room.
+    pub node: usize,
+    /// CPUs of each core for vCPUs by L3, in the order of the node's caches.
+    pub caches: Vec<(usize, Vec<Vec<u32>>)>,
+    /// CPUs for the VMM's other threads.
+    pub emulator: NumberSet,
+}
+
+impl Placed {
+    /// All CPUs of the guest in the node.
+    pub fn cpus(&self) -> impl Iterator<Item = u32> + '_ {
+        self.caches.iter().flat_map(|(_, cores)| cores).flatten().copied().chain(self.emulator.iter())
     }
 }
 
 /// The placement of least cost. Without one, the error tells whether there is surely none.
-pub fn search(room: &Room, choices: Vec<Choices>) -> Result<Found, NotFound> {
+pub fn search(room: &Room, choices: &[Choices]) -> Result<Found, NotFound> {
     let complete = choices.iter().all(|c| c.complete);
     let mut fillings = Fillings::new(room);
     let alone = choices.iter().map(|c| c.all.len() as u64).sum();
-    let mut guests: Vec<(usize, Vec<Choice>)> = Vec::new();
-    for (i, guest) in choices.into_iter().enumerate() {
-        guests.push((i, fillings.priced(guest.all)));
-    }
+    let mut guests: Vec<(usize, Vec<Choice>)> =
+        choices.iter().enumerate().map(|(i, guest)| (i, fillings.priced(&guest.all))).collect();
     if guests.iter().any(|(_, choices)| choices.is_empty()) {
         return Err(NotFound { proven: complete && fillings.complete, steps: alone });
     }
@@ -92,7 +100,17 @@ pub fn search(room: &Room, choices: Vec<Choices>) -> Result<Found, NotFound> {
     let mut found: Vec<(usize, Choice)> =
         guests.iter().zip(picked).map(|((i, choices), pick)| (*i, choices[pick].clone())).collect();
     found.sort_by_key(|(i, _)| *i);
-    Ok(Found { choices: found.into_iter().map(|(_, c)| c).collect(), cost, proven })
+    let mut guests: Vec<(Choice, Vec<Placed>)> = found.into_iter().map(|(_, c)| (c, Vec::new())).collect();
+    for node in 0..room.nodes.len() {
+        let part = |(guest, (choice, _)): (usize, &(Choice, _))| {
+            choice.parts.iter().find(|(n, _)| *n == node).map(|(_, part)| (guest, *part))
+        };
+        let parts: Vec<(usize, Part)> = guests.iter().enumerate().filter_map(part).collect();
+        for (guest, placed) in placed(room, node, &parts) {
+            guests[guest].1.push(placed);
+        }
+    }
+    Ok(Found { guests, cost, proven })
 }
 
 /// No placement was found.
@@ -140,8 +158,8 @@ impl<'a> Fillings<'a> {
     }
 
     /// The choices that fit into an empty host, with what they cost there, the cheapest first.
-    fn priced(&mut self, choices: Vec<Choice>) -> Vec<Choice> {
-        let mut priced: Vec<Choice> = choices.into_iter().filter_map(|c| self.price(c)).collect();
+    fn priced(&mut self, choices: &[Choice]) -> Vec<Choice> {
+        let mut priced: Vec<Choice> = choices.iter().filter_map(|c| self.price(c.clone())).collect();
         priced.sort_by_key(|c| (c.cost, nodes(c)));
         priced
     }
@@ -333,81 +351,8 @@ struct Before {
     alone: Cost,
 }
 
-/// For each node, the lower nodes that it could change places with: swapping the two changes nothing for any
-/// guest.
-fn twins(
-    room: &Room,
-    kinds: &[usize],
-    guests: &[(usize, Vec<Choice>)],
-    like_before: &[bool],
-) -> Vec<Vec<usize>> {
-    let most_of = |(_, choices): &(usize, Vec<Choice>)| choices.iter().map(|c| c.pages * c.page_kib).max();
-    let most: u64 = guests.iter().filter_map(most_of).sum::<u64>().saturating_mul(1024);
-    let alike = |a: usize, b: usize| {
-        let (x, y) = (&room.nodes[a], &room.nodes[b]);
-        let mut others = (0..room.nodes.len()).filter(|i| *i != a && *i != b);
-        let mut different = guests.iter().zip(like_before).filter(|(_, like)| !**like).map(|(g, _)| g);
-        kinds[a] == kinds[b]
-            && owns_memory(room, x)
-            && owns_memory(room, y)
-            && like_memory(&room.memory[&x.home], &room.memory[&y.home], most)
-            && x.distances[b] == y.distances[a]
-            && others.all(|i| {
-                let other = &room.nodes[i].distances;
-                x.distances[i] == y.distances[i] && other[a] == other[b]
-            })
-            && different.all(|(_, choices)| choices.len() <= MOST_SWAPPED && swaps(choices, a, b))
-    };
-    (0..room.nodes.len()).map(|b| (0..b).filter(|a| alike(*a, b)).collect()).collect()
-}
-
-/// Most choices of a guest that are compared to find twins.
-const MOST_SWAPPED: usize = 2000;
-
-/// Whether a node has memory that no other node uses.
-fn owns_memory(room: &Room, node: &RoomNode) -> bool {
-    node.home == node.number && room.nodes.iter().filter(|n| n.home == node.home).count() == 1
-}
-
-/// Whether guests cannot tell two nodes' memory apart: equal pools, and as much free, or enough for all
-/// guests.
-fn like_memory(a: &Memory, b: &Memory, most: u64) -> bool {
-    options::PAGES.iter().all(|kib| a.free_pages(*kib) == b.free_pages(*kib))
-        && (a.free == b.free || a.free.min(b.free) >= most)
-}
-
-/// Whether swapping two nodes turns a guest's choices into each other, at the same cost.
-fn swaps(choices: &[Choice], a: usize, b: usize) -> bool {
-    let swapped = |n: usize| {
-        if n == a {
-            b
-        } else if n == b {
-            a
-        } else {
-            n
-        }
-    };
-    // What a choice is but for the order of its nodes.
-    let form = |c: &Choice, swap: bool| {
-        let mut parts: Vec<(usize, Part)> =
-            c.parts.iter().map(|(n, p)| (if swap { swapped(*n) } else { *n }, *p)).collect();
-        parts.sort_unstable();
-        (c.page_kib, parts, c.cost)
-    };
-    let mut plain: Vec<_> = choices.iter().map(|c| form(c, false)).collect();
-    let mut turned: Vec<_> = choices.iter().map(|c| form(c, true)).collect();
-    plain.sort();
-    turned.sort();
-    plain == turned
-}
-
-/// The cores of each guest's part of a node: those of its vCPUs, and those of the VMM's other threads, each
-/// core with its free CPUs.
-pub type Cores = (Vec<Vec<u32>>, Vec<Vec<u32>>);
-
-/// The cores of each guest in a node, in the order of `parts`: pairs of a guest and what the node must hold
-/// of it.
-pub fn cores(room: &Room, node: usize, parts: &[(usize, Part)]) -> Vec<(usize, Cores)> {
+/// The cores of the guests in a node, by their `parts` of the node.
+fn placed(room: &Room, node: usize, parts: &[(usize, Part)]) -> Vec<(usize, Placed)> {
     let mut order = parts.to_vec();
     order.sort_by_key(|(guest, part)| (std::cmp::Reverse(*part), *guest));
     let sorted: Vec<Part> = order.iter().map(|(_, p)| *p).collect();
@@ -426,15 +371,21 @@ pub fn cores(room: &Room, node: usize, parts: &[(usize, Part)]) -> Vec<(usize, C
     };
     let mut found = Vec::new();
     for ((guest, _), of_part) in order.iter().zip(takes) {
-        let (mut vcpus, mut emulator) = (Vec::new(), Vec::new());
+        let mut placed = Placed { node, caches: Vec::new(), emulator: NumberSet::default() };
         for (cache, of_cache) in of_part.iter().enumerate() {
+            let mut vcpus = Vec::new();
             for (kind, (cores, extra)) in of_cache {
                 vcpus.extend(take(cache, *kind, *cores));
-                emulator.extend(take(cache, *kind, *extra));
+                take(cache, *kind, *extra).iter().flatten().for_each(|cpu| {
+                    placed.emulator.insert(*cpu);
+                });
+            }
+            if !vcpus.is_empty() {
+                vcpus.sort();
+                placed.caches.push((cache, vcpus));
             }
         }
-        found.push((*guest, (vcpus, emulator)));
+        found.push((*guest, placed));
     }
-    found.sort_by_key(|(guest, _)| *guest);
     found
 }

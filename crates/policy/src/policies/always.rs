@@ -20,10 +20,6 @@ impl Parameters for Always {
         }
     }
 
-    fn interval_s(&self) -> f64 {
-        1.0
-    }
-
     fn needs(&self) -> Counters {
         Counters::NONE
     }

@@ -69,10 +69,6 @@ impl Parameters for Bae {
         within("settle_intervals", self.settle_intervals.into(), 0.0, 1000.0)
     }
 
-    fn interval_s(&self) -> f64 {
-        self.interval_s
-    }
-
     fn needs(&self) -> Counters {
         Counters::INSTRUCTIONS.and(Counters::TLB_MISSES).and(Counters::EXITS)
     }

@@ -57,10 +57,6 @@ impl Parameters for Dsp {
         within("history_samples", self.history_samples as f64, 1.0, 1000.0)
     }
 
-    fn interval_s(&self) -> f64 {
-        self.interval_s
-    }
-
     fn needs(&self) -> Counters {
         Counters::INSTRUCTIONS.and(Counters::TLB_MISSES).and(Counters::PAGE_FAULTS)
     }

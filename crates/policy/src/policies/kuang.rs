@@ -36,10 +36,6 @@ impl Parameters for Kuang {
         self.to_shadow.check("to_shadow")
     }
 
-    fn interval_s(&self) -> f64 {
-        self.interval_s
-    }
-
     fn needs(&self) -> Counters {
         self.to_nested.needs().and(self.to_shadow.needs()).and(Counters::INSTRUCTIONS)
     }

@@ -47,10 +47,6 @@ impl Parameters for Regret {
         within("most_correction", self.most_correction, 1.0, 1000.0)
     }
 
-    fn interval_s(&self) -> f64 {
-        self.interval_s
-    }
-
     fn needs_other(&self) -> bool {
         true
     }

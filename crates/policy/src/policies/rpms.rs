@@ -87,10 +87,6 @@ impl Parameters for Rpms {
         Ok(())
     }
 
-    fn interval_s(&self) -> f64 {
-        self.interval_s
-    }
-
     fn needs(&self) -> Counters {
         let shares = Counters::WALK_CYCLES.and(Counters::VMM_CYCLES);
         // Instructions per cycle move the thresholds.

@@ -23,10 +23,6 @@ impl Parameters for Toggle {
         Ok(())
     }
 
-    fn interval_s(&self) -> f64 {
-        self.interval_s
-    }
-
     fn needs(&self) -> Counters {
         Counters::NONE
     }

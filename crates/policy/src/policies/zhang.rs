@@ -41,10 +41,6 @@ impl Parameters for Zhang {
         positive("page_fault_threshold", self.page_fault_threshold)
     }
 
-    fn interval_s(&self) -> f64 {
-        self.interval_s
-    }
-
     fn needs(&self) -> Counters {
         Counters::INSTRUCTIONS.and(Counters::TLB_MISSES).and(Counters::PAGE_FAULTS)
     }

@@ -109,6 +109,36 @@ impl PolicyName {
     }
 }
 
+/// What each guest's balloon leaves, for rules that change every 10 s what they gave last.
+#[derive(Default)]
+pub(crate) struct Balloons {
+    /// Frames. They can be more than the host has: the host pages then.
+    sizes: Vec<f64>,
+    /// Since the last change.
+    seconds: f64,
+}
+
+impl Balloons {
+    /// Of guests that have been given these sizes.
+    fn from(sizes: &[u64]) -> Balloons {
+        Balloons { sizes: sizes.iter().map(|&size| size as f64).collect(), seconds: 0.0 }
+    }
+
+    /// The sizes after this step, in which `change` is made as often as it is due.
+    fn step(&mut self, seconds: f64, guests: &[View], mut change: impl FnMut(&mut [f64])) -> Vec<u64> {
+        const PERIOD_S: f64 = 10.0;
+        if self.sizes.is_empty() {
+            self.sizes = guests.iter().map(|guest| guest.most as f64).collect();
+        }
+        self.seconds += seconds;
+        while self.seconds >= PERIOD_S {
+            self.seconds -= PERIOD_S;
+            change(&mut self.sizes);
+        }
+        self.sizes.iter().map(|&size| size as u64).collect()
+    }
+}
+
 /// The sizes that each guest may have.
 fn bounds(guests: &[View]) -> Vec<(u64, u64)> {
     guests.iter().map(|guest| (guest.least, guest.most)).collect()

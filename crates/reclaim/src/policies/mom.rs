@@ -8,6 +8,7 @@
 //! A guest that has filled its memory with files has none, and stays. Averages over the last samples are left
 //! out: free memory is that of the last step.
 
+use super::Balloons;
 use crate::replay::{Now, Policy, View};
 
 /// Of the rule's file.
@@ -16,39 +17,19 @@ const CRITICAL: f64 = 0.05;
 const FREE_IN_GUEST: f64 = 0.20;
 const MOST_CHANGE: f64 = 0.05;
 const LEAST_CHANGE: f64 = 0.0025;
-/// Of the configuration's file.
-const PERIOD_S: f64 = 10.0;
 
 #[derive(Default)]
-pub(crate) struct Mom {
-    /// What each guest's balloon leaves. It can be more than the host has: the host pages then.
-    sizes: Vec<f64>,
-    /// Since the last decision.
-    seconds: f64,
-}
-
-impl Mom {
-    /// With guests that have been given these sizes.
-    pub fn from(sizes: &[u64]) -> Mom {
-        Mom { sizes: sizes.iter().map(|&size| size as f64).collect(), seconds: 0.0 }
-    }
-}
+pub(crate) struct Mom(pub Balloons);
 
 impl Policy for Mom {
     fn decide(&mut self, now: Now, guests: &[View]) -> Vec<u64> {
-        if self.sizes.is_empty() {
-            self.sizes = guests.iter().map(|guest| guest.most as f64).collect();
-        }
         let held: f64 = guests.iter().map(|guest| guest.held).sum();
         let free = 1.0 - held / now.host as f64;
-        self.seconds += now.seconds;
-        while self.seconds >= PERIOD_S {
-            self.seconds -= PERIOD_S;
-            for (size, guest) in self.sizes.iter_mut().zip(guests) {
+        self.0.step(now.seconds, guests, |sizes| {
+            for (size, guest) in sizes.iter_mut().zip(guests) {
                 *size = next(*size, guest, free);
             }
-        }
-        self.sizes.iter().map(|&size| size as u64).collect()
+        })
     }
 }
 

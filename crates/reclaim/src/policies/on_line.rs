@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! Policies that divide the memory of a host whose guests run.
 
-use super::PolicyName;
 use super::mom::Mom;
 use super::proxmox::Proxmox;
+use super::{Balloons, PolicyName};
 use crate::replay::{Now, Policy, View};
 use std::fmt;
 
@@ -78,8 +78,8 @@ impl PolicyName {
     pub fn on_line_from(self, sizes: &[u64]) -> Option<OnLine> {
         let mut on_line = self.on_line(sizes.len())?;
         on_line.policy = match self {
-            PolicyName::Mom => Box::new(Mom::from(sizes)),
-            PolicyName::Proxmox => Box::new(Proxmox::from(sizes)),
+            PolicyName::Mom => Box::new(Mom(Balloons::from(sizes))),
+            PolicyName::Proxmox => Box::new(Proxmox(Balloons::from(sizes))),
             _ => on_line.policy,
         };
         Some(on_line)

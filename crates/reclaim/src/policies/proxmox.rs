@@ -8,6 +8,7 @@
 //! free (a quarter of their least, at most); to shrink, the others do; all do if that changes nothing. All
 //! guests have equal shares here.
 
+use super::Balloons;
 use crate::replay::{Now, Policy, View};
 
 /// Frames of 4 KB in a MiB.
@@ -16,88 +17,67 @@ const TARGET: f64 = 0.80;
 const LEAST_CHANGE: f64 = 10.0 * MIB;
 const MOST_CHANGE: f64 = 100.0 * MIB;
 const FREE_IN_GUEST: f64 = 0.25;
-const PERIOD_S: f64 = 10.0;
 /// Bound on rounds of one division, which end much earlier.
 const MOST_ROUNDS: usize = 100;
 
 #[derive(Default)]
-pub(crate) struct Proxmox {
-    /// What each guest's balloon leaves. It can be more than the host has: the host pages then.
-    sizes: Vec<f64>,
-    seconds: f64,
-}
-
-impl Proxmox {
-    /// With guests that have been given these sizes.
-    pub fn from(sizes: &[u64]) -> Proxmox {
-        Proxmox { sizes: sizes.iter().map(|&size| size as f64).collect(), seconds: 0.0 }
-    }
-}
+pub(crate) struct Proxmox(pub Balloons);
 
 impl Policy for Proxmox {
     fn decide(&mut self, now: Now, guests: &[View]) -> Vec<u64> {
-        if self.sizes.is_empty() {
-            self.sizes = guests.iter().map(|guest| guest.most as f64).collect();
-        }
-        self.seconds += now.seconds;
         // What guests hold follows in the next step: all decisions of a step after the first see the changes
         // that were ordered.
         let mut used: f64 = guests.iter().map(|guest| guest.held).sum();
-        while self.seconds >= PERIOD_S {
-            self.seconds -= PERIOD_S;
-            let before: f64 = self.sizes.iter().sum();
-            self.round(TARGET * now.host as f64 - used, guests);
-            used += self.sizes.iter().sum::<f64>() - before;
-        }
-        self.sizes.iter().map(|&size| size as u64).collect()
+        self.0.step(now.seconds, guests, |sizes| {
+            let before: f64 = sizes.iter().sum();
+            round(sizes, TARGET * now.host as f64 - used, guests);
+            used += sizes.iter().sum::<f64>() - before;
+        })
     }
 }
 
-impl Proxmox {
-    /// Changes sizes by `goal` frames in all.
-    fn round(&mut self, goal: f64, guests: &[View]) {
-        let free = |i: usize| (self.sizes[i] - guests[i].in_use).max(0.0);
-        let rests = |i: &usize| free(*i) > FREE_IN_GUEST * guests[*i].least as f64;
-        let (resting, pressed): (Vec<usize>, Vec<usize>) = (0..guests.len()).partition(rests);
-        let first = match goal {
-            goal if goal > LEAST_CHANGE => pressed,
-            goal if goal < -LEAST_CHANGE => resting,
-            _ => return,
-        };
-        if !self.divide(goal, &first, guests) {
-            self.divide(goal, &(0..guests.len()).collect::<Vec<_>>(), guests);
-        }
+/// Changes sizes by `goal` frames in all.
+fn round(sizes: &mut [f64], goal: f64, guests: &[View]) {
+    let free = |i: usize| (sizes[i] - guests[i].in_use).max(0.0);
+    let rests = |i: &usize| free(*i) > FREE_IN_GUEST * guests[*i].least as f64;
+    let (resting, pressed): (Vec<usize>, Vec<usize>) = (0..guests.len()).partition(rests);
+    let first = match goal {
+        goal if goal > LEAST_CHANGE => pressed,
+        goal if goal < -LEAST_CHANGE => resting,
+        _ => return,
+    };
+    if !divide(sizes, goal, &first, guests) {
+        divide(sizes, goal, &(0..guests.len()).collect::<Vec<_>>(), guests);
     }
+}
 
-    /// Divides the change among some guests. False if no size changed.
-    fn divide(&mut self, goal: f64, some: &[usize], guests: &[View]) -> bool {
-        let start = self.sizes.clone();
-        let (mut rest, mut left) = (goal, some.to_vec());
-        // What a bound or the most change keeps from one guest, or gives beyond the goal, others share, until
-        // no size changes.
-        for _ in 0..MOST_ROUNDS {
-            let above: f64 = left.iter().map(|&i| self.sizes[i] - guests[i].least as f64).sum();
-            let part = (above + rest) / left.len() as f64;
-            let mut changed = 0.0;
-            left.retain(|&i| {
-                let wanted =
-                    (guests[i].least as f64 + part).clamp(guests[i].least as f64, guests[i].most as f64);
-                let next = match wanted {
-                    wanted if goal > 0.0 && wanted > start[i] => wanted.min(start[i] + MOST_CHANGE),
-                    wanted if wanted < start[i] => wanted.max(start[i] - MOST_CHANGE),
-                    _ => return false,
-                };
-                changed += next - self.sizes[i];
-                self.sizes[i] = next;
-                true
-            });
-            rest -= changed;
-            if changed.abs() < 1.0 || rest.abs() < 1.0 {
-                break;
-            }
+/// Divides the change among some guests. False if no size changed.
+fn divide(sizes: &mut [f64], goal: f64, some: &[usize], guests: &[View]) -> bool {
+    let start = sizes.to_vec();
+    let (mut rest, mut left) = (goal, some.to_vec());
+    // What a bound or the most change keeps from one guest, or gives beyond the goal, others share, until no
+    // size changes.
+    for _ in 0..MOST_ROUNDS {
+        let above: f64 = left.iter().map(|&i| sizes[i] - guests[i].least as f64).sum();
+        let part = (above + rest) / left.len() as f64;
+        let mut changed = 0.0;
+        left.retain(|&i| {
+            let wanted = (guests[i].least as f64 + part).clamp(guests[i].least as f64, guests[i].most as f64);
+            let next = match wanted {
+                wanted if goal > 0.0 && wanted > start[i] => wanted.min(start[i] + MOST_CHANGE),
+                wanted if wanted < start[i] => wanted.max(start[i] - MOST_CHANGE),
+                _ => return false,
+            };
+            changed += next - sizes[i];
+            sizes[i] = next;
+            true
+        });
+        rest -= changed;
+        if changed.abs() < 1.0 || rest.abs() < 1.0 {
+            break;
         }
-        self.sizes != start
     }
+    *sizes != start
 }
 
 #[cfg(test)]
@@ -119,9 +99,9 @@ mod tests {
     }
 
     fn round(sizes_mib: [f64; 2], held_mib: [f64; 2], goal_mib: f64) -> [f64; 2] {
-        let mut proxmox = Proxmox { sizes: sizes_mib.map(|s| s * MIB).to_vec(), seconds: 0.0 };
-        proxmox.round(goal_mib * MIB, &held_mib.map(view));
-        [0, 1].map(|i| (proxmox.sizes[i] / MIB).round())
+        let mut sizes = sizes_mib.map(|s| s * MIB);
+        super::round(&mut sizes, goal_mib * MIB, &held_mib.map(view));
+        sizes.map(|size| (size / MIB).round())
     }
 
     #[test]

@@ -4,8 +4,8 @@
 //! With 2^32 values, different contents can have the same hash. Of D contents, about D^2 / 2^33 are taken for
 //! another, so sharing is over-counted. Every such count is shown with the expected number.
 
-use super::write::Target;
-use super::{About, ContentCount, FingerprintError, Sorter, VERSION};
+use super::write::{Destination, Target};
+use super::{About, ContentCount, FingerprintError};
 use std::io::{BufRead, Read as _};
 use std::path::Path;
 use std::sync::atomic::AtomicBool;
@@ -35,12 +35,9 @@ pub fn import(
     path: &Path,
     mut list: impl BufRead,
     zero: Option<u32>,
-    parts: u32,
-    memory: u64,
-    dir: &Path,
+    to: Destination,
 ) -> Result<Imported, FingerprintError> {
-    let target = Target::create(dir)?;
-    let mut sorter = Sorter::new(memory, &target.beside);
+    let mut target = Target::create(to, "imported".into(), BITS, vec![name.to_string()])?;
     let mut done = Imported { lines: 0, pages: 0 };
     let mut bytes = Vec::new();
     for number in 1.. {
@@ -67,18 +64,11 @@ pub fn import(
         };
         // A hash of zero belongs to the zero page only if the user says so; the second half marks the others.
         let fingerprint = if zero == Some(hash) { [0; 2] } else { [u64::from(hash) << 32, 1] };
-        sorter.push(ContentCount::new(fingerprint, false, 0, count))?;
+        target.sorter.push(ContentCount::new(fingerprint, false, 0, count))?;
         done.lines += 1;
         done.pages += u64::from(count);
     }
-    let about = About {
-        version: VERSION,
-        key_id: "imported".into(),
-        bits: BITS,
-        parts,
-        guests: vec![name.to_string()],
-    };
-    target.write(sorter, &about, &AtomicBool::new(false))?;
+    target.write(&AtomicBool::new(false))?;
     Ok(done)
 }
 

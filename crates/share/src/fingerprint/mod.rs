@@ -22,7 +22,7 @@ pub use count::{GuestPart, Part, PartError, count_part, directory, merge};
 pub use import::{Imported, import};
 pub use key::Key;
 pub use sort::{ContentCount, Sorter};
-pub use write::{Watch, fingerprint, write_rows};
+pub use write::{Destination, Watch, fingerprint, write_rows};
 
 use crate::image::ImageError;
 use parquet::errors::ParquetError;

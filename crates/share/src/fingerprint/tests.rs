@@ -20,7 +20,7 @@ fn image(name: &str, contents: &[u32]) -> Image {
 
 fn write(dir: &Path, images: &[Image], key: &Key, parts: u32) -> Result<(), FingerprintError> {
     let watch = Watch { progress: &|_| (), stop: &AtomicBool::new(false) };
-    fingerprint(images, key, parts, 1 << 20, dir, watch)
+    fingerprint(images, key, Destination { dir, parts, memory: 1 << 20 }, watch)
 }
 
 /// All parts, as jobs would do it, through text.
@@ -119,7 +119,8 @@ fn what_does_not_belong_together_is_refused() {
     write(&dir("b"), &one("b"), &Key::of([8; 32]), 2).unwrap();
     write(&dir("c"), &one("c"), &Key::of(KEY), 3).unwrap();
     write(&dir("d"), &one("a"), &Key::of(KEY), 2).unwrap();
-    import("e", Path::new("list"), &b"1\n2\n"[..], None, 2, 1 << 20, &dir("e")).unwrap();
+    let to = Destination { dir: &dir("e"), parts: 2, memory: 1 << 20 };
+    import("e", Path::new("list"), &b"1\n2\n"[..], None, to).unwrap();
     let refused = |other: &str| count(&[dir("a"), dir(other)], 2).unwrap_err().to_string();
     assert!(refused("b").contains("keys"), "{}", refused("b"));
     assert!(refused("c").contains("numbers of parts"), "{}", refused("c"));
@@ -152,13 +153,14 @@ fn imported_hashes_count_and_say_that_they_over_count() {
     let dirs = [temp.path().join("a"), temp.path().join("b")];
     let list = |n: usize| ["hash,count\n1,2\n0\nff\n", "ff\n0,3\n7\n"][n];
     for (i, name) in ["a", "b"].into_iter().enumerate() {
-        import(name, Path::new("list"), list(i).as_bytes(), Some(0), 4, 1 << 20, &dirs[i]).unwrap();
+        let to = Destination { dir: &dirs[i], parts: 4, memory: 1 << 20 };
+        import(name, Path::new("list"), list(i).as_bytes(), Some(0), to).unwrap();
     }
     let p = count(&dirs, 4).unwrap();
     assert_eq!((p.small.pages, p.small.zero, p.small.minimum, p.small.intra, p.small.inter), (9, 4, 3, 1, 1));
     assert!(p.warning.unwrap().contains("over-count"));
-    let e = import("x", Path::new("list"), &b"1\nnonsense\n"[..], None, 4, 1, &temp.path().join("x"))
-        .unwrap_err();
+    let to = Destination { dir: &temp.path().join("x"), parts: 4, memory: 1 };
+    let e = import("x", Path::new("list"), &b"1\nnonsense\n"[..], None, to).unwrap_err();
     assert_eq!(e.to_string(), "list: line 2 is no hash of 32 bits, nor hash,count: nonsense");
     assert_eq!(std::fs::read_dir(temp.path()).unwrap().count(), 2, "nothing half-made is left");
 }

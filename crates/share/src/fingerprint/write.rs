@@ -16,29 +16,35 @@ const BATCH: usize = 64;
 /// How a caller follows and stops the work.
 pub type Watch<'a> = crate::potential::Watch<'a>;
 
-/// Writes the fingerprints of images into a directory, which appears when it is complete. Rows beyond
-/// `memory` bytes are kept in files in the directory's parent meanwhile.
+/// Where fingerprints are written.
+#[derive(Debug, Clone, Copy)]
+pub struct Destination<'a> {
+    /// The directory, which appears when it is complete.
+    pub dir: &'a Path,
+    /// Number of its parts.
+    pub parts: u32,
+    /// Memory for rows, in bytes. Others are kept in files in the directory's parent meanwhile.
+    pub memory: u64,
+}
+
+/// Writes the fingerprints of images into a directory.
 ///
 /// # Errors
 /// If an image cannot be read, the directory exists or cannot be written, or the caller stops the work.
 pub fn fingerprint(
     images: &[Image],
     key: &Key,
-    parts: u32,
-    memory: u64,
-    dir: &Path,
+    to: Destination,
     watch: Watch,
 ) -> Result<(), FingerprintError> {
     let guests = images.iter().map(|i| i.name().to_string()).collect();
-    let about = About { version: VERSION, key_id: key.id(), bits: BITS, parts, guests };
-    let target = Target::create(dir)?;
-    let mut sorter = Sorter::new(memory, &target.beside);
+    let mut target = Target::create(to, key.id(), BITS, guests)?;
     for (guest, image) in (0..).zip(images) {
         for batch in units(image).chunks(BATCH) {
             let rows: Vec<Vec<ContentCount>> =
                 batch.par_iter().map(|unit| rows(image, unit, key, guest)).collect();
             for row in rows.into_iter().flatten() {
-                sorter.push(row)?;
+                target.sorter.push(row)?;
             }
             (watch.progress)(batch.iter().map(|u| u.pages()).sum());
             if watch.stop.load(Ordering::Relaxed) {
@@ -47,7 +53,7 @@ pub fn fingerprint(
         }
         image.check()?;
     }
-    target.write(sorter, &about, watch.stop)
+    target.write(watch.stop)
 }
 
 /// Writes imported rows, as [`fingerprint`] writes those of images. Guests are numbered in the order of their
@@ -59,30 +65,33 @@ pub fn write_rows(
     rows: impl Iterator<Item = ContentCount>,
     guests: Vec<String>,
     key: &Key,
-    parts: u32,
-    memory: u64,
-    dir: &Path,
+    to: Destination,
 ) -> Result<(), FingerprintError> {
-    let about = About { version: VERSION, key_id: key.id(), bits: BITS, parts, guests };
-    let target = Target::create(dir)?;
-    let mut sorter = Sorter::new(memory, &target.beside);
+    let mut target = Target::create(to, key.id(), BITS, guests)?;
     for row in rows {
-        sorter.push(row)?;
+        target.sorter.push(row)?;
     }
-    target.write(sorter, &about, &AtomicBool::new(false))
+    target.write(&AtomicBool::new(false))
 }
 
 /// A directory that gets its name when it is complete.
 pub struct Target {
     made: tempfile::TempDir,
     dir: PathBuf,
-    /// Where there is room for other files.
-    pub beside: PathBuf,
+    about: About,
+    /// The rows so far.
+    pub sorter: Sorter,
 }
 
 impl Target {
-    /// Makes a temporary directory beside `dir`, which must not exist or must be empty.
-    pub fn create(dir: &Path) -> Result<Target, FingerprintError> {
+    /// Makes a temporary directory beside the destination, which must not exist or must be empty.
+    pub fn create(
+        to: Destination,
+        key_id: String,
+        bits: u32,
+        guests: Vec<String>,
+    ) -> Result<Target, FingerprintError> {
+        let Destination { dir, parts, memory } = to;
         let empty = std::fs::read_dir(dir).map(|mut entries| entries.next().is_none());
         if dir.exists() && !empty.unwrap_or(false) {
             return Err(FingerprintError::Exists { path: dir.into() });
@@ -96,12 +105,14 @@ impl Target {
             .suffix(".tmp")
             .tempdir_in(beside)
             .map_err(FingerprintError::io("make a directory in", beside))?;
-        Ok(Target { made, dir: dir.into(), beside: beside.into() })
+        let about = About { version: VERSION, key_id, bits, parts, guests };
+        Ok(Target { made, dir: dir.into(), about, sorter: Sorter::new(memory, beside) })
     }
 
     /// Writes all rows, part after part, and gives the directory its name.
-    pub fn write(self, sorter: Sorter, about: &About, stop: &AtomicBool) -> Result<(), FingerprintError> {
-        let mut rows = sorter.finish()?;
+    pub fn write(self, stop: &AtomicBool) -> Result<(), FingerprintError> {
+        let about = &self.about;
+        let mut rows = self.sorter.finish()?;
         let mut next = rows.next()?;
         for part in 0..about.parts {
             let mut file = Writer::create(self.made.path(), about, part)?;

@@ -2,15 +2,17 @@
 //! Prepares and runs the guests of an experiment: kernels and files of each kind, an initramfs for each
 //! workload, and the running guests.
 
-use super::ExperimentError;
 use super::outcome::GuestOutcome;
 use super::sample::Watched;
 use super::spec::{PlannedGuest, Spec, Workload, WorkloadSpec};
+use crate::ExperimentError;
+use crate::guest::{Said, listen};
+use crate::run::EMULATOR_MIB;
 use bifold_guest::cpio::{Archive, Entry};
 use bifold_guest::kernel::{self, Kernel};
 use bifold_guest::packages::Packages;
 use bifold_guest::qemu::Qemu;
-use bifold_guest::vm::{GuestLine, GuestVm, GuestVmSpec, Initrd};
+use bifold_guest::vm::{GuestVm, GuestVmSpec, Initrd};
 use bifold_guest::{GuestError, workload_initramfs};
 use bifold_host::qmp::Qmp;
 use std::time::Duration;
@@ -55,14 +57,6 @@ impl Kind {
             kinds.push(Kind { kernel, packages, files });
         }
         Ok(kinds)
-    }
-
-    /// Kernel and packages, as text.
-    pub fn words(&self) -> String {
-        let packages = self.packages.iter().flat_map(|p| p.versions.clone());
-        let all: Vec<String> =
-            [format!("Linux {}", self.kernel.version)].into_iter().chain(packages).collect();
-        all.join(", ")
     }
 
     /// The initramfs of a guest of this kind with this workload.
@@ -191,33 +185,24 @@ impl Guest {
 
     /// Reads the lines that the guest has sent, and notices its end. Returns news for the user, as text.
     pub fn poll(&mut self, now: f64) -> Result<Option<String>, GuestError> {
-        let Some(vm) = &mut self.vm else { return Ok(None) };
         let o = &mut self.outcome;
         let mut news = None;
-        for line in vm.new_lines() {
-            match line {
-                GuestLine::Workload(line) => match line.split_once(' ').unwrap_or((&line, "")) {
-                    ("ready", _) => o.ready_s = o.ready_s.or(Some(now)),
-                    ("cycle", n) => o.cycles = n.parse().unwrap_or(o.cycles),
-                    ("failed", why) if o.failed.is_none() => {
-                        o.failed = Some(why.into());
-                        news = Some(format!("{}: its workload failed: {why}", o.name));
-                    }
-                    _ => {}
-                },
-                GuestLine::Init(line) => {
-                    let word = line.split(' ').next().unwrap_or_default();
-                    if matches!(word, "error" | "exit" | "signal" | "oom") && o.failed.is_none() {
-                        o.failed = Some(line.clone());
-                        news = Some(format!("{}: its workload ended: {line}", o.name));
-                    }
-                }
+        let died = listen(&mut self.vm, |said| match said {
+            Said::Load("ready", _) => o.ready_s = o.ready_s.or(Some(now)),
+            Said::Load("cycle", n) => o.cycles = n.parse().unwrap_or(o.cycles),
+            Said::Load("failed", why) if o.failed.is_none() => {
+                o.failed = Some(why.into());
+                news = Some(format!("{}: its workload failed: {why}", o.name));
             }
-        }
-        if let Some(why) = end_of(vm)? {
+            Said::End(_, line) if o.failed.is_none() => {
+                o.failed = Some(line.into());
+                news = Some(format!("{}: its workload ended: {line}", o.name));
+            }
+            _ => {}
+        })?;
+        if let Some(why) = died {
             news = Some(format!("{} died at {now:.1} s: {why}", o.name));
             o.died = Some((now, why));
-            self.vm = None;
         }
         Ok(news)
     }
@@ -244,30 +229,16 @@ impl Guest {
     }
 }
 
-/// How a guest's emulator has ended, if it has.
-pub(crate) fn end_of(vm: &mut GuestVm) -> Result<Option<String>, GuestError> {
-    let Some(status) = vm.ended()? else { return Ok(None) };
-    let last = vm.last_words();
-    let last = last.lines().last().unwrap_or_default();
-    Ok(Some(format!("qemu ended ({status}){}{last}", if last.is_empty() { "" } else { ": " })))
-}
-
-/// Upper limit in bytes of the guests' memory, and of the copies that a count makes.
-pub fn needed_mib(guests: &[PlannedGuest], copies: bool) -> u64 {
-    /// Memory of an emulator besides the guest's.
-    const EMULATOR_MIB: u64 = 110;
-    let ram: u64 = guests.iter().map(|g| g.memory_mib).sum();
-    ram + EMULATOR_MIB * guests.len() as u64 + if copies { ram } else { 0 }
-}
-
-/// Refuses a plan that does not fit into the host's memory.
+/// Refuses a plan whose guests, and the copies that a count makes of their memory, may not fit into the
+/// host's memory.
 pub fn fits(
     guests: &[PlannedGuest],
     copies: bool,
     available_mib: u64,
     hint: impl Fn() -> Option<String>,
 ) -> Result<(), ExperimentError> {
-    let needed_mib = needed_mib(guests, copies);
+    let ram: u64 = guests.iter().map(|g| g.memory_mib).sum();
+    let needed_mib = ram + EMULATOR_MIB * guests.len() as u64 + if copies { ram } else { 0 };
     if needed_mib <= available_mib {
         return Ok(());
     }
@@ -276,8 +247,8 @@ pub fn fits(
 
 #[cfg(test)]
 mod tests {
-    use super::super::spec::Rate;
     use super::*;
+    use crate::rate::Rate;
 
     #[test]
     fn the_workload_gets_its_numbers() {

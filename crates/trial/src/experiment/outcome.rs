@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! The outcome of a run: samples over time, potentials at marked times, and the end of each case and guest.
 
+use crate::run::Ending;
 use bifold_host::ksm::{Counter, Counters, Merged, Others};
 use bifold_share::potential::{Counts, Potential};
 
@@ -27,17 +28,6 @@ impl Outcome {
     pub fn partial(&self) -> bool {
         self.cases.len() < self.planned || self.cases.iter().any(|c| c.ending != Ending::Whole || c.damaged())
     }
-}
-
-/// How a case ended.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Ending {
-    /// The case ran for its full length.
-    Whole,
-    /// The user stopped the run.
-    Interrupted,
-    /// The case could not continue.
-    Failed(String),
 }
 
 /// One case.

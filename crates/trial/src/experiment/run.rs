@@ -2,33 +2,29 @@
 //! Runs a plan: case after case, each with guests of its own.
 //!
 //! A case begins with KSM off and the case's settings. All guests start together, at time 0. Times in the
-//! plan start when every workload is ready, because boot time varies. From then on the [`Tuner`] gets every
-//! sample and starts and stops KSM. If a guest fails, the outcome notes it and the case continues. If the
-//! user stops the run, the case ends, and the outcome has everything up to then. At the end of a case its
-//! guests are ended (dropped, or killed with this process); then the KSM guard restores the settings.
+//! plan start when every workload is ready. The [`Tuner`] gets every sample and starts and stops KSM. At the
+//! end of a case its guests are ended (dropped, or killed with this process); then the KSM guard restores the
+//! settings.
 
 mod mark;
 
-use super::ExperimentError;
 use super::guests::{Guest, Kind, fits};
-use super::outcome::{CaseOutcome, Ending, Mark, Outcome, Sample};
+use super::outcome::{CaseOutcome, Mark, Outcome, Sample};
 use super::sample::{Sampler, Watched};
-use super::spec::{Plan, PlannedCase, Rate, SMALLEST_MIB, Scale, Spec};
+use super::spec::{Plan, PlannedCase, Spec};
 use super::tune::{Orders, Tuner};
-use bifold_base::with_causes;
+use crate::ExperimentError;
+use crate::rate::{Rate, Scale};
+use crate::run::{Case, Ending, Tell, available_mib, cases, hold_ksm, watch};
+use crate::spec::SMALLEST_MIB;
 use bifold_guest::qemu::{self, Qemu};
 use bifold_guest::vm::Initrd;
 use bifold_host::Host;
 use bifold_host::held::{Guardian, Places};
 use bifold_host::ksm::{KsmGuard, Setting, Settings};
 use std::path::Path;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::AtomicBool;
 use std::time::{Duration, Instant};
-
-/// Time limit until all workloads are ready. Emulated guests on a busy machine are slow.
-const READY: Duration = Duration::from_secs(900);
-/// Pause between two reads of the guests' lines.
-const TICK: Duration = Duration::from_millis(50);
 
 /// What a run needs besides the plan.
 #[derive(Debug)]
@@ -46,18 +42,7 @@ pub struct RunOptions<'a> {
 }
 
 /// Progress of a run.
-#[derive(Debug)]
-#[non_exhaustive]
-pub enum Notice<'a> {
-    /// A stage of the preparation.
-    Stage(&'a str),
-    /// A case begins: its index, and its name.
-    Case(usize, &'a str),
-    /// A sample was taken.
-    Sample(&'a Sample),
-    /// A note for the user.
-    Note(&'a str),
-}
+pub type Notice<'a> = crate::run::Notice<'a, Sample>;
 
 /// Runs a plan.
 ///
@@ -70,49 +55,31 @@ pub fn run(
     tell: &mut dyn FnMut(Notice),
 ) -> Result<Outcome, ExperimentError> {
     let copies = !plan.potential.is_empty();
-    fits(&plan.guests, copies, available_mib(options.host)?, || largest_scale(&plan.spec, options.host))?;
+    let room = available_mib(options.host)?;
+    fits(&plan.guests, copies, room, || largest_scale_in(&plan.spec, room).map(|s| s.to_string()))?;
     let qemu = qemu::find()?;
     // Before anything is fetched, because a run needs KSM and its lock.
-    let guard =
-        hold_ksm(options.host, options.places, options.guardian, &mut |text| tell(Notice::Note(text)))?;
+    let ksm = (options.places, options.guardian);
+    let guard = hold_ksm(options.host, ksm, tell)?;
     let kinds = Kind::find(&plan.spec, &mut |s| tell(Notice::Stage(s)))?;
-    let mut outcome = Outcome {
+    let planned = plan.cases.iter().map(|case| (case.name.clone(), case));
+    let run = |case, tell: Tell<Sample>| {
+        let mut runner = Runner::new(plan, case, options, &guard);
+        let ending = runner.go(&qemu, &kinds, tell).unwrap_or_else(Ending::from);
+        (runner.end(ending.clone()), ending)
+    };
+    let outcome = Outcome {
         host_kernel: options.host.kernel_release(),
         qemu: qemu.version.clone(),
         found: guard.found().to_string(),
-        cases: Vec::new(),
+        cases: cases(planned, options.stop, tell, run),
         planned: plan.cases.len(),
     };
-    for (n, case) in plan.cases.iter().enumerate() {
-        if options.stop.load(Ordering::Relaxed) {
-            break;
-        }
-        tell(Notice::Case(n, &case.name));
-        let mut runner = Runner::new(plan, case, options, &guard);
-        let ending = match runner.go(&qemu, &kinds, tell) {
-            Ok(ending) => ending,
-            Err(e) => Ending::Failed(with_causes(&e)),
-        };
-        if let Ending::Failed(why) = &ending {
-            tell(Notice::Note(&format!("{}: {why}", case.name)));
-        }
-        let over = ending != Ending::Whole;
-        outcome.cases.push(runner.end(ending));
-        if over {
-            break;
-        }
-    }
     guard.restore()?;
     Ok(outcome)
 }
 
-/// The largest of the usual scales at which an experiment fits into the host's memory.
-pub fn largest_scale(spec: &Spec, host: &Host) -> Option<String> {
-    let room = available_mib(host).ok()?;
-    largest_scale_in(spec, room).map(|s| s.to_string())
-}
-
-/// As [`largest_scale_in`], for this much memory in MiB.
+/// The largest of the usual scales at which an experiment fits into this much memory, in MiB.
 pub fn largest_scale_in(spec: &Spec, room_mib: u64) -> Option<Scale> {
     [1, 2, 4, 8, 16, 32].into_iter().map(|parts| Rate { of: 1, parts }).find(|scale| {
         let plan = spec.plan(Path::new(""), *scale, &[]);
@@ -121,25 +88,6 @@ pub fn largest_scale_in(spec: &Spec, room_mib: u64) -> Option<Scale> {
                 && fits(&p.guests, !p.potential.is_empty(), room_mib, || None).is_ok()
         })
     })
-}
-
-/// Holds KSM's settings, which are restored at the end. KSM does not run yet.
-pub(crate) fn hold_ksm(
-    host: &Host,
-    places: &Places,
-    guardian: &Guardian,
-    note: &mut dyn FnMut(&str),
-) -> Result<KsmGuard, ExperimentError> {
-    let guard = KsmGuard::take(host, places, guardian, &Settings::of(&[(Setting::Run, 0)]))?;
-    if let Some(pid) = guard.recovered() {
-        note(&format!("process {pid} had left KSM's settings changed: they were restored first"));
-    }
-    Ok(guard)
-}
-
-/// Memory that is available on a host, MiB.
-pub fn available_mib(host: &Host) -> Result<u64, ExperimentError> {
-    Ok(host.memory()?.available.ok_or(ExperimentError::NoMemAvailable)? >> 20)
 }
 
 /// A case while it runs.
@@ -152,9 +100,13 @@ struct Runner<'a> {
     samples: Vec<Sample>,
     marks: Vec<Mark>,
     notes: Vec<String>,
+    tuner: Tuner,
     /// The last orders to KSM.
     orders: Orders,
-    begun: Instant,
+    /// From the start of the guests on.
+    sampler: Option<Sampler<'a>>,
+    /// Number of marked times that are over.
+    marked: usize,
 }
 
 impl<'a> Runner<'a> {
@@ -173,8 +125,10 @@ impl<'a> Runner<'a> {
             samples: Vec::new(),
             marks: Vec::new(),
             notes: Vec::new(),
+            tuner: Tuner::new(case.start.clone(), plan.budget_mib << 20),
             orders: Orders { run: false, pages_to_scan: None },
-            begun: Instant::now(),
+            sampler: None,
+            marked: 0,
         }
     }
 
@@ -212,71 +166,22 @@ impl<'a> Runner<'a> {
         std::iter::once(std::process::id()).chain(guests).collect()
     }
 
-    fn now(&self) -> f64 {
-        self.begun.elapsed().as_secs_f64()
-    }
-
-    fn note(&mut self, text: String, tell: &mut dyn FnMut(Notice)) {
+    fn note(&mut self, text: String, tell: Tell<Sample>) {
         tell(Notice::Note(&text));
         self.notes.push(text);
     }
 
-    fn go(
-        &mut self,
-        qemu: &Qemu,
-        kinds: &[Kind],
-        tell: &mut dyn FnMut(Notice),
-    ) -> Result<Ending, ExperimentError> {
+    fn go(&mut self, qemu: &Qemu, kinds: &[Kind], tell: Tell<Sample>) -> Result<Ending, ExperimentError> {
         let mut settings = self.settings();
         settings.put(Setting::Run, 0);
         self.guard.set(&settings)?;
         self.note_others(tell)?;
         let initrds = kinds.iter().zip(&self.case.workloads).map(|(kind, w)| kind.initrd(w));
         let initrds = initrds.collect::<Result<Vec<Initrd>, _>>()?;
-        let sampler = Sampler::start(self.options.host, self.guard.ksm())?;
-        let budget = self.plan.budget_mib << 20;
-        let mut tuner = Tuner::new(self.case.start.clone(), budget);
-        self.begun = Instant::now();
+        self.sampler = Some(Sampler::start(self.options.host, self.guard.ksm())?);
+        let started = Instant::now();
         self.start(qemu, kinds, &initrds)?;
-        let mut marks = self.plan.potential.iter().copied().peekable();
-        let mut next = Duration::ZERO;
-        let mut ready = None;
-        loop {
-            self.poll(tell)?;
-            let elapsed = self.begun.elapsed();
-            let decided = |g: &Guest| g.outcome.ready_s.is_some() || g.outcome.failed.is_some() || !g.lives();
-            if ready.is_none() && self.guests.iter().all(decided) {
-                ready = Some(elapsed);
-            }
-            let since = ready.map(|r| elapsed - r);
-            let over = since.is_some_and(|s| s >= self.plan.length);
-            if ready.is_none() && elapsed > READY {
-                let text = format!("not all workloads were ready after {} s", READY.as_secs());
-                return Ok(Ending::Failed(text));
-            }
-            let stopped = self.options.stop.load(Ordering::Relaxed);
-            if elapsed >= next || over || stopped {
-                self.sample(&sampler, &mut tuner, tell)?;
-                // Samples that a count has delayed are left out.
-                while next <= elapsed {
-                    next += self.plan.sample;
-                }
-            }
-            if stopped {
-                return Ok(Ending::Interrupted);
-            }
-            if !self.guests.iter().any(Guest::lives) {
-                return Ok(Ending::Failed("no guest is left".into()));
-            }
-            if marks.peek().is_some_and(|at| since.is_some_and(|s| s >= *at)) {
-                marks.next();
-                self.mark(tell)?;
-            }
-            if over {
-                return Ok(Ending::Whole);
-            }
-            std::thread::sleep(TICK);
-        }
+        watch(self, started, [self.plan.length, self.plan.sample], self.options.stop, tell)
     }
 
     /// Starts all guests.
@@ -289,19 +194,8 @@ impl<'a> Runner<'a> {
         Ok(())
     }
 
-    /// Reads what all guests say.
-    fn poll(&mut self, tell: &mut dyn FnMut(Notice)) -> Result<(), ExperimentError> {
-        for n in 0..self.guests.len() {
-            let now = self.now();
-            if let Some(news) = self.guests[n].poll(now)? {
-                self.note(news, tell);
-            }
-        }
-        Ok(())
-    }
-
     /// Says what other programs share.
-    fn note_others(&mut self, tell: &mut dyn FnMut(Notice)) -> Result<(), ExperimentError> {
+    fn note_others(&mut self, tell: Tell<Sample>) -> Result<(), ExperimentError> {
         let others = self.guard.ksm().others(&self.own())?;
         if others.pages() > 0 {
             let text = format!(
@@ -314,17 +208,38 @@ impl<'a> Runner<'a> {
         }
         Ok(())
     }
+}
+
+impl Case for Runner<'_> {
+    type Sample = Sample;
+    const LOADS: &'static str = "workloads";
+    const BOOT: bool = true;
+
+    fn poll(&mut self, zero: Instant, tell: Tell<Sample>) -> Result<(), ExperimentError> {
+        for n in 0..self.guests.len() {
+            if let Some(news) = self.guests[n].poll(zero.elapsed().as_secs_f64())? {
+                self.note(news, tell);
+            }
+        }
+        Ok(())
+    }
+
+    fn is_ready(&self) -> bool {
+        let decided = |g: &Guest| g.outcome.ready_s.is_some() || g.outcome.failed.is_some() || !g.lives();
+        self.guests.iter().all(decided)
+    }
+
+    /// The workloads have begun on their own.
+    fn begin(&mut self, _: Tell<Sample>) -> Result<Instant, ExperimentError> {
+        Ok(Instant::now())
+    }
 
     /// Takes a sample and follows the tuner's orders.
-    fn sample(
-        &mut self,
-        sampler: &Sampler,
-        tuner: &mut Tuner,
-        tell: &mut dyn FnMut(Notice),
-    ) -> Result<(), ExperimentError> {
+    fn sample(&mut self, zero: Instant, tell: Tell<Sample>) -> Result<Option<Ending>, ExperimentError> {
         let watched: Vec<Option<Watched>> = self.guests.iter().map(Guest::watched).collect();
-        let sample = sampler.sample(self.now(), &watched, self.orders)?;
-        let orders = tuner.look(sample.at_s, sample.unshared, sample.used);
+        let sampler = self.sampler.as_ref().expect("it begins before the guests");
+        let sample = sampler.sample(zero.elapsed().as_secs_f64(), &watched, self.orders)?;
+        let orders = self.tuner.look(sample.at_s, sample.unshared, sample.used);
         if orders != self.orders {
             let mut wanted = Settings::of(&[(Setting::Run, u64::from(orders.run))]);
             if let Some(pages) = orders.pages_to_scan {
@@ -335,6 +250,19 @@ impl<'a> Runner<'a> {
         }
         tell(Notice::Sample(&sample));
         self.samples.push(sample);
+        Ok(None)
+    }
+
+    fn lives(&self) -> bool {
+        self.guests.iter().any(Guest::lives)
+    }
+
+    /// Counts the potential at a marked time.
+    fn mark(&mut self, since: Duration, zero: Instant, tell: Tell<Sample>) -> Result<(), ExperimentError> {
+        if self.plan.potential.get(self.marked).is_some_and(|at| since >= *at) {
+            self.marked += 1;
+            self.count(zero.elapsed().as_secs_f64(), tell)?;
+        }
         Ok(())
     }
 }

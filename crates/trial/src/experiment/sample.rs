@@ -1,56 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! Samples a host and its guests, from procfs and [`Ksm`].
-//!
-//! A guest's memory is the mapping of its RAM in the emulator's /proc/PID/smaps. `Rss` counts resident pages.
-//! `Pss` counts a page with n mappings as 1/n, so that the sum over all guests is the memory that they use. A
-//! merged page has a mapping for every page that was merged. Neither counts the kernel's zero page.
 
 use super::outcome::{GuestSample, Sample};
 use super::tune::Orders;
+use crate::guest::memory_of;
+use bifold_host::Host;
 use bifold_host::ksm::{Activity, Ksm, KsmError, ProcessKsm, Setting};
-use bifold_host::{Host, Mapping};
-
-/// Upper limit for an emulator's smaps.
-const MOST_BYTES: u64 = 64 << 20;
-
-/// A process's memory in bytes, from smaps.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub(crate) struct Memory {
-    /// Resident bytes of the guest's RAM.
-    pub rss: u64,
-    /// Proportional bytes of the guest's RAM.
-    pub pss: u64,
-    /// Bytes of the guest's RAM that were used since the kernel was last asked to forget uses.
-    pub touched: u64,
-    /// Bytes of the guest's RAM in the host's swap.
-    pub swapped: u64,
-    /// Proportional bytes of the whole process.
-    pub all: u64,
-}
-
-/// Parses a process's memory from /proc/PID/smaps. The guest's RAM is the largest readable and writable
-/// mapping with at least `ram` bytes.
-fn memory(smaps: &str, ram: u64) -> Option<Memory> {
-    let mappings = Mapping::parse(smaps);
-    let size = |m: &&Mapping| m.end - m.start;
-    // The first of equal mappings.
-    let guest = mappings.iter().rev().filter(|m| m.data && size(m) >= ram).max_by_key(size)?;
-    let all = mappings.iter().map(|m| m.proportional).sum();
-    Some(Memory {
-        rss: guest.resident,
-        pss: guest.proportional,
-        touched: guest.referenced,
-        swapped: guest.swapped,
-        all,
-    })
-}
-
-/// The memory of a guest's process; `None` if the process has just ended.
-pub(crate) fn memory_of(host: &Host, pid: u32, ram: u64) -> Option<Memory> {
-    let path = host.proc.join(pid.to_string()).join("smaps");
-    let smaps = bifold_host::read_up_to(&path, MOST_BYTES).ok()?;
-    memory(&String::from_utf8_lossy(&smaps), ram)
-}
 
 /// What a sample needs of a guest.
 #[derive(Debug, Clone, Copy)]
@@ -122,43 +77,5 @@ impl Sampler<'_> {
             profit: ksm.profit,
             cycles: g.cycles,
         }))
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    const SMAPS: &str = "\
-55d0c0000000-55d0c0400000 rw-p 00000000 00:00 0 [heap]
-Size:               4096 kB
-Rss:                1000 kB
-Pss:                 900 kB
-VmFlags: rd wr mr mw me ac
-7f0000000000-7f0040000000 rwxp 00000000 00:00 0
-Rss:                5000 kB
-Pss:                5000 kB
-7f1000000000-7f1010000000 rw-p 00000000 00:00 0
-Size:             262144 kB
-Rss:              100000 kB
-Pss:               40000 kB
-Pss_Dirty:         40000 kB
-Referenced:        30000 kB
-Swap:              500 kB
-KSM:               60000 kB
-7f2000000000-7f2000001000 r--p 00000000 00:00 0 /lib/x
-Rss:                   4 kB
-Pss:                   1 kB
-";
-
-    #[test]
-    fn a_guests_ram_is_the_largest_mapping_without_code() {
-        let k = |n: u64| n * 1024;
-        let expected =
-            Memory { rss: k(100_000), pss: k(40_000), touched: k(30_000), swapped: k(500), all: k(45_901) };
-        assert_eq!(memory(SMAPS, 256 << 20), Some(expected));
-        assert_eq!(memory(SMAPS, 512 << 20), None, "no mapping is that large");
-        assert_eq!(memory("", 1), None, "the process is gone");
-        assert_eq!(memory("a line without a mapping\nRss: much", 1), None);
     }
 }

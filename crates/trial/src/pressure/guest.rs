@@ -2,12 +2,12 @@
 //! A guest with a balloon, a disk for its swap and its files, and a load in phases.
 
 use super::outcome::{GuestOutcome, LoadCounts};
-use super::spec::{CaseSpec, GuestSpec, Phase, PlannedGuest};
-use crate::experiment::guests::end_of;
+use super::spec::{CaseSpec, GuestSpec, Phase, PlannedGuest, Spec};
+use crate::guest::{Said, listen};
 use bifold_guest::cpio::{Archive, Entry};
 use bifold_guest::kernel::Kernel;
 use bifold_guest::qemu::{Qemu, quoted};
-use bifold_guest::vm::{GuestLine, GuestVm, GuestVmSpec, Initrd};
+use bifold_guest::vm::{GuestVm, GuestVmSpec, Initrd};
 use bifold_guest::{GuestError, workload_initramfs};
 use std::fs::File;
 use std::os::fd::BorrowedFd;
@@ -54,18 +54,28 @@ fn socket(folder: &Path) -> PathBuf {
     folder.join("qmp")
 }
 
+/// What a guest runs on.
+pub struct Ground<'a> {
+    pub qemu: &'a Qemu,
+    pub kernel: &'a Kernel,
+    /// Whether it runs under KVM, and is not emulated.
+    pub kvm: bool,
+    /// A folder of its own for its disks and its monitor's socket.
+    pub folder: &'a Path,
+    /// The open `cgroup.procs` of its group, where the host pages.
+    pub group: Option<BorrowedFd<'a>>,
+}
+
 impl Guest {
-    /// Starts the guest, under KVM or emulated. Its disks and its monitor's socket are in `folder`, which is
-    /// its own; `group` is the open `cgroup.procs` of its group, where the host pages.
+    /// Starts the guest.
     pub fn start(
-        qemu: &Qemu,
-        kernel: &Kernel,
-        (spec, planned): (&GuestSpec, &PlannedGuest),
+        ground: &Ground,
+        experiment: &Spec,
         case: &CaseSpec,
-        folder: &Path,
-        disk_us: u64,
-        (kvm, group): (bool, Option<BorrowedFd>),
+        planned: &PlannedGuest,
     ) -> Result<Guest, GuestError> {
+        let &Ground { qemu, kernel, kvm, folder, group } = ground;
+        let spec = &experiment.guests[planned.kind];
         let mut archive = Archive::default();
         archive.add(PROGRAM.as_bytes(), Entry::File { mode: 0o755, data: LOAD.to_vec() });
         let mut modules = vec!["virtio_balloon"];
@@ -75,7 +85,7 @@ impl Guest {
         let memory_mib = case.memory_mib.unwrap_or(spec.memory_mib);
         let arguments = arguments(spec, planned);
         let initrd = Initrd::new(&workload_initramfs(kernel, archive, PROGRAM, &arguments, &modules)?)?;
-        let more = extra(spec, case, folder, disk_us)?;
+        let more = extra(spec, case, folder, experiment.disk_us)?;
         let vm = GuestVm::start(
             qemu,
             &GuestVmSpec {
@@ -107,38 +117,23 @@ impl Guest {
 
     /// Reads the lines that the guest has sent, and notices its end. Returns news for the user, as text.
     pub fn poll(&mut self, now: f64) -> Result<Option<String>, GuestError> {
-        let Some(vm) = &mut self.vm else { return Ok(None) };
         let mut end = None;
-        for line in vm.new_lines() {
-            match line {
-                GuestLine::Workload(line) => match line.split_once(' ').unwrap_or((&line, "")) {
-                    ("ready", _) => self.ready = true,
-                    ("count", numbers) => {
-                        if let Some(counts) = LoadCounts::parse(numbers) {
-                            // The kernel counts from its boot, and the load from its begin.
-                            let first = self.first.get_or_insert(LoadCounts {
-                                operations: 0,
-                                busy_us: 0,
-                                kills: 0,
-                                ..counts
-                            });
-                            self.counts = counts.since(first);
-                        }
-                    }
-                    ("failed", why) => end = Some(format!("its load failed: {why}")),
-                    _ => {}
-                },
-                GuestLine::Init(line) => {
-                    let word = line.split(' ').next().unwrap_or_default();
-                    if matches!(word, "error" | "exit" | "signal") {
-                        end = Some(format!("its load ended: {line}"));
-                    }
+        let ended = listen(&mut self.vm, |said| match said {
+            Said::Load("ready", _) => self.ready = true,
+            Said::Load("count", numbers) => {
+                if let Some(counts) = LoadCounts::parse(numbers) {
+                    // The kernel counts from its boot, and the load from its begin.
+                    let zero = LoadCounts { operations: 0, busy_us: 0, kills: 0, ..counts };
+                    self.counts = counts.since(self.first.get_or_insert(zero));
                 }
             }
-        }
-        if let Some(why) = end_of(vm)? {
-            end = Some(why);
-            (self.vm, self.pid) = (None, None);
+            Said::Load("failed", why) => end = Some(format!("its load failed: {why}")),
+            // The load goes on after its kernel has killed it for lack of memory.
+            Said::End(word, line) if word != "oom" => end = Some(format!("its load ended: {line}")),
+            _ => {}
+        })?;
+        if ended.is_some() {
+            (end, self.pid) = (ended, None);
         }
         let Some(why) = end.filter(|_| self.outcome.ended.is_none()) else { return Ok(None) };
         let news = format!("{} ended at {now:.1} s: {why}", self.outcome.name);

@@ -11,7 +11,7 @@
 //! steps and its reasons to give everything back, but for one: the host's memory may grow, as sizes change
 //! with each decision.
 //!
-//! The host's size is enforced where the host pages ([`paging`]). Elsewhere it is counted only: this machine
+//! The host's size is enforced where the host pages ([`paging`](crate::paging)). Elsewhere it is counted only: this machine
 //! has memory for all guests, and what they hold beyond it is what a host of that size would have to page
 //! out. Left out: guests with several vCPUs.
 
@@ -19,10 +19,10 @@ mod control;
 mod guest;
 pub mod outcome;
 pub mod output;
-pub mod paging;
 pub mod run;
 mod spec;
 
-pub use outcome::{CaseOutcome, GuestOutcome, GuestSample, Orders, Outcome, PagingCounts, Sample};
+pub use crate::paging::PagingCounts;
+pub use outcome::{CaseOutcome, GuestOutcome, GuestSample, Orders, Outcome, Sample};
 pub use run::{Notice, RunOptions, run};
 pub use spec::{CaseSpec, GuestSpec, Phase, PlannedGuest, Spec, TimeSpec};

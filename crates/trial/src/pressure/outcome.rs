@@ -2,7 +2,8 @@
 //! The outcome of a run: samples over time, and the end of each case and guest.
 
 use super::spec::CaseSpec;
-use crate::experiment::Ending;
+use crate::paging::PagingCounts;
+use crate::run::Ending;
 use schemars::JsonSchema;
 use serde::Serialize;
 
@@ -164,25 +165,6 @@ pub struct GuestSample {
     pub load: LoadCounts,
 }
 
-/// What a host that pages counts for a guest, since the load began.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub struct PagingCounts {
-    /// Pages of QEMU's process that came back soon after the host took them.
-    pub refaults: u64,
-    /// Time in which threads of QEMU waited for memory, microseconds; 0 if the kernel does not count.
-    pub waited_us: u64,
-}
-
-impl PagingCounts {
-    /// The counts since an earlier moment.
-    pub fn since(&self, then: &PagingCounts) -> PagingCounts {
-        PagingCounts {
-            refaults: self.refaults.saturating_sub(then.refaults),
-            waited_us: self.waited_us.saturating_sub(then.waited_us),
-        }
-    }
-}
-
 /// Counts of a load and of its kernel, since the load began.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct LoadCounts {
@@ -207,18 +189,13 @@ pub struct LoadCounts {
 impl LoadCounts {
     /// Parses the numbers of a line `count ...` of the load's program.
     pub fn parse(text: &str) -> Option<LoadCounts> {
-        let mut numbers = text.split_ascii_whitespace().map(str::parse);
-        let mut next = || numbers.next()?.ok();
-        Some(LoadCounts {
-            operations: next()?,
-            busy_us: next()?,
-            phase: next()?,
-            kills: next()?,
-            major_faults: next()?,
-            swapped_in: next()?,
-            refaults: next()?,
-            waited_us: next()?,
-        })
+        let numbers: Vec<u64> = text.split_ascii_whitespace().map_while(|n| n.parse().ok()).collect();
+        let &[operations, busy_us, phase, kills, major_faults, swapped_in, refaults, waited_us, ..] =
+            &numbers[..]
+        else {
+            return None;
+        };
+        Some(LoadCounts { operations, busy_us, phase, kills, major_faults, swapped_in, refaults, waited_us })
     }
 
     /// The counts since an earlier moment. The phase is that of now.

@@ -1,16 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! Reads an experiment's file.
 
-use crate::experiment::SpecError;
-use crate::experiment::spec::{Refusal, parsed, refuse, text_of};
+use crate::spec::{Refusal, SMALLEST_MIB, SpecError, known, parsed, refuse, text_of};
 use bifold_reclaim::{PolicyName, Setting};
 use schemars::JsonSchema;
 use serde::de::Error as _;
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 use std::path::Path;
 
-/// The smallest guest that boots Debian's kernel with room for a load, MiB.
-const SMALLEST_MIB: u64 = 96;
 const LARGEST_MIB: u64 = 1 << 16;
 /// Most guests of an experiment.
 const MOST_GUESTS: u32 = 64;
@@ -227,10 +224,7 @@ impl Spec {
     /// # Errors
     /// If there is no such case.
     pub fn only(mut self, path: &Path, names: &[String]) -> Result<Spec, SpecError> {
-        if let Some(name) = names.iter().find(|n| !self.cases.iter().any(|c| c.name == **n)) {
-            let known = self.cases.iter().map(|c| c.name.clone()).collect();
-            return Err(SpecError::NoCase { path: path.into(), name: name.clone(), known });
-        }
+        known(path, names, self.cases.iter().map(|c| &c.name))?;
         self.cases.retain(|c| names.is_empty() || names.contains(&c.name));
         Ok(self)
     }
@@ -249,6 +243,15 @@ impl Spec {
             }
         }
         guests
+    }
+
+    /// What the host has to page out at most in a case with paging, MiB.
+    pub fn swap_mib(&self) -> u64 {
+        let beyond = |c: &CaseSpec| {
+            let ram = |g: &GuestSpec| u64::from(g.count) * c.memory_mib.unwrap_or(g.memory_mib);
+            self.guests.iter().map(ram).sum::<u64>().saturating_sub(c.host_mib(self))
+        };
+        self.cases.iter().filter(|c| c.paging).map(beyond).max().unwrap_or(0)
     }
 
     /// The first invalid field, and what is wrong with it.
@@ -279,7 +282,12 @@ impl Spec {
             let beyond = c.size_mib.is_some_and(|size| size == 0 || size > most);
             refuse(beyond, field("size_mib"), "not above 0 and at most the guests' memory")?;
             c.host_memory_mib.map_or(Ok(()), |mib| host(field("host_memory_mib"), mib))?;
-            c.memory_mib.map_or(Ok(()), |mib| size(field("memory_mib"), mib))?;
+            let Some(mib) = c.memory_mib else { continue };
+            size(field("memory_mib"), mib)?;
+            if let Some((m, g)) = self.guests.iter().enumerate().find(|(_, g)| g.least_mib > mib) {
+                let why = format!("below guest[{m}].least_mib, which is {}", g.least_mib);
+                refuse(true, field("memory_mib"), why)?;
+            }
         }
         Ok(())
     }
@@ -329,75 +337,4 @@ fn size(field: String, mib: u64) -> Result<(), Refusal> {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    const GOOD: &str = "title = 'x'\nhost_memory_mib = 500\n[time]\nlength = 10\ninterval = 1\n\
-        [[guest]]\nname = 'a'\ncount = 2\nmemory_mib = 256\nleast_mib = 100\nahead = 2.5\n\
-        phases = [{ seconds = 5, memory_mib = 100, rate = 10 }]\n\
-        [[case]]\nname = 'all'\n[[case]]\nname = 'equal'\npolicy = 'equal'\nreporting = true\n";
-
-    fn parse(text: &str) -> Result<Spec, SpecError> {
-        Spec::parse(Path::new("x.toml"), text)
-    }
-
-    #[test]
-    fn a_file_becomes_guests_and_cases() {
-        let spec = parse(GOOD).unwrap();
-        let guests = spec.plan();
-        assert_eq!((guests[1].name.as_str(), guests[1].shift_ms), ("a-2", 2500));
-        assert_ne!(guests[0].seed, guests[1].seed);
-        assert!(spec.cases[0].takes_nothing() && !spec.cases[1].takes_nothing());
-        assert_eq!(spec.cases[1].words(), "free page reporting, balloons by equal");
-        let one = spec.clone().only(Path::new("x.toml"), &["equal".into()]).unwrap();
-        assert_eq!(one.cases.len(), 1);
-        let none = spec.only(Path::new("x.toml"), &["no".into()]).unwrap_err().to_string();
-        assert_eq!(none, "x.toml: has no case `no`; it has all, equal");
-    }
-
-    #[test]
-    fn the_experiments_that_ship_are_well() {
-        let dir = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../experiments/reclaim");
-        let specs: Vec<Spec> =
-            std::fs::read_dir(dir).unwrap().map(|file| Spec::read(&file.unwrap().path()).unwrap()).collect();
-        assert_eq!(specs.len(), 3);
-        assert!(specs.iter().all(|spec| spec.cases[0].takes_nothing()), "progress needs a reference");
-    }
-
-    #[test]
-    fn an_invalid_value_is_refused_with_its_field() {
-        for (from, to, said) in [
-            ("length = 10", "length = 0", "time.length: not a number of seconds from 1"),
-            ("length = 10", "length = nan", "time.length"),
-            ("interval = 1", "interval = 11", "time.interval: longer"),
-            ("interval = 1", "interval = 0.5", "time.interval: not"),
-            ("host_memory_mib = 500", "host_memory_mib = 199", "host_memory_mib: not from 200"),
-            ("count = 2", "count = 65", "guest[0].count"),
-            ("name = 'a'", "name = 'a,b'", "guest[0].name"),
-            ("memory_mib = 256", "memory_mib = 64", "guest[0].memory_mib"),
-            ("least_mib = 100", "least_mib = 257", "guest[0].least_mib"),
-            ("memory_mib = 100,", "memory_mib = 300,", "guest[0].phases[0].memory_mib"),
-            ("memory_mib = 100,", "memory_mib = 100, used_mib = 101,", "guest[0].phases[0].used_mib"),
-            ("seconds = 5,", "seconds = 0,", "guest[0].phases[0].seconds"),
-            ("rate = 10", "rate = 2000000", "guest[0].phases[0].rate"),
-            ("rate = 10", "rate = 10, speed = 1", "unknown field `speed`"),
-            (
-                "policy = 'equal'",
-                "policy = 'oracle'",
-                "`oracle` is no policy for guests that run: use none, equal",
-            ),
-            ("name = 'equal'", "name = 'all'", "case[1].name"),
-            ("reporting = true", "size_mib = 200", "case[1].size_mib: the case has a policy"),
-            ("policy = 'equal'", "size_mib = 300", "case[1].size_mib: not above 0"),
-            ("policy = 'equal'", "memory_mib = 64", "case[1].memory_mib"),
-            ("policy = 'equal'", "host_memory_mib = 64", "case[1].host_memory_mib: not from 200"),
-            ("title = 'x'", "title = 'x'\ndisk_us = 1000001", "disk_us: above"),
-            ("title = 'x'", "title = 'x'\nrepetitions = 0", "repetitions: not from 1"),
-        ] {
-            let text = GOOD.replacen(from, to, 1);
-            assert_ne!(text, GOOD);
-            let e = parse(&text).unwrap_err().to_string();
-            assert!(e.starts_with("x.toml: ") && e.contains(said), "{to}: {e}");
-        }
-    }
-}
+mod tests;

@@ -146,11 +146,11 @@ pub fn guard(journal: &Path) -> Result<Option<String>, OrderError> {
 
 /// The verb's end, by the number of orders that were found and what failed.
 fn end(args: &RestoreArgs, found: usize, mut failed: Vec<anyhow::Error>) -> anyhow::Result<Status> {
-    if let Some(first) = failed.pop() {
+    if let Some(last) = failed.pop() {
         for other in failed {
             eprintln!("bifold: {other:#}");
         }
-        return Err(first);
+        return Err(last);
     }
     match &args.vm {
         Some(vm) if found == 0 => {

@@ -15,7 +15,7 @@ use bifold_host::Host;
 use bifold_host::held::{Guardian, Places};
 use bifold_report::{Format, Page, wrapped};
 use bifold_trace::CommandExit;
-use bifold_trial::experiment::SpecError;
+use bifold_trial::SpecError;
 use bifold_trial::pressure::{Notice, Outcome, RunOptions, Sample, Spec, output, run as experiment};
 use clap::Args;
 use std::path::PathBuf;

@@ -152,7 +152,7 @@ struct Document<'a> {
     /// Processes that run guests, by process.
     vms: Vec<VmRow<'a>>,
     /// Recommendations, the most urgent first.
-    recommendations: Vec<RecommendationRow<'a>>,
+    recommendations: &'a [Recommendation],
 }
 
 /// A process that runs a guest. Figures of KSM are null if this user may not read them or the kernel lacks
@@ -181,21 +181,6 @@ struct VmRow<'a> {
     readable: bool,
 }
 
-/// A recommendation.
-#[derive(Serialize, JsonSchema)]
-struct RecommendationRow<'a> {
-    /// Name of the rule.
-    rule: &'a str,
-    /// Kind of recommendation: `try`, `turn off`, `beware` or `keep`.
-    kind: &'a str,
-    /// What to do.
-    what: &'a str,
-    /// Why, with figures.
-    why: &'a str,
-    /// Commands or configuration that do this.
-    how: &'a [String],
-}
-
 /// The schema of the document.
 pub fn schema() -> serde_json::Value {
     bifold_report::schema::schema::<Document>(SCHEMA)
@@ -214,13 +199,6 @@ fn document<'a>(seen: &'a Observed, advice: &'a Advice) -> Document<'a> {
         mergeable: vm.ksm.mergeable,
         readable: vm.readable,
     };
-    let recommendation = |r: &'a Recommendation| RecommendationRow {
-        rule: r.rule,
-        kind: r.kind.name(),
-        what: &r.what,
-        why: &r.why,
-        how: &r.how,
-    };
     Document {
         schema: SCHEMA,
         saved_bytes: advice.saved,
@@ -233,7 +211,7 @@ fn document<'a>(seen: &'a Observed, advice: &'a Advice) -> Document<'a> {
         available_bytes: seen.memory.available,
         waiting_some_60s_ratio: seen.pressure.map(|p| p.some_60 / 100.0),
         vms: seen.vms.iter().map(vm).collect(),
-        recommendations: advice.recommendations.iter().map(recommendation).collect(),
+        recommendations: &advice.recommendations,
     }
 }
 

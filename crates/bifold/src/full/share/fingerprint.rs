@@ -10,7 +10,7 @@ use crate::usage::UsageError;
 use crate::words::{self, MIB};
 use anyhow::Context as _;
 use bifold_base::bounded;
-use bifold_share::fingerprint::{self as prints, FingerprintError, Key, Part};
+use bifold_share::fingerprint::{self as prints, Destination, FingerprintError, Key, Part};
 use bifold_share::image::{file_name, name_and_source};
 use clap::Args;
 use std::ffi::OsString;
@@ -75,6 +75,12 @@ pub struct IntoArgs {
     /// No progress and no notes on stderr
     #[arg(short, long)]
     pub quiet: bool,
+}
+
+impl IntoArgs {
+    fn destination(&self) -> Destination<'_> {
+        Destination { dir: &self.output, parts: self.parts, memory: self.memory }
+    }
 }
 
 /// Count one part of fingerprints, for `share merge`
@@ -165,7 +171,7 @@ pub fn write(args: &FingerprintArgs) -> anyhow::Result<Status> {
         }
     };
     let written = watched(&images, &stop, args.into.quiet, |watch| {
-        prints::fingerprint(&images, &key, args.into.parts, args.into.memory, &args.into.output, watch)
+        prints::fingerprint(&images, &key, args.into.destination(), watch)
     });
     match written {
         Err(FingerprintError::Stopped) => return Ok(stopped(&FingerprintError::Stopped)),
@@ -223,8 +229,7 @@ pub fn import(args: &ImportArgs) -> anyhow::Result<Status> {
     let file = File::open(path).with_context(|| format!("cannot open {}", path.display()))?;
     let name = name.unwrap_or_else(|| file_name(path));
     let (list, dir) = (BufReader::new(file), &args.into.output);
-    let done = prints::import(&name, path, list, args.zero, args.into.parts, args.into.memory, dir)
-        .map_err(refused)?;
+    let done = prints::import(&name, path, list, args.zero, args.into.destination()).map_err(refused)?;
     let text = format!(
         "{} pages on {} lines; hashes of 32 bits over-count sharing, see `bifold share potential {}`",
         done.pages,

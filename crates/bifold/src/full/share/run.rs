@@ -15,11 +15,11 @@ use bifold_host::Host;
 use bifold_host::held::{Guardian, Places};
 use bifold_report::{Format, Page, wrapped};
 use bifold_trace::CommandExit;
-use bifold_trial::experiment::output;
-use bifold_trial::experiment::run::{available_mib, largest_scale_in};
+use bifold_trial::experiment::run::largest_scale_in;
 use bifold_trial::experiment::{
-    Ending, Notice, Outcome, Plan, Rate, RunOptions, Scale, Spec, SpecError, run as experiment,
+    Notice, Outcome, Plan, Rate, RunOptions, Scale, Spec, output, run as experiment,
 };
+use bifold_trial::{Ending, SpecError, available_mib};
 use clap::Args;
 use std::path::PathBuf;
 

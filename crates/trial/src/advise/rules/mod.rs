@@ -10,6 +10,8 @@ mod scan;
 
 use super::{GuestKsm, Observed};
 use bifold_host::ksm::{Activity, Counter, Setting};
+use schemars::JsonSchema;
+use serde::{Serialize, Serializer};
 
 const PAGE: u64 = 4096;
 /// A host with less available memory than this share is short of memory. ksmtuned starts KSM here.
@@ -49,18 +51,25 @@ impl Kind {
 }
 
 /// A recommendation.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, JsonSchema)]
+#[schemars(rename = "RecommendationRow")]
 pub struct Recommendation {
-    /// The rule's name, for scripts.
+    /// Name of the rule.
     pub rule: &'static str,
-    /// The kind of recommendation.
+    /// Kind of recommendation: `try`, `turn off`, `beware` or `keep`.
+    #[serde(serialize_with = "kind_name")]
+    #[schemars(with = "String")]
     pub kind: Kind,
     /// What to do.
     pub what: String,
-    /// Why.
+    /// Why, with figures.
     pub why: String,
-    /// Commands or configuration that do it.
+    /// Commands or configuration that do this.
     pub how: Vec<String>,
+}
+
+fn kind_name<S: Serializer>(kind: &Kind, to: S) -> Result<S::Ok, S::Error> {
+    to.serialize_str(kind.name())
 }
 
 /// What a host's KSM saves and costs, and recommendations.

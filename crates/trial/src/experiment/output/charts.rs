@@ -1,20 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! Makes charts of an experiment over time.
 
-use super::MIB;
 use crate::experiment::outcome::{CaseOutcome, Outcome, Sample};
+use crate::output::{Chart, MIB};
 use bifold_host::ksm::Counter;
-
-/// A chart: curves over time.
-#[derive(Debug, Clone, PartialEq)]
-pub struct Chart {
-    /// The chart's title.
-    pub title: String,
-    /// Unit of the vertical axis.
-    pub unit: String,
-    /// Name and points (seconds, value) of each curve.
-    pub curves: Vec<(String, Vec<(f64, f64)>)>,
-}
 
 /// The charts of a run. Each chart has a curve per case.
 pub fn charts(outcome: &Outcome) -> Vec<Chart> {

@@ -5,57 +5,19 @@
 mod charts;
 mod rows;
 
-pub use charts::{Chart, charts};
+pub use charts::charts;
 pub use rows::{SampleRow, rows};
 
-use super::outcome::{Ending, Outcome, Sample};
+use super::outcome::{Outcome, Sample};
 use super::spec::{Plan, Published};
+use crate::output::{MIB, ResultTable, UNKNOWN};
+use crate::run::Ending;
 use bifold_host::ksm::{Counter, Merged};
 use bifold_share::potential::Counts;
 
 const PAGE: u64 = 4096;
-const MIB: f64 = (1 << 20) as f64;
 /// The share of the final saving that counts as reaching it.
 const MOST_OF: f64 = 0.9;
-/// The cell of an unknown figure.
-const UNKNOWN: &str = "-";
-
-/// A table of text.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct ResultTable {
-    /// The table's title.
-    pub title: String,
-    /// Column heads; `\n` breaks the line.
-    pub head: Vec<String>,
-    /// Rows of cells. The first cell names the row.
-    pub rows: Vec<Vec<String>>,
-    /// Notes below the table.
-    pub notes: Vec<String>,
-}
-
-impl ResultTable {
-    pub(crate) fn new(title: &str, head: &[&str]) -> ResultTable {
-        ResultTable {
-            title: title.into(),
-            head: head.iter().map(|h| h.to_string()).collect(),
-            rows: Vec::new(),
-            notes: Vec::new(),
-        }
-    }
-
-    /// In Markdown.
-    pub fn markdown(&self) -> String {
-        let cell = |c: &String| c.replace('\n', " ").replace('|', "\\|");
-        let line =
-            |cells: &[String]| format!("| {} |\n", cells.iter().map(cell).collect::<Vec<_>>().join(" | "));
-        let mut out = format!("### {}\n\n{}", self.title, line(&self.head));
-        out += &format!("|---|{}\n", "---:|".repeat(self.head.len().saturating_sub(1)));
-        self.rows.iter().for_each(|r| out += &line(r));
-        self.notes.iter().for_each(|n| out += &format!("\n{n}\n"));
-        out
-    }
-}
-
 /// All tables, the most important first.
 pub fn tables(plan: &Plan, outcome: &Outcome) -> Vec<ResultTable> {
     let mut all = vec![memory(outcome), sharing(outcome), whole_host(outcome)];
@@ -80,20 +42,8 @@ fn or_unknown<T: ToString>(value: Option<T>) -> String {
 fn memory(outcome: &Outcome) -> ResultTable {
     let mut table = ResultTable::new(
         "Memory, MiB",
-        &[
-            "case",
-            "guests'\nmemory",
-            "without\nsharing",
-            "with\nsharing",
-            "saved,\n%",
-            "potential\nat, s",
-            "zero",
-            "minimum",
-            "intra",
-            "inter",
-            "saved of\npotential, %",
-            "repeats lost to\n2 MB pages, %",
-        ],
+        "case|guests'\nmemory|without\nsharing|with\nsharing|saved,\n%|potential\nat, s|zero|minimum|\
+         intra|inter|saved of\npotential, %|repeats lost to\n2 MB pages, %",
     );
     for case in &outcome.cases {
         let Some(last) = case.samples.last() else { continue };
@@ -139,15 +89,8 @@ fn memory(outcome: &Outcome) -> ResultTable {
 fn sharing(outcome: &Outcome) -> ResultTable {
     let mut table = ResultTable::new(
         "KSM: these guests",
-        &[
-            "case",
-            "merged\npages",
-            "merged\nframes",
-            "saved\npages",
-            "zero\npages",
-            "first merge,\ns",
-            "90 % of\nsaving, s",
-        ],
+        "case|merged\npages|merged\nframes|saved\npages|zero\npages|first merge,\ns|\
+         90 % of\nsaving, s",
     );
     for case in &outcome.cases {
         let Some(last) = case.samples.last() else { continue };
@@ -180,19 +123,8 @@ fn sharing(outcome: &Outcome) -> ResultTable {
 fn whole_host(outcome: &Outcome) -> ResultTable {
     let mut table = ResultTable::new(
         "KSM: the whole host",
-        &[
-            "case",
-            "shared\nframes",
-            "sharing\npages",
-            "unshared\npages",
-            "volatile\npages",
-            "full\nscans",
-            "ksmd CPU\nmean, %",
-            "ksmd CPU\npeak, %",
-            "page\ncopies",
-            "page copies\nper s",
-            "others'\nmerged pages",
-        ],
+        "case|shared\nframes|sharing\npages|unshared\npages|volatile\npages|full\nscans|\
+         ksmd CPU\nmean, %|ksmd CPU\npeak, %|page\ncopies|page copies\nper s|others'\nmerged pages",
     );
     for case in &outcome.cases {
         let Some(last) = case.samples.last() else { continue };
@@ -242,7 +174,7 @@ fn published(plan: &Plan, outcome: &Outcome) -> Option<ResultTable> {
     }
     let mut table = ResultTable::new(
         "Beside published figures, percent of the guests' memory",
-        &["", "minimum", "intra", "inter", "used without\nsharing", "used with\nsharing", "saved of\nused"],
+        "|minimum|intra|inter|used without\nsharing|used with\nsharing|saved of\nused",
     );
     for case in &outcome.cases {
         let of_case = |p: &&Published| p.case.as_ref().is_none_or(|c| *c == case.name);
@@ -271,19 +203,8 @@ fn published(plan: &Plan, outcome: &Outcome) -> Option<ResultTable> {
 fn guests(outcome: &Outcome) -> ResultTable {
     let mut table = ResultTable::new(
         "Guests at the end",
-        &[
-            "case",
-            "guest",
-            "kernel",
-            "ready,\ns",
-            "workload\ncycles",
-            "resident,\nMiB",
-            "proportional,\nMiB",
-            "merged\npages",
-            "zero\npages",
-            "profit,\nMiB",
-            "zero, minimum, intra, inter\nat the mark, MiB",
-        ],
+        "case|guest|kernel|ready,\ns|workload\ncycles|resident,\nMiB|proportional,\nMiB|\
+         merged\npages|zero\npages|profit,\nMiB|zero, minimum, intra, inter\nat the mark, MiB",
     );
     for case in &outcome.cases {
         for (n, guest) in case.guests.iter().enumerate() {

@@ -3,7 +3,7 @@
 
 use super::*;
 use crate::experiment::outcome::{CaseOutcome, GuestOutcome, GuestSample, Mark};
-use crate::experiment::spec::{Rate, Spec};
+use crate::experiment::{Rate, Spec};
 use bifold_host::Host;
 use bifold_host::ksm::{Ksm, MergeableProcess, Merged, Others};
 use std::path::Path;

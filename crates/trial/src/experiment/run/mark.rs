@@ -1,10 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! Counts the potential of the guests' memory at a marked time.
 
-use super::{Notice, Runner, available_mib};
-use crate::experiment::ExperimentError;
+use super::{Runner, available_mib};
+use crate::ExperimentError;
 use crate::experiment::guests::Guest;
-use crate::experiment::outcome::Mark;
+use crate::experiment::outcome::{Mark, Sample};
+use crate::run::Tell;
 use bifold_base::with_causes;
 use bifold_share::image::{Image, PAGE};
 use bifold_share::potential::{Options, Watch, count_watched};
@@ -19,8 +20,7 @@ const SPARE_MIB: u64 = 512;
 
 impl Runner<'_> {
     /// Pauses the guests, copies their memory, resumes them, and counts.
-    pub(super) fn mark(&mut self, tell: &mut dyn FnMut(Notice)) -> Result<(), ExperimentError> {
-        let at_s = self.now();
+    pub(super) fn count(&mut self, at_s: f64, tell: Tell<Sample>) -> Result<(), ExperimentError> {
         let living: u64 = self.guests.iter().filter_map(Guest::watched).map(|w| w.ram >> 20).sum();
         if living + SPARE_MIB > available_mib(self.options.host)? {
             let why = "the potential was not counted: there is no memory for copies of the guests'";

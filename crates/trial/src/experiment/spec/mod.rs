@@ -6,24 +6,17 @@
 //! multiplied by s too, and events between two passes stay in proportion. Counts (guests, write rates,
 //! thresholds, KSM's settings) are not scaled.
 
-mod error;
 mod plan;
-mod rate;
 mod validate;
 
-pub use error::SpecError;
 pub use plan::{Plan, PlannedCase, PlannedGuest, Workload};
-pub use rate::{Rate, Scale};
 
-use bifold_base::bounded;
+use crate::rate::{Rate, Scale};
+use crate::spec::{SpecError, parsed, text_of};
 use serde::Deserialize;
-use serde::de::DeserializeOwned;
 use std::collections::BTreeMap;
 use std::path::Path;
-pub(crate) use validate::{Refusal, refuse};
 
-/// The smallest guest that boots Debian's kernel with room for a workload, MiB.
-pub const SMALLEST_MIB: u64 = 96;
 /// An experiment's file.
 #[derive(Debug, Clone, Deserialize)]
 #[serde(deny_unknown_fields)]
@@ -219,25 +212,6 @@ impl Spec {
     pub fn parse(path: &Path, text: &str) -> Result<Spec, SpecError> {
         parsed(path, text, Spec::validate)
     }
-}
-
-/// The text of an experiment's file.
-pub(crate) fn text_of(path: &Path) -> Result<String, SpecError> {
-    bounded::read_to_string(path, bounded::TEXT)
-        .map_err(|source| SpecError::Read { path: path.into(), source })
-}
-
-/// An experiment of some kind, which `validate` accepts; or the first invalid field, and what is wrong with
-/// that.
-pub(crate) fn parsed<T: DeserializeOwned>(
-    path: &Path,
-    text: &str,
-    validate: impl Fn(&T) -> Result<(), (String, String)>,
-) -> Result<T, SpecError> {
-    let spec =
-        toml::from_str(text).map_err(|e| SpecError::Toml { path: path.into(), text: e.to_string() })?;
-    validate(&spec).map_err(|(field, why)| SpecError::Field { path: path.into(), field, why })?;
-    Ok(spec)
 }
 
 #[cfg(test)]

@@ -2,7 +2,8 @@
 //! Plans an experiment: its sizes and times on this machine.
 
 use super::validate::settings;
-use super::{CaseSpec, Rate, SMALLEST_MIB, Scale, Spec, SpecError, StartSpec, WorkloadSpec};
+use super::{CaseSpec, Rate, Scale, Spec, SpecError, StartSpec, WorkloadSpec};
+use crate::spec::{SMALLEST_MIB, known};
 use bifold_host::ksm::Settings;
 use std::path::Path;
 use std::time::Duration;
@@ -121,10 +122,7 @@ impl Spec {
         let guests = self.guests_at(path, scale)?;
         let one = [CaseSpec { name: "all".into(), ..CaseSpec::default() }];
         let cases = if self.cases.is_empty() { &one[..] } else { &self.cases[..] };
-        if let Some(name) = only.iter().find(|n| !cases.iter().any(|c| c.name == **n)) {
-            let known = cases.iter().map(|c| c.name.clone()).collect();
-            return Err(SpecError::NoCase { path: path.into(), name: name.clone(), known });
-        }
+        known(path, only, cases.iter().map(|c| &c.name))?;
         let factor = scale.value();
         let seconds = |s: f64| Duration::from_secs_f64(s * factor);
         let cases = cases

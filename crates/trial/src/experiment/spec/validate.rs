@@ -1,20 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! Validates an experiment's values; an error names the field by its dotted name.
 
-use super::{GuestSpec, SMALLEST_MIB, Spec, StartSpec, WorkloadSpec};
+use super::{GuestSpec, Spec, StartSpec, WorkloadSpec};
+use crate::spec::{Refusal, SMALLEST_MIB, refuse};
 use bifold_host::ksm::Settings;
 use std::collections::BTreeMap;
 
 /// Most guests of an experiment.
 const MOST_GUESTS: u32 = 256;
-
-/// A field and what is wrong with its value.
-pub(crate) type Refusal = (String, String);
-
-/// Refuses a field where something is wrong with its value.
-pub(crate) fn refuse(wrong: bool, field: impl Into<String>, why: impl Into<String>) -> Result<(), Refusal> {
-    if wrong { Err((field.into(), why.into())) } else { Ok(()) }
-}
 
 impl Spec {
     /// Finds the first invalid field.

@@ -2,9 +2,9 @@
 //! An outcome as JSON.
 
 use super::figures::{GuestFigures, HostFigures, of_guests, of_host};
-use crate::experiment::Ending;
 use crate::pressure::outcome::{CaseOutcome, GuestSample, Orders, Outcome, Sample};
 use crate::pressure::spec::{CaseSpec, Spec};
+use crate::run::Ending;
 use schemars::JsonSchema;
 use serde::Serialize;
 

@@ -9,14 +9,10 @@ mod tests;
 pub use figures::{GuestFigures, HostFigures, of_guests, of_host};
 pub use json::{Document, SCHEMA, json};
 
-use super::outcome::{CaseOutcome, Outcome, Sample};
-use super::spec::Spec;
-use crate::experiment::Ending;
-use crate::experiment::output::{Chart, ResultTable};
-
-const MIB: f64 = (1 << 20) as f64;
-/// The cell of an unknown figure.
-const UNKNOWN: &str = "-";
+use super::outcome::{CaseOutcome, Orders, Outcome, Sample};
+use super::spec::{CaseSpec, Spec};
+use crate::output::{Chart, MIB, ResultTable, UNKNOWN};
+use crate::run::Ending;
 
 /// A figure as text, with so many decimals.
 fn cell((value, decimals): (Option<f64>, usize)) -> String {
@@ -57,16 +53,8 @@ pub fn tables(spec: &Spec, outcome: &Outcome) -> Vec<ResultTable> {
 fn host(spec: &Spec, outcome: &Outcome) -> ResultTable {
     let mut table = ResultTable::new(
         "All guests",
-        &[
-            "case",
-            "in host memory,\nmean MiB",
-            "most\nMiB",
-            "beyond the host,\nmean MiB",
-            "beyond,\n% of time",
-            "progress,\n%",
-            "worst\nguest, %",
-            "emulators'\nCPU, s",
-        ],
+        "case|in host memory,\nmean MiB|most\nMiB|beyond the host,\nmean MiB|beyond,\n% of time|\
+         progress,\n%|worst\nguest, %|emulators'\nCPU, s",
     );
     for case in &spec.cases {
         let row = |run: &&CaseOutcome| {
@@ -100,49 +88,47 @@ fn host(spec: &Spec, outcome: &Outcome) -> ResultTable {
     table
 }
 
-fn guests(spec: &Spec, outcome: &Outcome) -> ResultTable {
-    let mut table = ResultTable::new(
-        "Each guest",
-        &[
-            "case",
-            "guest",
-            "size, mean\nMiB",
-            "in host memory,\nmean MiB",
-            "most\nMiB",
-            "operations",
-            "progress,\n%",
-            "per operation,\nms",
-            "waited,\ns",
-            "major\nfaults",
-            "refaulted\npages",
-            "OOM\nkills",
-        ],
-    );
-    for case in &spec.cases {
+/// The rows of each guest in these cases; figures are means over the runs of a case.
+fn each_guest<'a>(
+    outcome: &Outcome,
+    cases: impl Iterator<Item = &'a CaseSpec>,
+    row: impl Fn(&GuestFigures, &Orders) -> Vec<(Option<f64>, usize)>,
+) -> Vec<Vec<String>> {
+    let mut all = Vec::new();
+    for case in cases {
         let runs = runs(outcome, &case.name);
         let figures: Vec<Vec<GuestFigures>> = runs.iter().map(|run| of_guests(outcome, run)).collect();
         for n in 0..figures.first().map_or(0, Vec::len) {
-            let row = |guests: &Vec<GuestFigures>| {
-                let f = &guests[n];
-                let mib = |bytes: Option<f64>| (bytes.map(|b| b / MIB), 0);
-                let count = |n: u64| (Some(n as f64), 0);
-                vec![
-                    mib(f.mean_size_bytes),
-                    mib(f.mean_used_bytes),
-                    mib(f.peak_used_bytes),
-                    count(f.operations),
-                    (f.progress.map(|p| 100.0 * p), 1),
-                    (f.operation_s.map(|s| 1000.0 * s), 2),
-                    (Some(f.waited_s), 1),
-                    count(f.major_faults),
-                    count(f.refaulted_pages),
-                    count(f.kills),
-                ]
-            };
-            let rows: Vec<_> = figures.iter().map(row).collect();
-            table.rows.push([vec![case.name.clone(), figures[0][n].name.clone()], mean_of(&rows)].concat());
+            let of_run = |(run, figures): (&&CaseOutcome, &Vec<_>)| row(&figures[n], &run.guests[n].orders);
+            let rows: Vec<_> = runs.iter().zip(&figures).map(of_run).collect();
+            all.push([vec![case.name.clone(), figures[0][n].name.clone()], mean_of(&rows)].concat());
         }
     }
+    all
+}
+
+fn guests(spec: &Spec, outcome: &Outcome) -> ResultTable {
+    let mut table = ResultTable::new(
+        "Each guest",
+        "case|guest|size, mean\nMiB|in host memory,\nmean MiB|most\nMiB|operations|progress,\n%|\
+         per operation,\nms|waited,\ns|major\nfaults|refaulted\npages|OOM\nkills",
+    );
+    table.rows = each_guest(outcome, spec.cases.iter(), |f, _| {
+        let mib = |bytes: Option<f64>| (bytes.map(|b| b / MIB), 0);
+        let count = |n: u64| (Some(n as f64), 0);
+        vec![
+            mib(f.mean_size_bytes),
+            mib(f.mean_used_bytes),
+            mib(f.peak_used_bytes),
+            count(f.operations),
+            (f.progress.map(|p| 100.0 * p), 1),
+            (f.operation_s.map(|s| 1000.0 * s), 2),
+            (Some(f.waited_s), 1),
+            count(f.major_faults),
+            count(f.refaulted_pages),
+            count(f.kills),
+        ]
+    });
     table.notes = vec![
         "Size is what is outside of the balloon. Faults and refaults are those of the guest's own kernel."
             .into(),
@@ -151,21 +137,11 @@ fn guests(spec: &Spec, outcome: &Outcome) -> ResultTable {
 }
 
 fn orders(spec: &Spec, outcome: &Outcome) -> ResultTable {
-    let head = ["case", "guest", "steps", "held", "at the\nleast size", "refused", "given back\nat once"];
-    let mut table = ResultTable::new("Orders about sizes", &head);
-    for case in spec.cases.iter().filter(|c| c.orders_sizes()) {
-        let runs = runs(outcome, &case.name);
-        for n in 0..runs.first().map_or(0, |run| run.guests.len()) {
-            let row = |run: &&CaseOutcome| {
-                let o = &run.guests[n].orders;
-                [o.steps, o.held, o.short, o.refused, o.given_back].map(|n| (Some(n as f64), 0)).to_vec()
-            };
-            let rows: Vec<_> = runs.iter().map(row).collect();
-            table
-                .rows
-                .push([vec![case.name.clone(), runs[0].guests[n].name.clone()], mean_of(&rows)].concat());
-        }
-    }
+    let head = "case|guest|steps|held|at the\nleast size|refused|given back\nat once";
+    let mut table = ResultTable::new("Orders about sizes", head);
+    table.rows = each_guest(outcome, spec.cases.iter().filter(|c| c.orders_sizes()), |_, o| {
+        [o.steps, o.held, o.short, o.refused, o.given_back].map(|n| (Some(n as f64), 0)).to_vec()
+    });
     table.notes = vec![
         "Orders are those of `bifold reclaim set`: none goes below what the guest uses and a margin, and all is given back at once \
          when the guest may miss it. The next order begins after a pause."
@@ -175,22 +151,12 @@ fn orders(spec: &Spec, outcome: &Outcome) -> ResultTable {
 }
 
 fn paged(spec: &Spec, outcome: &Outcome) -> ResultTable {
-    let head =
-        ["case", "guest", "in the host's swap,\nmean MiB", "refaulted\npages", "waited for the\nhost, s"];
-    let mut table = ResultTable::new("Paging by the host", &head);
-    for case in spec.cases.iter().filter(|c| c.paging) {
-        let figures: Vec<Vec<GuestFigures>> =
-            runs(outcome, &case.name).iter().map(|run| of_guests(outcome, run)).collect();
-        for n in 0..figures.first().map_or(0, Vec::len) {
-            let row = |guests: &Vec<GuestFigures>| {
-                let f = &guests[n];
-                let swapped = f.mean_swapped_bytes.map(|b| b / MIB);
-                vec![(swapped, 0), (f.host_refaulted_pages.map(|n| n as f64), 0), (f.host_waited_s, 1)]
-            };
-            let rows: Vec<_> = figures.iter().map(row).collect();
-            table.rows.push([vec![case.name.clone(), figures[0][n].name.clone()], mean_of(&rows)].concat());
-        }
-    }
+    let head = "case|guest|in the host's swap,\nmean MiB|refaulted\npages|waited for the\nhost, s";
+    let mut table = ResultTable::new("Paging by the host", head);
+    table.rows = each_guest(outcome, spec.cases.iter().filter(|c| c.paging), |f, _| {
+        let swapped = f.mean_swapped_bytes.map(|b| b / MIB);
+        vec![(swapped, 0), (f.host_refaulted_pages.map(|n| n as f64), 0), (f.host_waited_s, 1)]
+    });
     table.notes =
         vec!["Refaults and waits are those of QEMU's process: the guest and its disks' files.".into()];
     table

@@ -2,7 +2,6 @@
 //! Figures that a made-up outcome must have.
 
 use super::*;
-use crate::experiment::Ending;
 use crate::pressure::outcome::{GuestOutcome, GuestSample, LoadCounts, Orders};
 use std::path::Path;
 

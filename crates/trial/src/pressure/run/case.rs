@@ -2,83 +2,80 @@
 //! One case: its guests, and their loads while they run.
 
 use super::{Notice, RunOptions};
-use crate::experiment::sample::memory_of;
-use crate::experiment::{Ending, ExperimentError};
+use crate::ExperimentError;
+use crate::guest::memory_of;
+use crate::paging::{self, Paging, PagingCounts};
 use crate::pressure::control::{Control, Place};
-use crate::pressure::guest::Guest;
-use crate::pressure::outcome::{CaseOutcome, GuestSample, PagingCounts, Sample};
-use crate::pressure::paging::{self, Paging};
+use crate::pressure::guest::{Ground, Guest};
+use crate::pressure::outcome::{CaseOutcome, GuestSample, Sample};
 use crate::pressure::spec::{CaseSpec, PlannedGuest, Spec};
+use crate::run::{Case, Ending, Tell, watch};
 use bifold_guest::kernel::Kernel;
 use bifold_guest::qemu::Qemu;
 use bifold_host::LiveGuest;
+use bifold_host::ksm::{KsmGuard, Setting, Settings};
 use bifold_reclaim::{GuestObservation, OnLine, PolicyName};
 use std::os::fd::AsFd as _;
 use std::path::Path;
-use std::sync::atomic::Ordering;
-use std::thread::{Scope, scope, sleep};
+use std::thread::{Scope, scope};
 use std::time::{Duration, Instant};
 
 const FRAME: u64 = 4096;
 const MIB: u64 = 1 << 20;
-/// Time limit until all loads are ready. Emulated guests on a busy machine are slow.
-const READY: Duration = Duration::from_secs(900);
-/// Pause between two reads of the guests' lines.
-const TICK: Duration = Duration::from_millis(50);
 
-/// What a case runs on.
+/// What all cases run on.
 pub(super) struct Machine<'a> {
     pub(super) spec: &'a Spec,
-    pub(super) case: &'a CaseSpec,
+    pub(super) options: &'a RunOptions<'a>,
     pub(super) guests: &'a [PlannedGuest],
     pub(super) kernels: &'a [Kernel],
     pub(super) qemu: &'a Qemu,
     pub(super) journals: &'a Path,
+    pub(super) guard: Option<&'a KsmGuard>,
 }
 
 impl Machine<'_> {
-    /// Runs the case and fills its outcome.
+    /// Runs a case and fills its outcome.
     pub(super) fn run(
         &self,
-        options: &RunOptions,
         result: &mut CaseOutcome,
-        tell: &mut dyn FnMut(Notice),
+        tell: Tell<Sample>,
     ) -> Result<Ending, ExperimentError> {
+        let options = self.options;
+        let case = &result.spec.clone();
+        if let Some(guard) = self.guard {
+            guard.set(&Settings::of(&[(Setting::Run, u64::from(case.sharing))]))?;
+        }
         // Disks and sockets; removed at the end, when the guests have ended.
         let folder = tempfile::Builder::new().prefix("bifold-").tempdir().map_err(ExperimentError::Folder)?;
         // Removed after the guests' end, as it is dropped after them.
-        if self.case.paging {
+        if case.paging {
             // Cases before have filled swap, and others may have.
-            paging::usable(options.host, self.spec)?;
+            paging::usable(options.host, self.spec.swap_mib())?;
         }
-        let paging = self.case.paging.then(|| Paging::make(options.host, self.guests.len())).transpose()?;
-        let mut guests = Vec::new();
-        for planned in self.guests {
-            let own = folder.path().join(guests.len().to_string());
-            std::fs::create_dir(&own).map_err(ExperimentError::Folder)?;
-            let kind = (&self.spec.guests[planned.kind], planned);
-            let group = paging.as_ref().map(|p| p.entry(guests.len())).transpose()?;
-            let place = (options.kvm, group.as_ref().map(|g| g.as_fd()));
-            let kernel = &self.kernels[planned.kind];
-            guests.push(Guest::start(self.qemu, kernel, kind, self.case, &own, self.spec.disk_us, place)?);
-        }
+        let paging = case.paging.then(|| Paging::make(options.host, self.guests.len())).transpose()?;
+        let mut guests = self.start(case, folder.path(), paging.as_ref())?;
         let controls: Vec<Control> = guests.iter().map(|_| Control::default()).collect();
         let place = Place { host: options.host, folder: self.journals, guardian: options.orders };
         // The threads give everything back before the guests are ended.
         let ending = scope(|threads| {
+            let policy = case.policy.and_then(|name| name.on_line(self.guests.len()));
             let mut run = Run {
                 machine: self,
-                options,
+                case,
                 place,
+                threads,
                 guests: &mut guests,
                 controls: &controls,
                 paging: paging.as_ref(),
                 paged: Vec::new(),
+                cpu: Vec::new(),
+                policy,
                 result,
-                begun: Instant::now(),
             };
             let _end = EndAll(&controls);
-            run.go(threads, tell)
+            let times = [self.spec.time.length, self.spec.time.interval].map(Duration::from_secs_f64);
+            watch(&mut run, Instant::now(), times, options.stop, tell)
         });
         for (guest, control) in guests.iter_mut().zip(&controls) {
             guest.outcome.orders = control.orders();
@@ -89,6 +86,30 @@ impl Machine<'_> {
         }
         result.guests = guests.into_iter().map(|g| g.outcome).collect();
         ending
+    }
+
+    /// Starts all guests, each with a folder of its own in `folder`.
+    fn start(
+        &self,
+        case: &CaseSpec,
+        folder: &Path,
+        paging: Option<&Paging>,
+    ) -> Result<Vec<Guest>, ExperimentError> {
+        let mut guests = Vec::new();
+        for planned in self.guests {
+            let own = folder.join(guests.len().to_string());
+            std::fs::create_dir(&own).map_err(ExperimentError::Folder)?;
+            let group = paging.map(|p| p.entry(guests.len())).transpose()?;
+            let ground = Ground {
+                qemu: self.qemu,
+                kernel: &self.kernels[planned.kind],
+                kvm: self.options.kvm,
+                folder: &own,
+                group: group.as_ref().map(|g| g.as_fd()),
+            };
+            guests.push(Guest::start(&ground, self.spec, case, planned)?);
+        }
+        Ok(guests)
     }
 }
 
@@ -102,37 +123,30 @@ impl Drop for EndAll<'_> {
 }
 
 /// A case while it runs.
-struct Run<'a> {
+struct Run<'s, 'e, 'a> {
     machine: &'a Machine<'a>,
-    options: &'a RunOptions<'a>,
+    case: &'a CaseSpec,
     place: Place<'a>,
+    threads: &'s Scope<'s, 'e>,
     guests: &'a mut [Guest],
     controls: &'a [Control],
     paging: Option<&'a Paging>,
     /// What the host had counted for each guest when the loads began.
     paged: Vec<PagingCounts>,
+    /// CPU time of each emulator when the loads began.
+    cpu: Vec<Duration>,
+    policy: Option<OnLine>,
     result: &'a mut CaseOutcome,
-    /// The begin of the loads; before, of the guests.
-    begun: Instant,
 }
 
-impl<'a> Run<'a> {
-    fn now(&self) -> f64 {
-        self.begun.elapsed().as_secs_f64()
-    }
-
-    fn stopped(&self) -> bool {
-        self.options.stop.load(Ordering::Relaxed)
-    }
-
-    fn note(&mut self, text: String, tell: &mut dyn FnMut(Notice)) {
-        tell(Notice::Note(&text));
-        self.result.notes.push(text);
-    }
+impl<'s, 'a: 's> Case for Run<'s, '_, 'a> {
+    type Sample = Sample;
+    const LOADS: &'static str = "loads";
+    const BOOT: bool = false;
 
     /// Reads all guests' lines and all threads' notes.
-    fn poll(&mut self, tell: &mut dyn FnMut(Notice)) -> Result<(), ExperimentError> {
-        let now = self.now();
+    fn poll(&mut self, zero: Instant, tell: Tell<Sample>) -> Result<(), ExperimentError> {
+        let now = zero.elapsed().as_secs_f64();
         for n in 0..self.guests.len() {
             if let Some(news) = self.guests[n].poll(now)? {
                 self.note(news, tell);
@@ -144,88 +158,69 @@ impl<'a> Run<'a> {
         Ok(())
     }
 
-    fn go<'t>(
-        &mut self,
-        threads: &'t Scope<'t, '_>,
-        tell: &mut dyn FnMut(Notice),
-    ) -> Result<Ending, ExperimentError>
-    where
-        'a: 't,
-    {
-        while !self.guests.iter().all(Guest::is_decided) {
-            self.poll(tell)?;
-            if self.stopped() {
-                return Ok(Ending::Interrupted);
-            }
-            if self.begun.elapsed() > READY {
-                return Ok(Ending::Failed(format!("not all loads were ready after {} s", READY.as_secs())));
-            }
-            sleep(TICK);
-        }
+    fn is_ready(&self) -> bool {
+        self.guests.iter().all(Guest::is_decided)
+    }
+
+    fn begin(&mut self, tell: Tell<Sample>) -> Result<Instant, ExperimentError> {
         if let Some(paging) = self.paging {
             let text = self.limit(paging)?;
             self.note(text, tell);
         }
-        let cpu: Vec<Duration> = self.guests.iter().map(|g| self.cpu(g).unwrap_or_default()).collect();
-        self.begun = Instant::now();
+        self.cpu = self.guests.iter().map(|g| self.cpu(g).unwrap_or_default()).collect();
+        let begun = Instant::now();
         for n in 0..self.guests.len() {
             // A guest that has just ended is noted with the next poll.
             let _ = self.guests[n].go();
             let Some((pid, started)) =
-                self.guests[n].pid.and_then(|pid| Some((pid, self.options.host.started(pid)?)))
+                self.guests[n].pid.and_then(|pid| Some((pid, self.place.host.started(pid)?)))
             else {
                 continue;
             };
             let name = self.guests[n].outcome.name.clone();
-            let guest = LiveGuest { pid, name, started, vm: None, kvm: self.options.kvm, vcpus: Vec::new() };
+            let guest =
+                LiveGuest { pid, name, started, vm: None, kvm: self.machine.options.kvm, vcpus: Vec::new() };
             let (control, place) = (&self.controls[n], self.place);
-            threads.spawn(move || control.follow(place, &guest));
+            self.threads.spawn(move || control.follow(place, &guest));
         }
-        let (spec, case) = (self.machine.spec, self.machine.case);
-        let mut policy = case.policy.and_then(|name| name.on_line(self.guests.len()));
-        let (length, interval) = (spec.time.length, spec.time.interval);
-        let mut next = 0.0;
-        loop {
-            self.poll(tell)?;
-            let now = self.now();
-            let (over, stopped) = (now >= length, self.stopped());
-            if now >= next || over || stopped {
-                let sample = self.sample(now, &cpu);
-                if let Some(killed) = self.follow(&sample)? {
-                    return Ok(killed);
-                }
-                if let Some(policy) = &mut policy {
-                    self.decide(policy, &sample);
-                } else if let Some(mib) = case.size_mib {
-                    self.controls.iter().for_each(|control| control.want(mib * MIB));
-                }
-                tell(Notice::Sample(&sample));
-                self.result.samples.push(sample);
-                while next <= now {
-                    next += interval;
-                }
-            }
-            if stopped {
-                return Ok(Ending::Interrupted);
-            }
-            if self.guests.iter().all(|g| g.pid.is_none()) {
-                return Ok(Ending::Failed("no guest is left".into()));
-            }
-            if over {
-                return Ok(Ending::Whole);
-            }
-            sleep(TICK);
+        Ok(begun)
+    }
+
+    fn sample(&mut self, zero: Instant, tell: Tell<Sample>) -> Result<Option<Ending>, ExperimentError> {
+        let sample = self.look(zero.elapsed().as_secs_f64());
+        if let Some(killed) = self.follow(&sample)? {
+            return Ok(Some(killed));
         }
+        if let Some(mut policy) = self.policy.take() {
+            self.decide(&mut policy, &sample);
+            self.policy = Some(policy);
+        } else if let Some(mib) = self.case.size_mib {
+            self.controls.iter().for_each(|control| control.want(mib * MIB));
+        }
+        tell(Notice::Sample(&sample));
+        self.result.samples.push(sample);
+        Ok(None)
+    }
+
+    fn lives(&self) -> bool {
+        self.guests.iter().any(|g| g.pid.is_some())
+    }
+}
+
+impl Run<'_, '_, '_> {
+    fn note(&mut self, text: String, tell: Tell<Sample>) {
+        tell(Notice::Note(&text));
+        self.result.notes.push(text);
     }
 
     /// Limits what the guests have together to the host's size. Returns what else the group may have, as
     /// text.
     fn limit(&mut self, paging: &Paging) -> Result<String, ExperimentError> {
-        let host = self.options.host;
+        let host = self.place.host;
         let memory = |g: &Guest| memory_of(host, g.pid?, g.outcome.memory_mib * MIB);
         // Merged pages count once in the group.
         let of_guests: u64 = self.guests.iter().filter_map(memory).map(|m| m.pss).sum();
-        let others = paging.limit(self.machine.case.host_mib(self.machine.spec) * MIB, of_guests)?;
+        let others = paging.limit(self.case.host_mib(self.machine.spec) * MIB, of_guests)?;
         self.paged = (0..self.guests.len()).map(|n| paging.counts(n)).collect();
         Ok(format!("the host may have {} MiB more, which are QEMU's own", others / MIB))
     }
@@ -234,19 +229,20 @@ impl<'a> Run<'a> {
     /// memory.
     fn follow(&self, sample: &Sample) -> Result<Option<Ending>, ExperimentError> {
         let Some(paging) = self.paging else { return Ok(None) };
-        let kills = paging.follow(self.machine.case.host_mib(self.machine.spec) * MIB, sample.used())?;
+        let kills = paging.follow(self.case.host_mib(self.machine.spec) * MIB, sample.used())?;
         let why = || "the host's kernel killed a guest for lack of memory: it found too little to page out";
         Ok((kills > 0).then(|| Ending::Failed(why().into())))
     }
 
     fn cpu(&self, guest: &Guest) -> Option<Duration> {
-        self.options.host.cpu_time(guest.pid?)
+        self.place.host.cpu_time(guest.pid?)
     }
 
-    fn sample(&self, at_s: f64, cpu: &[Duration]) -> Sample {
+    /// The figures of this moment.
+    fn look(&self, at_s: f64) -> Sample {
         let guest = |n: usize| {
             let guest = &self.guests[n];
-            let memory = memory_of(self.options.host, guest.pid?, guest.outcome.memory_mib * MIB)?;
+            let memory = memory_of(self.place.host, guest.pid?, guest.outcome.memory_mib * MIB)?;
             let balloon = self.controls[n].balloon();
             let statistics = balloon.as_ref().map(|b| b.statistics).unwrap_or_default();
             Some(GuestSample {
@@ -259,7 +255,7 @@ impl<'a> Run<'a> {
                 target: self.controls[n].wanted(),
                 free: statistics.free,
                 available: statistics.available,
-                cpu_s: self.cpu(guest)?.saturating_sub(cpu[n]).as_secs_f64(),
+                cpu_s: self.cpu(guest)?.saturating_sub(self.cpu[n]).as_secs_f64(),
                 load: guest.counts,
             })
         };
@@ -270,7 +266,7 @@ impl<'a> Run<'a> {
     fn decide(&self, policy: &mut OnLine, sample: &Sample) {
         let before = self.result.samples.last();
         let seconds = before.map_or(0.0, |b| sample.at_s - b.at_s);
-        let learns_uses = self.machine.case.policy == Some(PolicyName::IdleTax);
+        let learns_uses = self.case.policy == Some(PolicyName::IdleTax);
         let seen: Vec<GuestObservation> = (0..self.guests.len())
             .map(|n| {
                 // A guest that is gone has nothing.
@@ -291,13 +287,12 @@ impl<'a> Run<'a> {
                 }
             })
             .collect();
-        let sizes =
-            policy.decide(self.machine.case.host_mib(self.machine.spec) * MIB / FRAME, seconds, &seen);
+        let sizes = policy.decide(self.case.host_mib(self.machine.spec) * MIB / FRAME, seconds, &seen);
         for (n, size) in sizes.into_iter().enumerate() {
             self.controls[n].want(size * FRAME);
             if let Some(pid) = self.guests[n].pid.filter(|_| learns_uses) {
                 // A guest that is just ending has no uses.
-                let _ = self.options.host.forget_uses(pid);
+                let _ = self.place.host.forget_uses(pid);
             }
         }
     }

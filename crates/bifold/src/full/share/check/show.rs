@@ -7,8 +7,9 @@ mod json;
 pub use json::schema;
 
 use bifold_report::{grouped, text_table, text_table_with_keys};
-use bifold_trial::experiment::output::ResultTable;
+
 use bifold_trial::ksm_check::KsmPass;
+use bifold_trial::output::ResultTable;
 use std::time::Duration;
 
 /// The results of a check.

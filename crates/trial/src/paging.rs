@@ -6,8 +6,6 @@
 //! The kernel also accounts QEMU's own memory and its page tables to the group. What these take when the
 //! limit begins is added to it. The page cache of the guests' disks is not: it takes part, as on a host.
 
-use super::outcome::PagingCounts;
-use super::spec::{CaseSpec, Spec};
 use bifold_host::Host;
 use bifold_host::guest_memory::{MemoryGroup, NoMemoryGroup};
 use std::cell::Cell;
@@ -81,21 +79,16 @@ fn put(path: PathBuf, text: &str) -> Result<(), PagingError> {
     fs::write(&path, text).map_err(|source| PagingError::File { path, source })
 }
 
-/// Whether the host can page the guests of the cases that ask for it.
+/// Whether the host can page out so many MiB of guests.
 ///
 /// # Errors
 /// If it cannot.
-pub fn usable(host: &Host, spec: &Spec) -> Result<(), PagingError> {
+pub fn usable(host: &Host, needed_mib: u64) -> Result<(), PagingError> {
     let top = host.memory_groups().map_err(PagingError::NoGroups)?;
     let words = fs::read_to_string(top.join("cgroup.subtree_control")).unwrap_or_default();
     if !words.split_ascii_whitespace().any(|w| w == "memory") {
         return Err(PagingError::NoController(top));
     }
-    let ram = |memory_mib: Option<u64>| -> u64 {
-        spec.guests.iter().map(|g| u64::from(g.count) * memory_mib.unwrap_or(g.memory_mib)).sum()
-    };
-    let beyond = |c: &CaseSpec| ram(c.memory_mib).saturating_sub(c.host_mib(spec));
-    let needed_mib = spec.cases.iter().filter(|c| c.paging).map(beyond).max().unwrap_or(0);
     let free_mib = host.swap().map_or(0, |swap| swap.free / MIB);
     if free_mib < needed_mib {
         return Err(PagingError::Swap { needed_mib, free_mib });
@@ -216,6 +209,25 @@ impl Drop for Paging {
     }
 }
 
+/// What a host that pages counts for a guest, since the load began.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct PagingCounts {
+    /// Pages of QEMU's process that came back soon after the host took them.
+    pub refaults: u64,
+    /// Time in which threads of QEMU waited for memory, microseconds; 0 if the kernel does not count.
+    pub waited_us: u64,
+}
+
+impl PagingCounts {
+    /// The counts since an earlier moment.
+    pub fn since(&self, then: &PagingCounts) -> PagingCounts {
+        PagingCounts {
+            refaults: self.refaults.saturating_sub(then.refaults),
+            waited_us: self.waited_us.saturating_sub(then.waited_us),
+        }
+    }
+}
+
 /// What a group has of memory that is not files' pages.
 fn others(group: &MemoryGroup) -> u64 {
     let of = |names: &[&str]| names.iter().filter_map(|name| group.stat.get(name)).sum::<u64>();
@@ -260,13 +272,6 @@ mod tests {
         (dir, host)
     }
 
-    fn spec() -> Spec {
-        let text = "title = 'x'\nhost_memory_mib = 150\n[time]\nlength = 20\ninterval = 10\n[[guest]]\nname = 'a'\ncount = 2\n\
-                    memory_mib = 100\nleast_mib = 50\nphases = [{ seconds = 5, memory_mib = 10, rate = 10 }]\n\
-                    [[case]]\nname = 'pages'\npaging = true\n";
-        Spec::parse(Path::new("x"), text).unwrap()
-    }
-
     const V2: &str = "cgroup2 /sys/fs/cgroup cgroup2 rw 0 0\n";
 
     #[test]
@@ -276,7 +281,7 @@ mod tests {
             if let Some(text) = controllers {
                 fs::write(dir.path().join("sys/fs/cgroup/cgroup.subtree_control"), text).unwrap();
             }
-            usable(&host, &spec()).map_err(|e| e.to_string())
+            usable(&host, 50).map_err(|e| e.to_string())
         };
         assert!(why("m /m cgroup rw,memory 0 0\n", 0, None).unwrap_err().contains("cgroup v1"));
         assert!(why("", 0, None).unwrap_err().contains("not mounted"));
