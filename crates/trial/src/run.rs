@@ -125,7 +125,8 @@ pub(crate) fn watch<C: Case>(
     let mut next = Duration::ZERO;
     loop {
         case.poll(zero, tell)?;
-        if begun.is_none() && case.is_ready() {
+        let stopped = stop.load(Ordering::Relaxed);
+        if begun.is_none() && !stopped && case.is_ready() {
             let now = case.begin(tell)?;
             begun = Some(now);
             zero = if C::BOOT { started } else { now };
@@ -133,11 +134,11 @@ pub(crate) fn watch<C: Case>(
         }
         let since = begun.map(|b| b.elapsed());
         let over = since.is_some_and(|s| s >= length);
-        if begun.is_none() && started.elapsed() > READY {
+        if begun.is_none() && !stopped && started.elapsed() > READY {
             let text = format!("not all {} were ready after {} s", C::LOADS, READY.as_secs());
             return Ok(Ending::Failed(text));
         }
-        let (now, stopped) = (zero.elapsed(), stop.load(Ordering::Relaxed));
+        let now = zero.elapsed();
         if (C::BOOT || begun.is_some()) && (now >= next || over || stopped) {
             if let Some(ending) = case.sample(zero, tell)? {
                 return Ok(ending);

@@ -18,6 +18,7 @@ use bifold_share::potential::Counts;
 const PAGE: u64 = 4096;
 /// The share of the final saving that counts as reaching it.
 const MOST_OF: f64 = 0.9;
+
 /// All tables, the most important first.
 pub fn tables(plan: &Plan, outcome: &Outcome) -> Vec<ResultTable> {
     let mut all = vec![memory(outcome), sharing(outcome), whole_host(outcome)];

@@ -7,7 +7,6 @@ mod json;
 pub use json::schema;
 
 use bifold_report::{grouped, text_table, text_table_with_keys};
-
 use bifold_trial::ksm_check::KsmPass;
 use bifold_trial::output::ResultTable;
 use std::time::Duration;
