@@ -2,7 +2,7 @@
 //! Switches VMs, and gives them back. All that the daemon does to a VM is here.
 
 use super::done::{Done, NotSwitched};
-use super::look::ObstacleCheck;
+use super::obstacle::ObstacleCheck;
 use super::{AGAIN, Engine, Source};
 use crate::homes::{Home, has_ended};
 use bifold_base::with_causes;

@@ -7,13 +7,13 @@
 //!   own modes;
 //! - a VM's own mode is in the journal before the daemon first switches the VM;
 //! - a VM whose rule is gone is given back, and tried again after [`AGAIN`] if KVM refuses;
-//! - for a policy, KVM is not asked for a switch that it would refuse ([`look`]). Giving a VM back is always
+//! - for a policy, KVM is not asked for a switch that it would refuse ([`obstacle`]). Giving a VM back is always
 //!   tried.
 
 mod act;
 mod ask;
 mod done;
-mod look;
+mod obstacle;
 mod vm;
 
 pub use vm::Event;

@@ -3,7 +3,7 @@
 
 use super::TELL_MISSING;
 use super::done::{Done, NotSwitched};
-use super::look::ObstacleCheck;
+use super::obstacle::ObstacleCheck;
 use crate::config::{Config, Rule};
 use crate::pilot::{Choice, Pilot, Switches, Verdict};
 use crate::status::{Totals, VmStatus};

@@ -2,28 +2,22 @@
 //! What the daemon and the thread of a guest have in common: the size that is wanted, what was seen, and what
 //! has become of orders.
 
-use bifold_host::guest_memory::GuestStatistics;
 use bifold_host::printable;
 use bifold_live::memory::rules::Finding;
+use bifold_live::order::SizeObservation;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-/// What was seen of a guest at one time.
+/// The last look at a guest that found its size.
 #[derive(Debug, Clone)]
-pub struct MemoryObservation {
+pub struct LastLook {
     /// When.
     pub at: Instant,
-    /// Bytes outside of its balloon.
-    pub size: u64,
-    /// Seconds between two requests for statistics; 0 if QEMU asks for none.
-    pub polling_s: u64,
-    /// Its statistics, if they are not old.
-    pub statistics: GuestStatistics,
-    /// Age of the statistics in seconds.
+    /// What was seen, as an order by the balloon sees a guest.
+    pub size: SizeObservation,
+    /// Age of the guest's statistics then, in seconds.
     pub age_s: u64,
-    /// Resident bytes of its process.
-    pub resident: Option<u64>,
     /// Why no order could begin.
     pub refused: Option<String>,
 }
@@ -92,7 +86,7 @@ pub(super) struct Shared {
     pub least: Option<u64>,
     /// Whether the next order need not wait for the memory of the last one.
     pub forget: bool,
-    pub sight: Option<MemoryObservation>,
+    pub sight: Option<LastLook>,
     pub silent: Option<String>,
     pub findings: Vec<Finding>,
     pub under: Option<Under>,
@@ -161,7 +155,7 @@ impl Control {
     }
 
     /// The last look, and why the last one found nothing if it did.
-    pub fn sight(&self) -> (Option<MemoryObservation>, Option<String>) {
+    pub fn sight(&self) -> (Option<LastLook>, Option<String>) {
         let shared = self.shared();
         (shared.sight.clone(), shared.silent.clone())
     }
@@ -201,7 +195,7 @@ impl Control {
     }
 
     #[cfg(test)]
-    pub fn pretend(&self, sight: MemoryObservation, under: Option<Under>) {
+    pub fn pretend(&self, sight: LastLook, under: Option<Under>) {
         let mut shared = self.shared();
         (shared.sight, shared.under, shared.silent) = (Some(sight), under, None);
     }

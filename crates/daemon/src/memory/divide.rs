@@ -2,7 +2,7 @@
 //! Divides the host's memory: the policy decides over all guests that were seen.
 
 use super::guest::WantedSize;
-use super::hand::mib;
+use super::thread::mib;
 use super::{FRAME, Id, LogLine, Memory, every, sum, tell};
 use crate::config::{Config, ShareMemory};
 use crate::record::MemoryLine;

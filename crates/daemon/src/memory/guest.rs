@@ -4,13 +4,14 @@
 
 mod status;
 
-use super::control::{Control, MemoryObservation};
-use super::hand::mib;
+use super::control::{Control, LastLook};
+use super::thread::mib;
 use crate::config::VmMemory;
 use crate::engine::{Event, Hold};
 use crate::status::GuestTotals;
 use bifold_host::LiveGuest;
 use bifold_host::printable;
+use bifold_live::order::SizeObservation;
 use bifold_live::reporter::MemoryView;
 use bifold_reclaim::{GuestObservation, PolicyName};
 use std::collections::{BTreeSet, VecDeque};
@@ -206,8 +207,8 @@ impl Guest {
     }
 
     /// The memory that the guest has without the daemon's orders.
-    fn all(&self, sight: &MemoryObservation) -> u64 {
-        self.control.under().map_or(sight.size, |under| under.found.max(sight.size))
+    fn all(&self, sight: &LastLook) -> u64 {
+        self.control.under().map_or(sight.size.size, |under| under.found.max(sight.size.size))
     }
 
     fn is_held(&self, up: Duration) -> bool {
@@ -216,12 +217,11 @@ impl Guest {
 
     /// What is known of the guest's free memory: by its balloon if its statistics are of the last seconds,
     /// else by its reporter, if that is newer.
-    fn inside(&self, sight: &MemoryObservation, up: Duration, every: Duration) -> Option<Inside> {
+    fn inside(&self, sight: &LastLook, up: Duration, every: Duration) -> Option<Inside> {
         let age = sight.at.elapsed().saturating_add(Duration::from_secs(sight.age_s));
-        let balloon = (sight.statistics.free.is_some() && age <= OLD).then_some((
-            age,
-            Inside { free: sight.statistics.free, available: sight.statistics.available, from: "balloon" },
-        ));
+        let SizeObservation { free, available, .. } = sight.size;
+        let balloon =
+            (free.is_some() && age <= OLD).then_some((age, Inside { free, available, from: "balloon" }));
         let reporter = self.reported.as_ref().and_then(|(at, view)| {
             let age = up.saturating_sub(*at);
             let inside = Inside { free: view.free, available: view.available, from: "reporter" };
@@ -265,7 +265,7 @@ impl Guest {
         let sight = sight?;
         let old = sight.at.elapsed() > OLD;
         // What QEMU says is its owner's word: more than the host has is no claim on what others have.
-        let (all, size) = (self.all(&sight).min(total), sight.size.min(total));
+        let (all, size) = (self.all(&sight).min(total), sight.size.size.min(total));
         let most = self.rule.most.unwrap_or(u64::MAX).min(all);
         let least = self.rule.least.unwrap_or(all / 4).min(most);
         let inside = self.inside(&sight, up, every);
@@ -290,7 +290,7 @@ impl Guest {
             least: in_frames(least),
             most: in_frames(most),
             size: in_frames(size),
-            held: sight.resident.unwrap_or(size).min(all) as f64 / FRAME as f64,
+            held: sight.size.resident.unwrap_or(size).min(all) as f64 / FRAME as f64,
             in_use: in_frames(size.saturating_sub(free.unwrap_or(0))) as f64,
             pressure: waited.unwrap_or(0.0),
             touched: None,
@@ -353,7 +353,7 @@ impl Guest {
     }
 
     /// Why no memory may be taken of the guest now.
-    fn may_take(&mut self, sight: &MemoryObservation, up: Duration) -> Option<Done> {
+    fn may_take(&mut self, sight: &LastLook, up: Duration) -> Option<Done> {
         if self.hold.is_some_and(|h| h.until.is_some_and(|until| until <= up)) {
             self.hold = None;
         }

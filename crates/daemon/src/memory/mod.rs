@@ -9,17 +9,17 @@
 //!   allow; giving back is always allowed;
 //! - sizes are ordered by [`bifold_live::order::Order`] alone: with its floor, its reasons to give everything
 //!   back, its journal and its guardian, which gives the memory back if the daemon is killed;
-//! - what a guest's monitor does holds up the guest's own thread ([`hand`]) and nothing else.
+//! - what a guest's monitor does holds up the guest's own thread ([`thread`]) and nothing else.
 
 mod control;
 mod divide;
 mod guest;
-mod hand;
 mod left;
 #[cfg(test)]
 mod tests;
+mod thread;
 
-pub use hand::Place;
+pub use thread::Place;
 
 use crate::config::{Config, VmMemory};
 use crate::engine::{Event, Hold};
@@ -31,11 +31,11 @@ use bifold_live::order::places;
 use bifold_live::reporter::MemoryView;
 use bifold_reclaim::OnLine;
 use guest::Guest;
-use hand::GuestThread;
 use left::Left;
 use std::collections::BTreeMap;
 use std::thread::{JoinHandle, sleep};
 use std::time::{Duration, Instant};
+use thread::GuestThread;
 
 const FRAME: u64 = 4096;
 /// How long the daemon's end waits for the memory of all guests. An order tries a silent monitor for a
@@ -225,9 +225,9 @@ impl Memory {
         set(&guest, every(config));
         if let Some(place) = &self.place {
             let live = guest.live.clone();
-            let hand = GuestThread::new(guest.control.clone(), place.clone(), host.clone(), live);
+            let thread = GuestThread::new(guest.control.clone(), place.clone(), host.clone(), live);
             let name = format!("memory-{}", guest.live.pid);
-            match std::thread::Builder::new().name(name).spawn(move || hand.run()) {
+            match std::thread::Builder::new().name(name).spawn(move || thread.run()) {
                 Ok(thread) => guest.thread = Some(thread),
                 // Tried again with the next decision.
                 Err(e) => {

@@ -51,6 +51,11 @@ pub fn see_one(host: &Host, guest: &LiveGuest) -> Option<HostMemory> {
     of_guest(host, guest.clone()).map(|guest| with(host, vec![guest]))
 }
 
+/// Reads the memory of a host, with what an order's look has found of one guest.
+pub fn see_with(host: &Host, guest: &LiveGuest, facts: Facts) -> HostMemory {
+    with(host, vec![GuestMemory { guest: guest.clone(), facts }])
+}
+
 fn of_guest(host: &Host, guest: LiveGuest) -> Option<GuestMemory> {
     let place = host.monitor_place(guest.pid);
     let facts = facts(host, guest.pid, place.as_ref());

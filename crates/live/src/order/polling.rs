@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! Statistics of a guest for a while, without an order about its size.
 
+use super::facts::POLLING;
 use super::record::alone;
-use super::refusal::POLLING;
 use super::running::make;
 use super::{OrderError, Record, WHAT, Way, facts, places};
 use bifold_host::LiveGuest;

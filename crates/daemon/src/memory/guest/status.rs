@@ -4,7 +4,7 @@
 use super::{Guest, HOUR, LONGEST, MIB, OLD, PAUSE};
 use crate::engine::Event;
 use crate::memory::control::{Kind, Under};
-use crate::memory::hand::mib;
+use crate::memory::thread::mib;
 use crate::status::GuestStatus;
 use bifold_host::printable;
 use std::time::Duration;
@@ -89,9 +89,9 @@ impl Guest {
             rule: self.pattern.clone(),
             state: state.into(),
             note,
-            size_bytes: under.map(|u| u.size).or(sight.as_ref().map(|s| s.size)),
+            size_bytes: under.map(|u| u.size).or(sight.as_ref().map(|s| s.size.size)),
             found_bytes: sight.as_ref().map(|s| self.all(s)),
-            resident_bytes: sight.as_ref().and_then(|s| s.resident),
+            resident_bytes: sight.as_ref().and_then(|s| s.size.resident),
             free_bytes: inside.and_then(|i| i.free),
             available_bytes: inside.and_then(|i| i.available),
             known_by: inside.map(|i| i.from.to_owned()),

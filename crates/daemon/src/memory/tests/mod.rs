@@ -5,11 +5,11 @@
 mod day;
 mod left;
 
-use super::control::{Kind, MemoryObservation, Under};
+use super::control::{Kind, LastLook, Under};
 use super::guest::WantedSize;
 use super::*;
 use crate::fake_host::FakeHost;
-use bifold_host::guest_memory::GuestStatistics;
+use bifold_live::order::SizeObservation;
 use std::path::Path;
 
 const GIB: u64 = 1 << 30;
@@ -67,24 +67,15 @@ impl Fake {
 
     /// The thread has looked: the guest has this size, and so much is free in it.
     fn sees(&mut self, pid: u32, size: u64, free: u64) {
-        let statistics =
-            GuestStatistics { free: Some(free), available: Some(free), ..GuestStatistics::default() };
-        self.shows(pid, size, statistics, Instant::now());
+        self.shows(pid, size, Some(free), Instant::now());
     }
 
-    fn shows(&mut self, pid: u32, size: u64, statistics: GuestStatistics, at: Instant) {
+    fn shows(&mut self, pid: u32, size: u64, free: Option<u64>, at: Instant) {
         let control = &self.guest(pid).control;
         let under = control.wanted().map(|_| Under { found: 2 * GIB, size, holds: Some(true) });
-        let sight = MemoryObservation {
-            at,
-            size,
-            polling_s: 1,
-            statistics,
-            age_s: 0,
-            resident: Some(size),
-            refused: None,
-        };
-        control.pretend(sight, under);
+        let resident = Some(size);
+        let size = SizeObservation { size, free, available: free, resident, ..SizeObservation::default() };
+        control.pretend(LastLook { at, size, age_s: 0, refused: None }, under);
     }
 
     fn state(&self, pid: u32) -> (String, Option<String>) {
@@ -383,11 +374,10 @@ fn a_decision_waits_for_the_news_of_an_order_that_has_ended() {
 #[test]
 fn what_cannot_be_taken_or_is_not_known_stays() {
     let mut fake = Fake::new(&config("mom", "2G", "act = true"));
-    fake.shows(100, 2 * GIB, GuestStatistics::default(), Instant::now());
+    fake.shows(100, 2 * GIB, None, Instant::now());
     let long_ago = Instant::now().checked_sub(Duration::from_secs(61));
     if let Some(at) = long_ago {
-        let statistics = GuestStatistics { free: Some(GIB), ..GuestStatistics::default() };
-        fake.shows(200, 2 * GIB, statistics, at);
+        fake.shows(200, 2 * GIB, Some(GIB), at);
     }
     fake.tick(10);
     fake.tick(10);
@@ -406,7 +396,7 @@ fn what_cannot_be_taken_or_is_not_known_stays() {
     assert_eq!(fake.wanted(100), Some(2048 * 95 / 100));
     let (sight, _) = fake.guest(200).control.sight();
     let refused =
-        MemoryObservation { at: Instant::now(), refused: Some("it has no balloon".into()), ..sight.unwrap() };
+        LastLook { at: Instant::now(), refused: Some("it has no balloon".into()), ..sight.unwrap() };
     fake.guest(200).control.pretend(refused, None);
     fake.tick(10);
     assert_eq!(

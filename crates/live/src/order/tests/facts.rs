@@ -327,7 +327,7 @@ fn a_cgroup_is_reclaimed_in_steps_until_its_pages_come_back() {
 fn plugged_memory_counts_as_the_guests_whatever_the_way() {
     let machine = all_well().machine.unwrap();
     // 512 MiB outside of the balloon and 256 MiB of virtio-mem.
-    assert_eq!(hand::used(&machine, 600 * MIB), Some(168 * MIB));
-    assert_eq!(hand::used(&machine, 769 * MIB), None, "that cannot be true");
-    assert_eq!(hand::used(&Machine { balloon: None, ..machine }, 0), None);
+    assert_eq!(used(&machine, 600 * MIB), Some(168 * MIB));
+    assert_eq!(used(&machine, 769 * MIB), None, "that cannot be true");
+    assert_eq!(used(&Machine { balloon: None, ..machine }, 0), None);
 }

@@ -7,14 +7,15 @@
 //! ended early leaves no wish behind: the daemon decides when the next one may begin. If the daemon is
 //! killed, the order's guardian gives the memory back.
 
-use super::control::{Control, Kind, MemoryObservation, Under};
+use super::control::{Control, Kind, LastLook, Under};
 use bifold_host::LiveGuest;
 use bifold_host::held::{Guardian, Journal};
 use bifold_host::{Host, printable};
 use bifold_live::memory::rules::advise;
-use bifold_live::memory::see_one;
+use bifold_live::memory::{HostMemory, see_one, see_with};
 use bifold_live::order::{
-    Back, Event, Order, OrderError, OrderRequest, Polling, Record, Refusal, WHAT, Way, Why, places, refusal,
+    Back, Event, Order, OrderError, OrderRequest, Polling, Record, Refusal, SizeObservation, WHAT, Way, Why,
+    places, refusal,
 };
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -50,6 +51,8 @@ pub struct GuestThread {
     /// The wishes that the order knows.
     known: u64,
     looked: Option<Instant>,
+    /// Whether QEMU asked for no statistics at the last look.
+    unasked: bool,
     /// Whether it was noted that the order holds its size.
     held: bool,
     /// What the guest has to have again before the next order: one that began before would take a part for
@@ -79,7 +82,7 @@ impl Awaited {
 impl GuestThread {
     /// For a guest.
     pub fn new(control: Arc<Control>, place: Place, host: Host, guest: LiveGuest) -> GuestThread {
-        let mut hand = GuestThread {
+        let mut thread = GuestThread {
             control,
             place,
             host,
@@ -89,12 +92,13 @@ impl GuestThread {
             polls: None,
             known: 0,
             looked: None,
+            unasked: false,
             held: false,
             awaited: None,
         };
         // What an order has left, or has not given back yet.
-        hand.awaited = hand.owed().map(Awaited::new);
-        hand
+        thread.awaited = thread.owed().map(Awaited::new);
+        thread
     }
 
     #[cfg(test)]
@@ -108,8 +112,8 @@ impl GuestThread {
         while !self.control.stopped()
             && !matches!(self.host.lives(self.guest.pid, self.guest.started), Ok(false))
         {
-            let every = self.control.shared().every;
-            if self.looked.is_none_or(|at| at.elapsed() >= every) {
+            // An order looks itself.
+            if self.order.is_none() && self.is_due() {
                 self.look();
             }
             self.act();
@@ -119,26 +123,33 @@ impl GuestThread {
         self.end_polling();
     }
 
+    /// Whether it is time for a look.
+    fn is_due(&self) -> bool {
+        let every = self.control.shared().every;
+        self.looked.is_none_or(|at| at.elapsed() >= every)
+    }
+
     fn look(&mut self) {
         self.looked = Some(Instant::now());
         let seen = see_one(&self.host, &self.guest);
+        self.note(seen);
+    }
+
+    /// Lets the daemon know what a look has found; `None` if the guest has ended.
+    fn note(&mut self, seen: Option<HostMemory>) {
         let findings = seen.as_ref().map(advise);
-        let guest = seen.as_ref().and_then(|seen| Some((seen, seen.guests.first()?)));
-        let found = guest.map(|(seen, guest)| {
-            let machine = guest.facts.machine.as_ref().map_err(|e| Refusal::from(e.clone()))?;
+        let guest = seen.as_ref().and_then(|seen| Some((seen.time_s, &seen.guests.first()?.facts)));
+        let found = guest.map(|(time_s, facts)| {
+            let machine = facts.machine.as_ref().map_err(|e| Refusal::from(e.clone()))?;
             let balloon = machine.balloon.as_ref().ok_or(Refusal::NoBalloon)?;
-            let size = balloon.actual.ok_or(Refusal::NoSize)?;
-            let statistics = guest.statistics(seen.time_s);
-            Ok::<_, Refusal>(MemoryObservation {
+            let size = SizeObservation::of(facts, Way::Balloon).ok_or(Refusal::NoSize)?;
+            let refused = refusal(facts, Way::Balloon, size.size, None, None).err();
+            self.unasked = balloon.polling_s == 0;
+            Ok::<_, Refusal>(LastLook {
                 at: Instant::now(),
+                age_s: size.updated.map_or(0, |at| time_s.saturating_sub(at)),
+                refused: refused.map(|r| printable(&r.to_string())),
                 size,
-                polling_s: balloon.polling_s,
-                age_s: statistics.updated_s.map_or(0, |at| seen.time_s.saturating_sub(at)),
-                statistics,
-                resident: guest.facts.memory.resident,
-                refused: refusal(&guest.facts, Way::Balloon, size, None, None)
-                    .err()
-                    .map(|r| printable(&r.to_string())),
             })
         });
         let mut shared = self.control.shared();
@@ -178,7 +189,14 @@ impl GuestThread {
             self.known = wishes;
             self.held = false;
         }
-        match order.tick() {
+        let event = order.tick();
+        // Findings and policies get what the order has seen, as often as without an order.
+        if let Some(facts) = order.take_seen().filter(|_| self.is_due()) {
+            self.looked = Some(Instant::now());
+            let seen = see_with(&self.host, &self.guest, facts);
+            self.note(Some(seen));
+        }
+        match event {
             Ok(event) => self.after(event),
             // Giving back notes that the guest has ended.
             Err(OrderError::Gone { .. }) => self.give_back(),
@@ -222,9 +240,8 @@ impl GuestThread {
 
     /// Has QEMU ask the guest for statistics, if it does not.
     fn poll(&mut self) {
-        let off = self.control.shared().sight.as_ref().is_some_and(|s| s.polling_s == 0);
         let due = self.polls.is_none_or(|at| at <= Instant::now());
-        if self.polling.is_some() || !off || !due || self.left().is_some() {
+        if self.polling.is_some() || !self.unasked || !due || self.left().is_some() {
             return;
         }
         self.polls = Some(Instant::now() + AGAIN);
@@ -245,9 +262,12 @@ impl GuestThread {
     }
 
     fn begin(&mut self, want: u64) {
-        self.look();
+        // What was seen before this second may be no longer true.
+        if self.looked.is_none_or(|at| at.elapsed() >= TICK) {
+            self.look();
+        }
         let size = match self.control.sight() {
-            (Some(sight), None) => sight.size,
+            (Some(sight), None) => sight.size.size,
             (_, why) => {
                 return self.control.say(Kind::Refused, why.unwrap_or_else(|| "it was not seen".into()));
             }
