@@ -6,7 +6,8 @@
 //! the daemon ends; journals that are left later are another daemon's, or `bifold reclaim restore`'s. Sizes
 //! that were kept stay.
 
-use super::thread::{mib, words};
+use super::thread::words;
+use crate::vm::memory::mib;
 use bifold_host::Host;
 use bifold_host::held::{HeldError, Places, remove_unused_lock, restore_left_behind};
 use bifold_live::order::{Back, OrderError, Record, WHAT, records};

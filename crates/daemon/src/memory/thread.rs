@@ -7,7 +7,8 @@
 //! ended early leaves no wish behind: the daemon decides when the next one may begin. If the daemon is
 //! killed, the order's guardian gives the memory back.
 
-use super::control::{Control, Kind, LastLook, Under};
+use crate::vm::memory::control::{Control, Kind, LastLook, Under};
+use crate::vm::memory::{MIB, mib};
 use bifold_host::LiveGuest;
 use bifold_host::held::{Guardian, Journal};
 use bifold_host::{Host, printable};
@@ -21,7 +22,6 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-const MIB: u64 = 1 << 20;
 /// Time between two looks of an order.
 const TICK: Duration = Duration::from_secs(1);
 /// Time between two tries to turn statistics on.
@@ -350,9 +350,4 @@ impl GuestThread {
 
 pub fn words(e: &OrderError) -> String {
     printable(&bifold_base::with_causes(e))
-}
-
-/// Bytes in MiB, rounded.
-pub fn mib(bytes: u64) -> u64 {
-    bytes.saturating_add(MIB / 2) / MIB
 }

@@ -2,26 +2,27 @@
 //! What the daemon remembers of a guest's memory: its rule, what its policy wants, and how often memory was
 //! taken.
 
+pub mod control;
+mod done;
 mod status;
 
-use super::control::{Control, LastLook};
-use super::thread::mib;
+use super::{Hold, ProcessId};
 use crate::config::VmMemory;
-use crate::engine::{Event, Hold};
+use crate::log::{Lately, Log};
 use crate::status::GuestTotals;
-use bifold_host::LiveGuest;
-use bifold_host::printable;
+use bifold_host::{LiveGuest, printable};
 use bifold_live::order::SizeObservation;
 use bifold_live::reporter::MemoryView;
 use bifold_reclaim::{GuestObservation, PolicyName};
+use control::{Control, LastLook};
+use done::Done;
 use std::collections::{BTreeSet, VecDeque};
-use std::fmt;
 use std::sync::Arc;
 use std::thread::JoinHandle;
 use std::time::Duration;
 
-const FRAME: u64 = 4096;
-const MIB: u64 = 1 << 20;
+pub const FRAME: u64 = 4096;
+pub const MIB: u64 = 1 << 20;
 const HOUR: Duration = Duration::from_secs(3600);
 /// Looks and reports that are older say nothing of now.
 const OLD: Duration = Duration::from_secs(60);
@@ -32,63 +33,6 @@ const STEP_MOST: u64 = 16 * MIB;
 /// its longest.
 const PAUSE: Duration = Duration::from_secs(30);
 const LONGEST: Duration = Duration::from_secs(1800);
-
-/// What the daemon does after a decision.
-#[derive(Debug, Clone, PartialEq)]
-pub enum Done {
-    /// The guest has what the policy wants, or nearly.
-    Stayed,
-    /// Memory is ordered.
-    Takes,
-    /// A part of what was taken is given back.
-    Gives,
-    /// The rule only observes.
-    WouldTake,
-    /// A user holds the guest.
-    Held,
-    /// The last order that took memory is too near.
-    TooEarly(Duration),
-    /// There were so many orders in the last hour.
-    TooMany(usize),
-    /// Any other reason.
-    NotTaken(String),
-}
-
-impl Done {
-    /// The word in recordings.
-    pub fn word(&self) -> &'static str {
-        match self {
-            Done::Stayed => "stayed",
-            Done::Takes => "takes",
-            Done::Gives => "gives",
-            Done::WouldTake => "would-take",
-            Done::Held => "held",
-            Done::TooEarly(_) => "too-early",
-            Done::TooMany(_) => "too-many",
-            Done::NotTaken(_) => "not-taken",
-        }
-    }
-
-    /// Whether the log has this outcome already if it has the one before. Orders are new each time.
-    fn is_like(&self, before: &Done) -> bool {
-        match (self, before) {
-            (Done::Takes | Done::Gives, _) => false,
-            (Done::NotTaken(a), Done::NotTaken(b)) => a == b,
-            _ => self.word() == before.word(),
-        }
-    }
-}
-
-impl fmt::Display for Done {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Done::TooEarly(left) => write!(f, "not yet, for {:.0} s", left.as_secs_f64().ceil()),
-            Done::TooMany(orders) => write!(f, "not yet, after {orders} orders in the last hour"),
-            Done::NotTaken(why) => write!(f, "not taken: {why}"),
-            other => f.write_str(other.word()),
-        }
-    }
-}
 
 /// What the policy wants of a guest.
 #[derive(Debug, Clone, PartialEq)]
@@ -108,7 +52,7 @@ struct Inside {
 }
 
 /// A guest with a rule about its memory.
-pub struct Guest {
+pub struct MemoryHalf {
     pub live: LiveGuest,
     pub pattern: String,
     pub rule: VmMemory,
@@ -134,15 +78,15 @@ pub struct Guest {
     logged: Option<Done>,
     /// The findings that the log has.
     found: BTreeSet<&'static str>,
-    pub lately: VecDeque<Event>,
+    pub lately: Lately,
     totals: GuestTotals,
     /// Whether its memory could not be given back.
     pub lost: bool,
 }
 
-impl Guest {
-    pub fn new(live: LiveGuest, pattern: String, rule: VmMemory) -> Guest {
-        Guest {
+impl MemoryHalf {
+    pub fn new(live: LiveGuest, pattern: String, rule: VmMemory) -> MemoryHalf {
+        MemoryHalf {
             live,
             pattern,
             rule,
@@ -161,23 +105,50 @@ impl Guest {
             missing: None,
             logged: None,
             found: BTreeSet::new(),
-            lately: VecDeque::new(),
+            lately: Lately::default(),
             totals: GuestTotals::default(),
             lost: false,
         }
     }
 
     /// Takes over what was known of the same process before its rule went, or its thread ended.
-    pub fn inherit(&mut self, before: &Guest) {
+    pub fn inherit(&mut self, before: &MemoryHalf) {
         (self.hold, self.undone, self.another) = (before.hold, before.undone, before.another.clone());
         (self.takes, self.totals) = (before.takes.clone(), before.totals);
         (self.pause, self.paused) = (before.pause, before.paused.clone());
         (self.lately, self.found) = (before.lately.clone(), before.found.clone());
     }
 
+    /// The guest's process.
+    pub fn process(&self) -> ProcessId {
+        (self.live.pid, self.live.started)
+    }
+
     /// The guest in words, with control characters escaped.
     pub fn who(&self) -> String {
         format!("VM {} (process {})", printable(&self.live.name), self.live.pid)
+    }
+
+    /// Notes something that happened to the guest, in the log and in its own history. Returns the log's line.
+    pub fn tell(&mut self, log: &mut Log, text: String) -> String {
+        let line = format!("{} {text}", self.who());
+        log.say(self.live.vm, line.clone());
+        self.lately.add(log.time, text);
+        line
+    }
+
+    /// Whether the guest's thread has ended, or never was.
+    pub fn is_over(&self) -> bool {
+        self.thread.as_ref().is_none_or(JoinHandle::is_finished)
+    }
+
+    /// Lets the guest's thread know what the rule allows.
+    pub fn allow(&self, every: Duration) {
+        let acts = self.rule.act && !self.undone;
+        self.control.set(acts, every);
+        if !acts {
+            self.control.rest();
+        }
     }
 
     /// Takes a rule that differs. What the guest has learnt stays.
@@ -200,6 +171,22 @@ impl Guest {
         }
     }
 
+    /// Lets the policy decide again, with the next decision. Returns whether the guest was held.
+    pub fn release(&mut self) -> bool {
+        self.forget();
+        self.undone = false;
+        self.hold.take().is_some()
+    }
+
+    /// Gives everything back and holds the guest so: others may order sizes. Returns what that means.
+    pub fn undo(&mut self) -> &'static str {
+        self.hold = Some(Hold { until: None });
+        let had = self.control.wanted().is_some() || self.control.under().is_some();
+        self.undone = true;
+        self.control.rest();
+        if had { "gets its memory back and is held" } else { "has all of its memory and is held" }
+    }
+
     /// Lets a guest that no order was possible for be tried again, as the configuration was read again.
     pub fn forget(&mut self) {
         (self.another, self.paused, self.pause, self.logged) = (None, None, PAUSE, None);
@@ -209,10 +196,6 @@ impl Guest {
     /// The memory that the guest has without the daemon's orders.
     fn all(&self, sight: &LastLook) -> u64 {
         self.control.under().map_or(sight.size.size, |under| under.found.max(sight.size.size))
-    }
-
-    fn is_held(&self, up: Duration) -> bool {
-        self.hold.is_some_and(|h| h.until.is_none_or(|until| until > up))
     }
 
     /// What is known of the guest's free memory: by its balloon if its statistics are of the last seconds,
@@ -317,7 +300,7 @@ impl Guest {
         let (done, by) = if self.missing.is_some() {
             (Done::Stayed, 0)
         } else if size > now.saturating_add(MIB) {
-            let give = if self.is_held(up) { Done::Held } else { Done::Gives };
+            let give = if self.hold.is_some_and(|hold| hold.lasts(up)) { Done::Held } else { Done::Gives };
             (give, size - now)
         } else if size.saturating_add(step) <= now {
             (self.may_take(&sight, up).map_or(Done::Takes, |why_not| why_not), now - size)
@@ -354,9 +337,7 @@ impl Guest {
 
     /// Why no memory may be taken of the guest now.
     fn may_take(&mut self, sight: &LastLook, up: Duration) -> Option<Done> {
-        if self.hold.is_some_and(|h| h.until.is_some_and(|until| until <= up)) {
-            self.hold = None;
-        }
+        self.hold = self.hold.filter(|hold| hold.lasts(up));
         if self.paused.as_ref().is_some_and(|(until, _)| *until <= up) {
             self.paused = None;
         }
@@ -384,4 +365,9 @@ impl Guest {
             _ => None,
         }
     }
+}
+
+/// Bytes in MiB, rounded.
+pub fn mib(bytes: u64) -> u64 {
+    bytes.saturating_add(MIB / 2) / MIB
 }

@@ -70,13 +70,13 @@ impl Kind {
 #[derive(Debug, Default)]
 pub struct Control {
     shared: Mutex<Shared>,
-    pub(super) stop: AtomicBool,
+    pub stop: AtomicBool,
     /// Wakes the thread at the end.
     ends: Condvar,
 }
 
 #[derive(Debug, Default)]
-pub(super) struct Shared {
+pub struct Shared {
     pub acts: bool,
     pub every: Duration,
     pub want: Option<u64>,
@@ -94,7 +94,7 @@ pub(super) struct Shared {
 }
 
 impl Control {
-    pub(super) fn shared(&self) -> MutexGuard<'_, Shared> {
+    pub fn shared(&self) -> MutexGuard<'_, Shared> {
         // Plain figures are whole at any time.
         self.shared.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -185,12 +185,12 @@ impl Control {
     }
 
     /// Waits for this time, or until the end.
-    pub(super) fn wait(&self, most: Duration) {
+    pub fn wait(&self, most: Duration) {
         let waited = self.ends.wait_timeout_while(self.shared(), most, |_| !self.stopped());
         drop(waited.unwrap_or_else(PoisonError::into_inner));
     }
 
-    pub(super) fn stopped(&self) -> bool {
+    pub fn stopped(&self) -> bool {
         self.stop.load(Ordering::Relaxed)
     }
 
@@ -200,14 +200,9 @@ impl Control {
         (shared.sight, shared.under, shared.silent) = (Some(sight), under, None);
     }
 
-    #[cfg(test)]
-    pub fn tell(&self, kind: Kind, text: &str) {
-        self.say(kind, text);
-    }
-
     /// Notes what has become of an order. After one that has ended or was refused, no size is wanted any
     /// more.
-    pub(super) fn say(&self, kind: Kind, text: impl Into<String>) {
+    pub fn say(&self, kind: Kind, text: impl Into<String>) {
         let mut shared = self.shared();
         if kind.ends() {
             (shared.want, shared.least) = (None, None);
