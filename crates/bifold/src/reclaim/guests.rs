@@ -79,7 +79,7 @@ pub fn example() -> HostMemory {
         major_faults: Some(10),
         ..ProcessMemory::default()
     };
-    let swap = Some(Swap { total: 16 * GIB, free: 10 * GIB, ..Swap::default() });
+    let swap = Some(Swap { total: 16 * GIB, free: 10 * GIB });
     let guest = |pid, name: &str, machine, memory| GuestMemory {
         guest: LiveGuest { pid, name: name.into(), started: 1, vm: None, kvm: false, vcpus: Vec::new() },
         facts: Facts {

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! The host's swap, and the time that tasks waited for memory.
 
+use crate::Host;
 use crate::memory::{kib, text};
-use crate::{Host, one_line};
 
 /// The host's swap, in bytes.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
@@ -11,21 +11,12 @@ pub struct Swap {
     pub total: u64,
     /// Unused.
     pub free: u64,
-    /// Memory that zswap takes (`Zswap`); `None` if the kernel lacks zswap.
-    pub zswap: Option<u64>,
-    /// What zswap has compressed (`Zswapped`).
-    pub zswapped: Option<u64>,
 }
 
 impl Swap {
     /// Parses `/proc/meminfo`; `None` if the kernel was built without swap.
     pub fn parse(meminfo: &str) -> Option<Swap> {
-        Some(Swap {
-            total: kib(meminfo, "SwapTotal")?,
-            free: kib(meminfo, "SwapFree")?,
-            zswap: kib(meminfo, "Zswap"),
-            zswapped: kib(meminfo, "Zswapped"),
-        })
+        Some(Swap { total: kib(meminfo, "SwapTotal")?, free: kib(meminfo, "SwapFree")? })
     }
 }
 
@@ -59,13 +50,6 @@ impl Host {
     pub fn stalls(&self) -> Option<Stalls> {
         Stalls::parse(&text(&self.proc.join("pressure/memory")))
     }
-
-    /// The devices and files of the host's swap, as `/proc/swaps` names them; empty without swap.
-    pub fn swap_devices(&self) -> Vec<String> {
-        let swaps = text(&self.proc.join("swaps"));
-        let names = swaps.lines().skip(1).filter_map(|l| l.split_whitespace().next());
-        names.map(|name| one_line(name.as_bytes()).trim_matches('`').to_owned()).collect()
-    }
 }
 
 #[cfg(test)]
@@ -76,12 +60,9 @@ mod tests {
     #[test]
     fn swap_and_stalls_come_from_their_files() {
         let (_dir, host) = host();
-        assert_eq!((host.swap(), host.stalls(), host.swap_devices().len()), (None, None, 0));
-        put(&host.proc.join("meminfo"), b"SwapTotal: 8 kB\nSwapFree: 4 kB\nZswap: 1 kB\nZswapped: 3 kB\n");
-        let swap = Swap { total: 8192, free: 4096, zswap: Some(1024), zswapped: Some(3072) };
-        assert_eq!(host.swap(), Some(swap));
-        put(&host.proc.join("swaps"), b"Filename Type Size Used Priority\n/dev/zram0 partition 8 4 100\n");
-        assert_eq!(host.swap_devices(), ["/dev/zram0"]);
+        assert_eq!((host.swap(), host.stalls()), (None, None));
+        put(&host.proc.join("meminfo"), b"SwapTotal: 8 kB\nSwapFree: 4 kB\n");
+        assert_eq!(host.swap(), Some(Swap { total: 8192, free: 4096 }));
         put(
             &host.proc.join("pressure/memory"),
             b"some avg10=0.00 avg60=0.00 avg300=0.00 total=70\nfull avg10=0.00 avg60=0.00 avg300=0.00 total=7\n",

@@ -2,7 +2,7 @@
 //! Why an order may not begin. Each refusal says what is wrong and what to do.
 
 use super::facts::{Facts, NoMonitor, POLLING, is_seldom};
-use super::{Goal, Way};
+use super::{Goal, SizeObservation, Way};
 use bifold_host::guest_memory::NoMemoryGroup;
 use bifold_host::printable;
 
@@ -136,8 +136,8 @@ pub fn refusal(
 
 impl Refusal {
     /// The refusal of a size below a floor that follows from what the guest uses.
-    pub(super) fn below(goal: &Goal, floor: u64, used: u64) -> Refusal {
-        let hint = goal.way.margin(goal.deflates);
+    pub(super) fn below(goal: &Goal, look: &SizeObservation, floor: u64) -> Refusal {
+        let (used, hint) = (look.used.unwrap_or(0), goal.way.margin(goal.deflates));
         let why = format!("it uses {} MiB, and a margin stays{hint}", used.div_ceil(MIB));
         Refusal::BelowLeast { size: goal.size / MIB, least: floor.div_ceil(MIB), why: printable(&why) }
     }

@@ -13,7 +13,7 @@ use bifold_host::LiveGuest;
 use bifold_host::guest_memory::{Balloon, MonitorPlace};
 use bifold_host::held::{Guardian, Held, Places, lock, remove_unused_lock};
 use bifold_host::{Host, printable};
-pub(super) use hold::make;
+pub(super) use hold::{found, make};
 use hold::{hold, sweep};
 use std::fs::File;
 use std::path::Path;
@@ -112,7 +112,7 @@ pub fn preview(
     goal.statistics = polled;
     let floor = Steer::new(goal, look).floor(&look);
     match floor.filter(|_| polled || wish.floor.is_some()) {
-        Some(floor) if goal.size < floor => Err(refused(guest, below(&goal, &look, floor))),
+        Some(floor) if goal.size < floor => Err(refused(guest, Refusal::below(&goal, &look, floor))),
         floor => Ok((goal, look, floor)),
     }
 }
@@ -130,10 +130,6 @@ fn goal(
 
 fn refused(guest: &LiveGuest, refusal: Refusal) -> OrderError {
     OrderError::Refused { name: printable(&guest.name), refusal: Box::new(refusal) }
-}
-
-fn below(goal: &Goal, look: &SizeObservation, floor: u64) -> Refusal {
-    Refusal::below(goal, floor, look.used.unwrap_or(0))
 }
 
 impl Order {
@@ -261,7 +257,7 @@ impl Order {
         }
         let floor = Steer::new(goal, look).floor(&look);
         match floor {
-            Some(floor) if goal.size < floor => Err(refused(guest, below(&goal, &look, floor))),
+            Some(floor) if goal.size < floor => Err(refused(guest, Refusal::below(&goal, &look, floor))),
             _ => Ok((goal, look)),
         }
     }
@@ -381,11 +377,8 @@ impl Order {
     /// # Errors
     /// If that cannot be written down: everything is given back then.
     pub fn keep(self) -> Result<(), OrderError> {
-        let Order { host, holding, places, .. } = self;
-        let Holding::Journal(held) = holding else {
-            drop(holding);
-            remove_unused_lock(&places);
-            return Ok(());
+        let Order { host, holding: Holding::Journal(held), .. } = self else {
+            return self.give_back().map(drop);
         };
         let (mut held, record) = *held;
         let mut keep = || {

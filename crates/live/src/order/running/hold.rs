@@ -70,7 +70,7 @@ pub(super) fn hold(
 }
 
 /// What an order finds, and the device's size. What an earlier order found and left changed counts.
-fn found(
+pub(crate) fn found(
     facts: &Facts,
     guest: &LiveGuest,
     place: Option<&MonitorPlace>,

@@ -38,7 +38,7 @@ fn all_well() -> Facts {
         vfio: Some(0),
         group: Ok(group),
         pid: 9,
-        swap: Some(Swap { total: 1 << 30, free: 1 << 30, ..Swap::default() }),
+        swap: Some(Swap { total: 1 << 30, free: 1 << 30 }),
         hugetlb: false,
     }
 }
