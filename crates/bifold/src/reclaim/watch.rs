@@ -183,8 +183,8 @@ fn rates(before: Option<&Sample>, now: &Sample, guest: &GuestMemory) -> Rates {
         (seconds > 0.0).then(|| by as f64 / seconds)
     };
     let stalls = |s: &Sample, g: &GuestMemory| {
-        let own = g.facts.group.as_ref().ok().and_then(|group| group.stalls);
-        own.or(s.seen.stalls).map(|stalls| stalls.some_us)
+        let own = g.facts.group.as_ref().ok().and_then(|group| group.stalls_us);
+        own.or(s.seen.stalls_us)
     };
     Rates {
         guest_faults: of(&|s, g| g.statistics(s.seen.time_s).major_faults),
@@ -370,7 +370,7 @@ mod tests {
         let before = Sample { at: Instant::now(), seen: example() };
         let mut seen = example();
         seen.time_s += 2;
-        seen.stalls.as_mut().unwrap().some_us += 100_000;
+        *seen.stalls_us.as_mut().unwrap() += 100_000;
         let facts = &mut seen.guests[0].facts;
         facts.memory.major_faults = Some(50);
         facts.machine.as_mut().unwrap().balloon.as_mut().unwrap().statistics.major_faults = Some(27);

@@ -158,7 +158,8 @@ impl Engine {
         let Switcher { watch, log, .. } = &self.switcher;
         let watched = intervals.iter().filter_map(|(id, _)| watch.vm(*id));
         for (pid, view) in watched.filter_map(|vm| Some((vm.pid, vm.memory_inside()?))) {
-            self.vms.report(pid, log.up, view);
+            let memory = self.vms.memories_mut().find(|memory| memory.live.pid == pid);
+            memory.into_iter().for_each(|memory| memory.report(log.up, *view));
         }
         let (mut modes, _) = self.vms.halves();
         for (id, interval) in intervals {

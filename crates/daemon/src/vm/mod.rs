@@ -6,7 +6,6 @@ pub mod memory;
 pub mod mode;
 
 use bifold_host::VmId;
-use bifold_live::reporter::MemoryView;
 use memory::MemoryHalf;
 use mode::ModeHalf;
 use std::collections::BTreeMap;
@@ -107,13 +106,5 @@ impl Vms {
     /// Removes the half about the memory of a process.
     pub fn take_memory(&mut self, id: ProcessId) -> Option<MemoryHalf> {
         self.0.get_mut(&id)?.memory.take()
-    }
-
-    /// Takes a report from inside the guest of a process.
-    pub fn report(&mut self, pid: u32, up: Duration, view: &MemoryView) {
-        let mut all = self.0.range_mut((pid, 0)..=(pid, u64::MAX));
-        if let Some(memory) = all.find_map(|(_, vm)| vm.memory.as_mut()) {
-            memory.report(up, *view);
-        }
     }
 }

@@ -2,7 +2,7 @@
 //! The host's swap, and the time that tasks waited for memory.
 
 use crate::Host;
-use crate::memory::{kib, text};
+use crate::memory::{kib, some, text};
 
 /// The host's swap, in bytes.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
@@ -20,35 +20,15 @@ impl Swap {
     }
 }
 
-/// Microseconds in which tasks waited for memory, since boot or since a cgroup was made (PSI).
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub struct Stalls {
-    /// At least one task waited.
-    pub some_us: u64,
-    /// All tasks waited.
-    pub full_us: u64,
-}
-
-impl Stalls {
-    /// Parses `/proc/pressure/memory`, or a cgroup's `memory.pressure`.
-    pub fn parse(text: &str) -> Option<Stalls> {
-        let of = |kind: &str| {
-            let line = text.lines().find_map(|l| l.strip_prefix(kind))?;
-            line.split_whitespace().find_map(|w| w.strip_prefix("total=")?.parse().ok())
-        };
-        Some(Stalls { some_us: of("some ")?, full_us: of("full ").unwrap_or(0) })
-    }
-}
-
 impl Host {
     /// The host's swap.
     pub fn swap(&self) -> Option<Swap> {
         Swap::parse(&text(&self.proc.join("meminfo")))
     }
 
-    /// Time in which the host's tasks waited for memory, if the kernel has PSI.
-    pub fn stalls(&self) -> Option<Stalls> {
-        Stalls::parse(&text(&self.proc.join("pressure/memory")))
+    /// Microseconds since boot in which some task of the host waited for memory, if the kernel has PSI.
+    pub fn stalls_us(&self) -> Option<u64> {
+        some(&text(&self.proc.join("pressure/memory")), "total=")
     }
 }
 
@@ -60,14 +40,14 @@ mod tests {
     #[test]
     fn swap_and_stalls_come_from_their_files() {
         let (_dir, host) = host();
-        assert_eq!((host.swap(), host.stalls()), (None, None));
+        assert_eq!((host.swap(), host.stalls_us()), (None, None));
         put(&host.proc.join("meminfo"), b"SwapTotal: 8 kB\nSwapFree: 4 kB\n");
         assert_eq!(host.swap(), Some(Swap { total: 8192, free: 4096 }));
         put(
             &host.proc.join("pressure/memory"),
             b"some avg10=0.00 avg60=0.00 avg300=0.00 total=70\nfull avg10=0.00 avg60=0.00 avg300=0.00 total=7\n",
         );
-        assert_eq!(host.stalls(), Some(Stalls { some_us: 70, full_us: 7 }));
-        assert_eq!(Stalls::parse("some avg10=0.00\n"), None);
+        assert_eq!(host.stalls_us(), Some(70));
+        assert_eq!(some::<u64>("some avg10=0.00\n", "total="), None);
     }
 }

@@ -7,7 +7,7 @@ pub mod rules;
 
 use crate::order::{Facts, facts, used};
 use bifold_host::LiveGuest;
-use bifold_host::guest_memory::{GuestStatistics, Stalls, Swap};
+use bifold_host::guest_memory::{GuestStatistics, Swap};
 use bifold_host::{Host, MemInfo};
 use std::time::{SystemTime, UNIX_EPOCH};
 
@@ -32,8 +32,8 @@ pub struct HostMemory {
     pub memory: MemInfo,
     /// Swap; `None` if the kernel has none.
     pub swap: Option<Swap>,
-    /// Time in which tasks waited for memory, if the kernel has PSI.
-    pub stalls: Option<Stalls>,
+    /// Microseconds since boot in which some task waited for memory, if the kernel has PSI.
+    pub stalls_us: Option<u64>,
     /// Percent of the last minute in which some task waited.
     pub waiting_60: Option<f64>,
     /// The guests, by process.
@@ -68,7 +68,7 @@ fn with(host: &Host, guests: Vec<GuestMemory>) -> HostMemory {
         time_s: SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_secs(),
         memory: host.memory().unwrap_or_default(),
         swap: host.swap(),
-        stalls: host.stalls(),
+        stalls_us: host.stalls_us(),
         waiting_60: host.pressure().map(|p| p.some_60),
         guests,
     }

@@ -64,7 +64,7 @@ impl Fake {
 
     /// The guest's reporter tells this.
     fn reports(&mut self, pid: u32, up: u64, view: MemoryView) {
-        self.vms.report(pid, Duration::from_secs(up), &view);
+        self.guest(pid).report(Duration::from_secs(up), view);
     }
 
     fn reload(&mut self, config: &str) {

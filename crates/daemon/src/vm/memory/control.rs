@@ -104,6 +104,10 @@ impl Control {
     pub fn set(&self, acts: bool, every: Duration) {
         let mut shared = self.shared();
         (shared.acts, shared.every) = (acts, every);
+        drop(shared);
+        if !acts {
+            self.want(None);
+        }
     }
 
     /// Has everything given back, and allows no order until the next [`set`](Control::set).

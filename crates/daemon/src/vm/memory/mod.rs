@@ -144,11 +144,7 @@ impl MemoryHalf {
 
     /// Lets the guest's thread know what the rule allows.
     pub fn allow(&self, every: Duration) {
-        let acts = self.rule.act && !self.undone;
-        self.control.set(acts, every);
-        if !acts {
-            self.control.rest();
-        }
+        self.control.set(self.rule.act && !self.undone, every);
     }
 
     /// Takes a rule that differs. What the guest has learnt stays.
