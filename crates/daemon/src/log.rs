@@ -40,7 +40,7 @@ impl Log {
 
 /// The last events of a VM, oldest first.
 #[derive(Debug, Clone, Default)]
-pub struct Lately(VecDeque<Event>);
+pub struct Lately(pub VecDeque<Event>);
 
 impl Lately {
     pub fn add(&mut self, time: f64, text: String) {
@@ -48,9 +48,5 @@ impl Lately {
             self.0.pop_front();
         }
         self.0.push_back(Event { time, vm: None, text });
-    }
-
-    pub fn events(&self) -> impl Iterator<Item = Event> {
-        self.0.iter().cloned()
     }
 }

@@ -7,7 +7,6 @@ use super::{GUARDIAN, guests};
 use crate::console::{note, print, redraws, stop_on_signals};
 use crate::status::{self, Status};
 use crate::words;
-use bifold_host::LiveGuest;
 use bifold_host::held::Guardian;
 use bifold_host::{Host, printable};
 use bifold_live::memory::{GuestMemory, HostMemory, see};
@@ -133,18 +132,17 @@ impl Polled {
         let lives = |id: &(u32, u64)| seen.guests.iter().any(|g| (g.guest.pid, g.guest.started) == *id);
         self.guests.retain(|id, _| lives(id));
         let (folder, guardian) = (folder()?, Guardian::this_program(GUARDIAN)?);
-        for LiveGuest { pid, started, .. } in seen.guests.iter().map(|g| &g.guest) {
-            if self.guests.contains_key(&(*pid, *started)) {
+        for guest in seen.guests.iter().map(|g| &g.guest) {
+            let id = (guest.pid, guest.started);
+            if self.guests.contains_key(&id) {
                 continue;
             }
-            let guest =
-                seen.guests.iter().map(|g| &g.guest).find(|g| g.pid == *pid).expect("it is among them");
             let polling = Polling::begin(host, &folder, &guardian, guest).unwrap_or_else(|e| {
                 let e = anyhow::Error::from(e);
                 note(!self.quiet, format_args!("no statistics of VM {}: {e:#}", printable(&guest.name)));
                 None
             });
-            self.guests.insert((*pid, *started), polling);
+            self.guests.insert(id, polling);
         }
         Ok(())
     }

@@ -11,7 +11,6 @@
 //!   Giving a VM back is always tried.
 
 mod ask;
-mod decide;
 mod switcher;
 
 pub use switcher::Source;

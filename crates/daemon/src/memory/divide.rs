@@ -6,9 +6,9 @@ use crate::config::{Config, ShareMemory};
 use crate::log::Log;
 use crate::record::MemoryLine;
 use crate::vm::Vms;
-use crate::vm::memory::{FRAME, MemoryHalf, WantedSize, mib};
+use crate::vm::memory::{FRAME, MemoryHalf, WantedSize};
 use bifold_host::Host;
-use bifold_live::order::OrderError;
+use bifold_live::order::{OrderError, mib};
 use bifold_reclaim::{GuestObservation, PolicyName};
 
 /// A guest, what the policy sees of it, and the reason that fits.

@@ -7,10 +7,9 @@
 //! that were kept stay.
 
 use super::thread::words;
-use crate::vm::memory::mib;
 use bifold_host::Host;
 use bifold_host::held::{HeldError, Places, remove_unused_lock, restore_left_behind};
-use bifold_live::order::{Back, OrderError, Record, WHAT, records};
+use bifold_live::order::{Back, OrderError, Record, WHAT, mib, records};
 use std::path::PathBuf;
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, TryRecvError, channel};
 use std::time::{Duration, Instant};

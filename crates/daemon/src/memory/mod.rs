@@ -101,10 +101,10 @@ impl Memory {
                 self.lost.insert(vm.process(), vm.who());
             }
         }
-        let ending = std::mem::take(&mut self.ending);
-        let (over, ending): (Vec<_>, _) = ending.into_iter().partition(|_| over.next().unwrap_or(true));
+        let ending = std::mem::take(&mut self.ending).into_iter();
+        let (ended, ending): (Vec<_>, _) = ending.partition(|_| over.next().unwrap_or(true));
         self.ending = ending;
-        self.past.extend(over.into_iter().map(|vm| (vm.process(), vm)));
+        self.past.extend(ended.into_iter().map(|vm| (vm.process(), vm)));
         if log.up < self.next {
             return Vec::new();
         }

@@ -7,16 +7,16 @@
 //! ended early leaves no wish behind: the daemon decides when the next one may begin. If the daemon is
 //! killed, the order's guardian gives the memory back.
 
+use crate::vm::memory::MIB;
 use crate::vm::memory::control::{Control, Kind, LastLook, Under};
-use crate::vm::memory::{MIB, mib};
 use bifold_host::LiveGuest;
 use bifold_host::held::{Guardian, Journal};
 use bifold_host::{Host, printable};
 use bifold_live::memory::rules::advise;
-use bifold_live::memory::{HostMemory, see_one, see_with};
+use bifold_live::memory::see_one;
 use bifold_live::order::{
-    Back, Event, Order, OrderError, OrderRequest, Polling, Record, Refusal, SizeObservation, WHAT, Way, Why,
-    places, refusal,
+    Back, Event, Facts, Order, OrderError, OrderRequest, Polling, Record, Refusal, SizeObservation, WHAT,
+    Way, Why, mib, places, refusal,
 };
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -114,7 +114,7 @@ impl GuestThread {
         {
             // An order looks itself.
             if self.order.is_none() && self.is_due() {
-                self.look();
+                self.look(None);
             }
             self.act();
             self.control.wait(TICK);
@@ -129,21 +129,17 @@ impl GuestThread {
         self.looked.is_none_or(|at| at.elapsed() >= every)
     }
 
-    fn look(&mut self) {
+    /// Looks, unless the order has, and lets the daemon know.
+    fn look(&mut self, by_order: Option<Facts>) {
         self.looked = Some(Instant::now());
-        let seen = see_one(&self.host, &self.guest);
-        self.note(seen);
-    }
-
-    /// Lets the daemon know what a look has found; `None` if the guest has ended.
-    fn note(&mut self, seen: Option<HostMemory>) {
+        let seen = see_one(&self.host, self.guest.clone(), by_order);
         let findings = seen.as_ref().map(advise);
         let guest = seen.as_ref().and_then(|seen| Some((seen.time_s, &seen.guests.first()?.facts)));
         let found = guest.map(|(time_s, facts)| {
             let machine = facts.machine.as_ref().map_err(|e| Refusal::from(e.clone()))?;
             let balloon = machine.balloon.as_ref().ok_or(Refusal::NoBalloon)?;
             let size = SizeObservation::of(facts, Way::Balloon).ok_or(Refusal::NoSize)?;
-            let refused = refusal(facts, Way::Balloon, size.size, None, None).err();
+            let refused = refusal(facts, &by_balloon(size.size)).err();
             self.unasked = balloon.polling_s == 0;
             Ok::<_, Refusal>(LastLook {
                 at: Instant::now(),
@@ -192,9 +188,7 @@ impl GuestThread {
         let event = order.tick();
         // Findings and policies get what the order has seen, as often as without an order.
         if let Some(facts) = order.take_seen().filter(|_| self.is_due()) {
-            self.looked = Some(Instant::now());
-            let seen = see_with(&self.host, &self.guest, facts);
-            self.note(Some(seen));
+            self.look(Some(facts));
         }
         match event {
             Ok(event) => self.after(event),
@@ -264,7 +258,7 @@ impl GuestThread {
     fn begin(&mut self, want: u64) {
         // What was seen before this second may be no longer true.
         if self.looked.is_none_or(|at| at.elapsed() >= TICK) {
-            self.look();
+            self.look(None);
         }
         let size = match self.control.sight() {
             (Some(sight), None) => sight.size.size,
@@ -312,9 +306,8 @@ impl GuestThread {
     }
 
     fn order(&self, size: u64) -> Result<Order, OrderError> {
-        let wish = OrderRequest { way: Way::Balloon, size, floor: None, step: None };
         let Place { folder, guardian } = &self.place;
-        Order::begin(&self.host, folder, guardian, &self.guest, &wish, &self.control.stop)
+        Order::begin(&self.host, folder, guardian, &self.guest, &by_balloon(size), &self.control.stop)
     }
 
     /// The order has to end now.
@@ -346,6 +339,10 @@ impl GuestThread {
         }
         self.control.shared().under = None;
     }
+}
+
+fn by_balloon(size: u64) -> OrderRequest {
+    OrderRequest { way: Way::Balloon, size, floor: None, step: None }
 }
 
 pub fn words(e: &OrderError) -> String {

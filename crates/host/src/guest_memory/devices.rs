@@ -80,8 +80,6 @@ pub struct VirtioMem {
     pub requested: u64,
     /// Bytes that the guest has.
     pub size: u64,
-    /// Most bytes.
-    pub most: u64,
     /// Sizes are multiples of this.
     pub block: u64,
 }
@@ -99,7 +97,6 @@ impl VirtioMem {
                 id: data.get("id").and_then(Value::as_str).map(String::from),
                 requested: of("requested-size")?,
                 size: of("size")?,
-                most: of("max-size")?,
                 block: of("block-size").filter(|b| b.is_power_of_two())?,
             })
         };
@@ -266,7 +263,7 @@ mod tests {
             { "type": "virtio-mem", "data": { "id": "vm0", "requested-size": 4, "size": 2, "max-size": 8, "block-size": 2 } },
             { "type": "virtio-mem", "data": { "requested-size": 4, "size": 2, "max-size": 8, "block-size": 0 } },
         ]);
-        let expected = VirtioMem { id: Some("vm0".into()), requested: 4, size: 2, most: 8, block: 2 };
+        let expected = VirtioMem { id: Some("vm0".into()), requested: 4, size: 2, block: 2 };
         assert_eq!(VirtioMem::parse(&list), [expected]);
         assert_eq!((dimms(&list), dimms(&json!("x"))), (1, 0));
         assert_eq!(VirtioMem::parse(&json!("x")), []);

@@ -46,14 +46,14 @@ pub fn see(host: &Host) -> HostMemory {
     with(host, guests)
 }
 
-/// Reads the memory of a host and of one of its guests alone; `None` if that has ended.
-pub fn see_one(host: &Host, guest: &LiveGuest) -> Option<HostMemory> {
-    of_guest(host, guest.clone()).map(|guest| with(host, vec![guest]))
-}
-
-/// Reads the memory of a host, with what an order's look has found of one guest.
-pub fn see_with(host: &Host, guest: &LiveGuest, facts: Facts) -> HostMemory {
-    with(host, vec![GuestMemory { guest: guest.clone(), facts }])
+/// Reads the memory of a host and of one of its guests alone, unless an order has just seen the guest; `None`
+/// if that has ended.
+pub fn see_one(host: &Host, guest: LiveGuest, seen: Option<Facts>) -> Option<HostMemory> {
+    let guest = match seen {
+        Some(facts) => GuestMemory { guest, facts },
+        None => of_guest(host, guest)?,
+    };
+    Some(with(host, vec![guest]))
 }
 
 fn of_guest(host: &Host, guest: LiveGuest) -> Option<GuestMemory> {

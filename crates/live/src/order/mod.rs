@@ -28,7 +28,7 @@ pub use polling::Polling;
 pub use record::{Again, Back, Record, WHAT, folder, places, records};
 pub use refusal::{Refusal, refusal};
 pub use running::{Event, Order, OrderRequest, preview};
-pub use steer::{Act, SizeObservation, Steer, Why};
+pub use steer::{Act, SizeObservation, Steer, Why, mib};
 pub use way::Way;
 
 /// What an order is to reach, and how.

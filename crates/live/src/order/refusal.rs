@@ -2,7 +2,7 @@
 //! Why an order may not begin. Each refusal says what is wrong and what to do.
 
 use super::facts::{Facts, NoMonitor, POLLING, is_seldom};
-use super::{Goal, SizeObservation, Way};
+use super::{Goal, OrderRequest, SizeObservation};
 use bifold_host::guest_memory::NoMemoryGroup;
 use bifold_host::printable;
 
@@ -83,17 +83,12 @@ pub enum Refusal {
     Before(String),
 }
 
-/// What the order is to do, or why it may not begin. `size` and `floor` are the user's.
+/// What the order is to do, or why it may not begin.
 ///
 /// # Errors
 /// The refusal.
-pub fn refusal(
-    facts: &Facts,
-    way: Way,
-    size: u64,
-    floor: Option<u64>,
-    step: Option<u64>,
-) -> Result<Goal, Refusal> {
+pub fn refusal(facts: &Facts, wish: &OrderRequest) -> Result<Goal, Refusal> {
+    let OrderRequest { way, size, floor, step } = *wish;
     let machine = match &facts.machine {
         Ok(machine) => Some(machine),
         // Another VMM than QEMU has no monitor, and a cgroup needs none.

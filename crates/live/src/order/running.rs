@@ -124,7 +124,7 @@ fn goal(
     wish: &OrderRequest,
 ) -> Result<(Facts, Goal), OrderError> {
     let facts = facts(host, guest.pid, place);
-    let goal = refusal(&facts, wish.way, wish.size, wish.floor, wish.step).map_err(|r| refused(guest, r))?;
+    let goal = refusal(&facts, wish).map_err(|r| refused(guest, r))?;
     Ok((facts, goal))
 }
 

@@ -11,7 +11,7 @@ mod why;
 
 use super::Goal;
 use std::time::Duration;
-pub use why::Why;
+pub use why::{Why, mib};
 
 const MIB: u64 = 1 << 20;
 /// Part of a guest's used memory that stays free besides, and least bytes of it. A guest of Linux reclaims in
@@ -146,7 +146,7 @@ impl Steer {
     /// size.
     pub fn aim(&mut self, size: u64) {
         let size = size.min(self.first.size);
-        if !self.goal.way.takes_another_size() {
+        if !self.goal.way.inflates() {
             return;
         }
         // The guest may grow in what it is left.

@@ -45,13 +45,9 @@ impl Way {
         self == Way::Cgroup
     }
 
-    /// Whether an order may get another size while the order runs.
-    pub(super) fn takes_another_size(self) -> bool {
-        self == Way::Balloon
-    }
-
-    /// Whether DIMMs that are plugged change the size.
-    pub(super) fn counts_dimms(self) -> bool {
+    /// Whether a balloon holds the memory: an order may get another size while the order runs, and DIMMs that
+    /// are plugged change the size.
+    pub(super) fn inflates(self) -> bool {
         self == Way::Balloon
     }
 

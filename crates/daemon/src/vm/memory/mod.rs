@@ -11,7 +11,7 @@ use crate::config::VmMemory;
 use crate::log::{Lately, Log};
 use crate::status::GuestTotals;
 use bifold_host::{LiveGuest, printable};
-use bifold_live::order::SizeObservation;
+use bifold_live::order::{SizeObservation, mib};
 use bifold_live::reporter::MemoryView;
 use bifold_reclaim::{GuestObservation, PolicyName};
 use control::{Control, LastLook};
@@ -361,9 +361,4 @@ impl MemoryHalf {
             _ => None,
         }
     }
-}
-
-/// Bytes in MiB, rounded.
-pub fn mib(bytes: u64) -> u64 {
-    bytes.saturating_add(MIB / 2) / MIB
 }

@@ -2,9 +2,10 @@
 //! What the daemon says of a guest: news for the log, events for `explain`, and its status.
 
 use super::control::{Kind, Under};
-use super::{HOUR, LONGEST, MIB, MemoryHalf, OLD, PAUSE, mib};
+use super::{HOUR, LONGEST, MIB, MemoryHalf, OLD, PAUSE};
 use crate::status::GuestStatus;
 use bifold_host::printable;
+use bifold_live::order::mib;
 use std::time::Duration;
 
 impl MemoryHalf {

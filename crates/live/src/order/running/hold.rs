@@ -80,7 +80,7 @@ pub(crate) fn found(
     let machine = facts.machine.as_ref().ok()?;
     let (device, size, besides) = way.device(machine)?;
     let dimms = machine.dimms.unwrap_or(0);
-    let earlier = earlier.map(|e| if way.counts_dimms() { e.with_dimms(dimms) } else { e });
+    let earlier = earlier.map(|e| if way.inflates() { e.with_dimms(dimms) } else { e });
     let balloon = machine.balloon.as_ref();
     let polling = balloon.filter(|b| is_seldom(b.polling_s)).map(|b| (b.polling_s, b.path.clone()));
     let record = Record {
