@@ -22,6 +22,7 @@ mod error;
 #[path = "../../live/src/fake_host.rs"]
 mod fake_host;
 mod homes;
+mod log;
 mod memory;
 pub mod metrics;
 mod pilot;
@@ -30,11 +31,13 @@ mod record;
 pub mod replay;
 mod service;
 mod status;
+mod vm;
 
 pub use config::{Config, ConfigError};
-pub use engine::{Engine, Event, Source};
+pub use engine::{Engine, Source};
 pub use error::DaemonError;
 pub use homes::Homes;
+pub use log::Event;
 pub use memory::Place;
 pub use pilot::{Choice, Verdict};
 pub use probe::Probing;

@@ -5,7 +5,6 @@ use crate::error::DaemonError;
 use crate::status::{Status, VmStatus};
 use bifold_host::{Mode, printable};
 use bifold_live::columns::{self, Column, Type};
-use prometheus_client::encoding::EncodeLabelSet;
 use prometheus_client::encoding::text::encode;
 use prometheus_client::metrics::counter::Counter;
 use prometheus_client::metrics::family::Family;
@@ -21,37 +20,8 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-/// The labels of a VM's metrics.
-#[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
-struct Labels {
-    vm: String,
-    name: String,
-}
-
-/// Labels of a VM's metric that has a value for each mode.
-#[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
-struct ModeLabels {
-    vm: String,
-    name: String,
-    mode: &'static str,
-}
-
-/// Labels of [`STATE`].
-#[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
-struct StateLabels {
-    vm: String,
-    name: String,
-    policy: String,
-    state: String,
-}
-
-/// Labels of [`REFUSAL`].
-#[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
-struct RefusalLabels {
-    vm: String,
-    name: String,
-    reason: String,
-}
+/// The labels of a series.
+type Labels = Vec<(&'static str, String)>;
 
 /// What the status of a VM has, if anything.
 type Get = fn(&VmStatus) -> Option<f64>;
@@ -115,6 +85,8 @@ fn metric(figure: &Column) -> (String, f64) {
 const STATE: &str = "bifold_vm_state";
 /// The metric that names why KVM would refuse a switch.
 const REFUSAL: &str = "bifold_vm_refusal";
+/// The help of the metric that tells of trouble.
+const TROUBLE: &str = "1 if a file could not be written, or memory cannot be divided; the log says which";
 
 type Level = Gauge<f64, AtomicU64>;
 type Count = Counter<f64, AtomicU64>;
@@ -127,8 +99,21 @@ fn add(count: &Count, n: f64) {
     count.inc_by(n);
 }
 
-fn of(v: &VmStatus) -> Labels {
-    Labels { vm: v.vm.clone(), name: escaped(v.name.as_deref().unwrap_or_default()) }
+/// The labels of a VM's series.
+fn of<const N: usize>(v: &VmStatus, more: [(&'static str, &str); N]) -> Labels {
+    let name = escaped(v.name.as_deref().unwrap_or_default());
+    let more = more.map(|(label, value)| (label, value.to_owned()));
+    [("vm", v.vm.clone()), ("name", name)].into_iter().chain(more).collect()
+}
+
+/// A metric with these series.
+fn family<M: Default>(
+    series: impl IntoIterator<Item = (Labels, f64)>,
+    set: fn(&M, f64),
+) -> Family<Labels, M> {
+    let family = Family::<Labels, M>::default();
+    series.into_iter().for_each(|(labels, n)| set(&family.get_or_create(&labels), n));
+    family
 }
 
 /// A series for each VM whose value is known.
@@ -137,11 +122,7 @@ fn of_vms<M: Default>(
     value: impl Fn(&VmStatus) -> Option<f64>,
     set: fn(&M, f64),
 ) -> Family<Labels, M> {
-    let family = Family::<Labels, M>::default();
-    for (v, n) in vms.iter().filter_map(|v| Some((v, value(v)?))) {
-        set(&family.get_or_create(&of(v)), n);
-    }
-    family
+    family(vms.iter().filter_map(|v| Some((of(v, []), value(v)?))), set)
 }
 
 /// The metrics in Prometheus's text format.
@@ -150,18 +131,15 @@ fn of_vms<M: Default>(
 /// If a text cannot be formatted, which does not happen in memory.
 pub fn text(status: &Status) -> Result<String, fmt::Error> {
     let mut registry = Registry::default();
-    for (name, help, mode) in MODES {
-        let family = Family::<ModeLabels, Level>::default();
-        let known = status.vms.iter().filter_map(|v| Some((v, mode(v)?)));
-        // KVM has these two modes for a VM.
-        for ((v, now), mode) in known.flat_map(|v| Mode::BOTH.map(|mode| (v, mode))) {
-            let Labels { vm, name } = of(v);
-            let is_now = if now == mode.name() { 1.0 } else { 0.0 };
-            family.get_or_create(&ModeLabels { vm, name, mode: mode.name() }).set(is_now);
-        }
-        registry.register(name, help, family);
-    }
     let vms = &status.vms[..];
+    for (name, help, mode) in MODES {
+        let known = vms.iter().filter_map(|v| Some((v, mode(v)?)));
+        // KVM has these two modes for a VM.
+        let of_modes = |(v, now): (&VmStatus, &str)| {
+            Mode::BOTH.map(|m| (of(v, [("mode", m.name())]), if now == m.name() { 1.0 } else { 0.0 }))
+        };
+        registry.register(name, help, family(known.flat_map(of_modes), set));
+    }
     for (name, help, value) in GAUGES {
         registry.register(name, help, of_vms(vms, value, set));
     }
@@ -182,43 +160,25 @@ pub fn text(status: &Status) -> Result<String, fmt::Error> {
             Type::Number | Type::Text => registry.register(name, help, of_vms(vms, value, set)),
         }
     }
-    let states = Family::<StateLabels, Level>::default();
-    for v in &status.vms {
-        let Labels { vm, name } = of(v);
+    let states = vms.iter().map(|v| {
         let policy = escaped(v.policy.as_deref().unwrap_or_default());
-        let labels = StateLabels { vm, name, policy, state: v.state.clone() };
-        states.get_or_create(&labels).set(1.0);
-    }
-    registry.register(STATE, "1 for the VM's policy, and what the daemon does with the VM", states);
-    let refusals = Family::<RefusalLabels, Level>::default();
-    for (v, reason) in status.vms.iter().filter_map(|v| Some((v, v.refusal.clone()?))) {
-        let Labels { vm, name } = of(v);
-        refusals.get_or_create(&RefusalLabels { vm, name, reason }).set(1.0);
-    }
-    registry.register(
-        REFUSAL,
-        "1 for the reason why KVM would refuse the switch that the policy wants",
-        refusals,
-    );
-    let level = |registry: &mut Registry, name: &str, help: &str, value: f64| {
-        let gauge = Level::default();
-        gauge.set(value);
-        registry.register(name, help, gauge);
-    };
-    level(&mut registry, "bifold_daemon_up_seconds", "Time since the daemon's start", status.up_s);
-    level(
-        &mut registry,
-        "bifold_daemon_reading_seconds",
-        "Time that the last reading of all VMs took",
-        status.reading_s,
-    );
+        (of(v, [("policy", &policy), ("state", &v.state)]), 1.0)
+    });
+    let help = "1 for the VM's policy, and what the daemon does with the VM";
+    registry.register(STATE, help, family(states, set));
+    let refusals = vms.iter().filter_map(|v| Some((of(v, [("reason", v.refusal.as_deref()?)]), 1.0)));
+    let help = "1 for the reason why KVM would refuse the switch that the policy wants";
+    registry.register(REFUSAL, help, family(refusals, set));
     let trouble = if status.trouble.is_some() { 1.0 } else { 0.0 };
-    level(
-        &mut registry,
-        "bifold_daemon_trouble",
-        "1 if a file could not be written, or memory cannot be divided; the log says which",
-        trouble,
-    );
+    for (name, help, value) in [
+        ("bifold_daemon_up_seconds", "Time since the daemon's start", status.up_s),
+        ("bifold_daemon_reading_seconds", "Time that the last reading of all VMs took", status.reading_s),
+        ("bifold_daemon_trouble", TROUBLE, trouble),
+    ] {
+        let level = Level::default();
+        level.set(value);
+        registry.register(name, help, level);
+    }
     let mut text = String::new();
     encode(&mut text, &registry).map(|()| text)
 }

@@ -5,6 +5,7 @@
 
 use crate::{Host, HostError, read};
 use std::path::Path;
+use std::str::FromStr;
 
 /// Amounts of memory in bytes, from `/proc/meminfo`.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
@@ -43,19 +44,12 @@ impl VmStat {
 pub struct Pressure {
     /// Percent of the last minute in which some task waited.
     pub some_60: f64,
-    /// Percent of the last minute in which all tasks waited.
-    pub full_60: f64,
 }
 
-impl Pressure {
-    /// Parses `/proc/pressure/memory`.
-    pub fn parse(text: &str) -> Option<Pressure> {
-        let of = |kind: &str| {
-            let line = text.lines().find_map(|l| l.strip_prefix(kind))?;
-            line.split_whitespace().find_map(|w| w.strip_prefix("avg60=")?.parse().ok())
-        };
-        Some(Pressure { some_60: of("some ")?, full_60: of("full ").unwrap_or(0.0) })
-    }
+/// A figure of the line about some task in a file of PSI.
+pub(crate) fn some<T: FromStr>(text: &str, name: &str) -> Option<T> {
+    let line = text.lines().find_map(|l| l.strip_prefix("some "))?;
+    line.split_whitespace().find_map(|w| w.strip_prefix(name)?.parse().ok())
 }
 
 impl Host {
@@ -76,7 +70,7 @@ impl Host {
 
     /// The host's memory pressure, if the kernel has PSI.
     pub fn pressure(&self) -> Option<Pressure> {
-        Pressure::parse(&text(&self.proc.join("pressure/memory")))
+        some(&text(&self.proc.join("pressure/memory")), "avg60=").map(|some_60| Pressure { some_60 })
     }
 
     /// Number of NUMA nodes; 1 if sysfs has no nodes.
@@ -129,12 +123,11 @@ mod tests {
     }
 
     #[test]
-    fn pressure_without_a_line_for_all_tasks_is_of_some() {
+    fn pressure_is_that_of_some_task() {
         let line = "avg10=9.00 avg60=1.50 avg300=0.00 total=7";
         let both = format!("some {line}\nfull {}\n", line.replace("1.50", "0.25"));
-        assert_eq!(Pressure::parse(&both), Some(Pressure { some_60: 1.5, full_60: 0.25 }));
-        assert_eq!(Pressure::parse(&format!("some {line}\n")).map(|p| p.full_60), Some(0.0));
-        assert_eq!(Pressure::parse("some total=7\n"), None);
+        assert_eq!((some(&both, "avg60="), some(&both, "total=")), (Some(1.5), Some(7)));
+        assert_eq!(some::<f64>(&format!("full {line}\nsome total=7\n"), "avg60="), None);
     }
 
     #[test]

@@ -48,9 +48,7 @@ impl Host {
         let pid = pid.unwrap_or(thread);
         Process { pid, name: name_of(&self.proc, pid) }
     }
-}
 
-impl Host {
     /// The user of a process; `None` if the process has ended.
     pub fn user(&self, pid: u32) -> Option<u32> {
         let status = crate::memory::text(&self.proc.join(pid.to_string()).join("status"));
@@ -83,9 +81,7 @@ impl Host {
         let found = state_and_start(&stat).ok_or(io::ErrorKind::InvalidData)?;
         Ok(found.1 == started && !matches!(found.0, b'Z' | b'X'))
     }
-}
 
-impl Host {
     /// Whether this is a thread of the kernel, such as those that KVM and vhost start in a guest's cgroups.
     pub(crate) fn is_of_kernel(&self, pid: u32) -> bool {
         /// `include/linux/sched.h`.

@@ -248,7 +248,7 @@ mod tests {
         fake.refusal(id, refusal);
         let (host, kvm) = (fake.host(), fake.host().kvm().unwrap());
         let all = Statistic::ALL;
-        let mut vm = Watched::begin(&host, &kvm, None, all, id, None, &|| Duration::ZERO).unwrap();
+        let mut vm = Watched::begin((&host, &kvm), None, all, id, None, &|| Duration::ZERO).unwrap();
         vm.backing = backing;
         vm.look_at_refusal();
         vm

@@ -72,8 +72,7 @@ struct Thread {
 impl Watched {
     /// Begins to watch a VM; `None` if the VM has just ended.
     pub(crate) fn begin(
-        host: &Host,
-        kvm: &Kvm,
+        (host, kvm): (&Host, &Kvm),
         pmu: Option<&Pmu>,
         wanted: &[Statistic],
         id: VmId,

@@ -250,7 +250,7 @@ impl Watch {
             }
             let (pmu, socket_of) = (self.hardware.pmu(), self.socket_of.as_ref());
             let wanted = &self.statistics;
-            if let Some(vm) = Watched::begin(&self.host, &self.kvm, pmu, wanted, id, socket_of, clock) {
+            if let Some(vm) = Watched::begin((&self.host, &self.kvm), pmu, wanted, id, socket_of, clock) {
                 self.vms.insert(id, Times::new(vm, at));
                 tick.came.push(id);
             }

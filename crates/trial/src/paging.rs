@@ -189,10 +189,7 @@ impl Paging {
     /// What the host counts for a guest since its start.
     pub fn counts(&self, guest: usize) -> PagingCounts {
         let group = MemoryGroup::read(&self.group(guest));
-        PagingCounts {
-            refaults: group.refaults().unwrap_or(0),
-            waited_us: group.stalls.map_or(0, |stalls| stalls.some_us),
-        }
+        PagingCounts { refaults: group.refaults().unwrap_or(0), waited_us: group.stalls_us.unwrap_or(0) }
     }
 }
 

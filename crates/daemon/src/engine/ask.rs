@@ -2,11 +2,15 @@
 //! What users ask of the daemon about a VM: its mode and its memory together.
 
 use super::Engine;
-use super::act::Return;
-use super::vm::{Event, Hold, Vm};
+use super::switcher::Return;
 use crate::error::DaemonError;
+use crate::log::Event;
+use crate::memory::every;
 use crate::status::Explanation;
-use bifold_host::{HostError, VmId, word_rank};
+use crate::vm::memory::MemoryHalf;
+use crate::vm::mode::ModeHalf;
+use crate::vm::{Hold, Vms};
+use bifold_host::{HostError, word_rank};
 use std::collections::BTreeSet;
 use std::time::Duration;
 
@@ -17,7 +21,7 @@ impl Engine {
     /// # Errors
     /// If the word means no VM or several, or the seconds are no time.
     pub fn hold(&mut self, word: &str, seconds: Option<f64>, now: Duration) -> Result<String, DaemonError> {
-        let meant = self.meant(word)?;
+        let (mut mode, mut memory) = meant(&mut self.vms, word)?;
         let end = |s| Duration::try_from_secs_f64(s).ok().and_then(|length| now.checked_add(length));
         let until = match seconds.map(|s| (s, end(s))) {
             Some((s, None)) => {
@@ -26,19 +30,20 @@ impl Engine {
             until => until.and_then(|(_, until)| until),
         };
         let hold = Hold { until };
-        if let Some(vm) = meant.vm.and_then(|id| self.vms.get_mut(&id)) {
-            vm.hold = Some(hold);
-        }
-        meant.memory.iter().for_each(|id| self.memory.hold(*id, hold));
         let until = seconds.map_or("until it is released".into(), |s| format!("for {s} s"));
-        Ok(match (meant.vm, meant.memory) {
-            (Some(id), None) => self.event(id, format!("is held in its mode {until}")),
-            (Some(id), Some(_)) => {
-                self.event(id, format!("is held in its mode, and its memory as it is, {until}"))
+        let log = &mut self.switcher.log;
+        memory.iter_mut().for_each(|memory| memory.hold(hold));
+        mode.iter_mut().for_each(|mode| mode.hold = Some(hold));
+        match (mode, memory) {
+            (Some(mode), None) => Ok(mode.tell(log, &format!("is held in its mode {until}"))),
+            (Some(mode), Some(_)) => {
+                Ok(mode.tell(log, &format!("is held in its mode, and its memory as it is, {until}")))
             }
-            (None, Some(id)) => self.of_memory(id, &format!("is held with the memory that it has {until}")),
-            (None, None) => return Err(no_such_vm(word)),
-        })
+            (None, Some(memory)) => {
+                Ok(memory.tell(log, format!("is held with the memory that it has {until}")))
+            }
+            (None, None) => Err(no_such_vm(word)),
+        }
     }
 
     /// Lets the policies decide again over a VM that was held.
@@ -46,18 +51,19 @@ impl Engine {
     /// # Errors
     /// If the word means no VM, or several.
     pub fn release(&mut self, word: &str) -> Result<String, DaemonError> {
-        let meant = self.meant(word)?;
-        let was = meant.vm.and_then(|id| self.vms.get_mut(&id)).and_then(|vm| {
-            vm.wants_home = false;
-            vm.hold.take()
+        let (mut mode, mut memory) = meant(&mut self.vms, word)?;
+        let held = mode.as_mut().is_some_and(|mode| {
+            mode.wants_home = false;
+            mode.hold.take().is_some()
         });
-        let had_memory = meant.memory.is_some_and(|id| self.memory.release(id));
-        let text = if was.is_some() || had_memory { "is released" } else { "was not held" };
-        Ok(match (meant.vm, meant.memory) {
-            (Some(id), _) => self.event(id, text.into()),
-            (None, Some(id)) => self.of_memory(id, text),
-            (None, None) => return Err(no_such_vm(word)),
-        })
+        let had_memory = memory.as_mut().is_some_and(|memory| memory.release());
+        let text = if held || had_memory { "is released" } else { "was not held" };
+        let log = &mut self.switcher.log;
+        match (mode, memory) {
+            (Some(mode), _) => Ok(mode.tell(log, text)),
+            (None, Some(memory)) => Ok(memory.tell(log, text.into())),
+            (None, None) => Err(no_such_vm(word)),
+        }
     }
 
     /// Gives a VM, or all VMs, back to their own modes, gives their memory back, and holds them so.
@@ -65,30 +71,28 @@ impl Engine {
     /// # Errors
     /// If the word means no VM or several, or KVM refuses.
     pub fn undo(&mut self, word: Option<&str>) -> Result<Vec<String>, DaemonError> {
-        let (vms, guests) = match word {
+        let (modes, memories) = match word {
             Some(word) => {
-                let meant = self.meant(word)?;
-                (meant.vm.into_iter().collect::<Vec<_>>(), meant.memory.into_iter().collect())
+                let (mode, memory) = meant(&mut self.vms, word)?;
+                (mode.into_iter().map(|vm| (vm.id, vm)).collect(), memory.into_iter().collect())
             }
-            None => (self.vms.keys().copied().collect(), self.memory.all()),
+            None => self.vms.halves(),
         };
-        let mut told = Vec::new();
-        let mut refused = Vec::new();
-        for id in vms {
-            if let Some(vm) = self.vms.get_mut(&id) {
-                vm.hold = Some(Hold { until: None });
-                vm.wants_home = true;
-            }
-            match self.give_back(id, "asked to undo") {
+        let (mut told, mut refused) = (Vec::new(), Vec::new());
+        for mode in modes.into_values() {
+            mode.hold = Some(Hold { until: None });
+            mode.wants_home = true;
+            match self.switcher.give_back(mode.id, Some(&mut *mode), "asked to undo") {
                 Return::Back(text) => told.push(text),
-                Return::Nothing => told.push(self.event(id, "is in its own mode and held".into())),
+                Return::Nothing => {
+                    told.push(mode.tell(&mut self.switcher.log, "is in its own mode and held"))
+                }
                 Return::Away(text) => refused.push(text),
             }
         }
-        for id in guests {
-            if let Some(text) = self.memory.undo(id) {
-                told.push(self.of_memory(id, text));
-            }
+        for memory in memories {
+            let text = memory.undo();
+            told.push(memory.tell(&mut self.switcher.log, text.into()));
         }
         if refused.is_empty() { Ok(told) } else { Err(DaemonError::Refused(refused.join("\n"))) }
     }
@@ -97,63 +101,48 @@ impl Engine {
     ///
     /// # Errors
     /// If the word means no VM, or several.
-    pub fn explain(&self, word: &str) -> Result<Explanation, DaemonError> {
-        let meant = self.meant(word)?;
-        let vm = meant.vm.and_then(|id| Some((id, self.vms.get(&id)?)));
-        let memory = meant.memory.and_then(|id| self.memory.explain(id, &self.config, self.up));
-        let (memory, more) = memory.unzip();
-        let mut lately: Vec<Event> = vm.iter().flat_map(|(_, vm)| vm.lately.iter().cloned()).collect();
-        lately.extend(more.into_iter().flatten());
+    pub fn explain(&mut self, word: &str) -> Result<Explanation, DaemonError> {
+        let (mode, memory) = meant(&mut self.vms, word)?;
+        let mut lately: Vec<Event> = mode.iter().flat_map(|mode| mode.lately.0.clone()).collect();
+        lately.extend(memory.iter().flat_map(|memory| memory.lately.0.clone()));
         lately.sort_by(|a, b| a.time.total_cmp(&b.time));
-        Ok(Explanation { vm: vm.map(|(id, vm)| self.status_of(id, vm)), memory, lately })
-    }
-
-    /// Notes something about a guest's memory that a user asked for. Returns the log's line.
-    fn of_memory(&mut self, id: (u32, u64), text: &str) -> String {
-        let said = self.memory.note(id, self.time, text);
-        let line = said.as_ref().map(|said| said.text.clone()).unwrap_or_default();
-        self.said(said);
-        line
-    }
-
-    /// What a word means, for modes and for memory: both only of one process. Identifiers come before names
-    /// in both, see [`bifold_host::named`].
-    fn meant(&self, word: &str) -> Result<Meant, DaemonError> {
-        let rank = |(id, vm): (&VmId, &Vm)| {
-            Some((word_rank(word, Some(*id), vm.pid, vm.name.as_deref())?, (*id, vm.pid)))
-        };
-        let modes: Vec<_> = self.vms.iter().filter_map(rank).collect();
-        let memory = self.memory.ranks(word);
-        let best = modes.iter().map(|(rank, _)| *rank).chain(memory.iter().map(|(rank, _)| *rank)).min();
-        let vms: Vec<(VmId, u32)> = modes.into_iter().filter(|m| Some(m.0) == best).map(|m| m.1).collect();
-        let guests: Vec<(u32, u64)> = memory.into_iter().filter(|m| Some(m.0) == best).map(|m| m.1).collect();
-        match (&vms[..], &guests[..]) {
-            ([], []) => Err(no_such_vm(word)),
-            ([(id, _)], []) => Ok(Meant { vm: Some(*id), memory: None }),
-            ([], [memory]) => Ok(Meant { vm: None, memory: Some(*memory) }),
-            ([(id, pid)], [memory]) if *pid == memory.0 => Ok(Meant { vm: Some(*id), memory: Some(*memory) }),
-            ([_, _, ..], _) => {
-                let ids = vms.iter().map(|(id, _)| *id).collect();
-                Err(DaemonError::Refused(HostError::SeveralVms { word: word.into(), ids }.to_string()))
-            }
-            _ => {
-                let pids: BTreeSet<u32> =
-                    vms.iter().map(|vm| vm.1).chain(guests.iter().map(|g| g.0)).collect();
-                let pids: Vec<String> = pids.iter().map(u32::to_string).collect();
-                let word = word.escape_debug();
-                Err(DaemonError::Refused(format!(
-                    "`{word}` means several VMs: give one of the process ids {}",
-                    pids.join(", ")
-                )))
-            }
-        }
+        let (up, every) = (self.switcher.log.up, every(&self.config));
+        Ok(Explanation {
+            vm: mode.map(|mode| self.switcher.status_of(mode)),
+            memory: memory.map(|memory| memory.status(up, every)),
+            lately,
+        })
     }
 }
 
-/// What a user's word means.
-struct Meant {
-    vm: Option<VmId>,
-    memory: Option<(u32, u64)>,
+/// What a word means, of modes and of memory: both only of one process. Identifiers come before names in
+/// both, see [`bifold_host::named`].
+fn meant<'a>(
+    vms: &'a mut Vms,
+    word: &str,
+) -> Result<(Option<&'a mut ModeHalf>, Option<&'a mut MemoryHalf>), DaemonError> {
+    let of_mode = |vm: &ModeHalf| word_rank(word, Some(vm.id), vm.pid, vm.name.as_deref());
+    let of_memory = |vm: &MemoryHalf| word_rank(word, vm.live.vm, vm.live.pid, Some(&vm.live.name));
+    let (mut modes, mut memories) = vms.halves();
+    let ranks = modes.values().map(|vm| of_mode(vm)).chain(memories.iter().map(|vm| of_memory(vm)));
+    let Some(best) = ranks.flatten().min() else { return Err(no_such_vm(word)) };
+    modes.retain(|_, vm| of_mode(vm) == Some(best));
+    memories.retain(|vm| of_memory(vm) == Some(best));
+    let pids = modes.values().map(|vm| vm.pid).chain(memories.iter().map(|vm| vm.live.pid));
+    let pids: BTreeSet<u32> = pids.collect();
+    if modes.len() > 1 {
+        let ids = modes.into_keys().collect();
+        return Err(DaemonError::Refused(HostError::SeveralVms { word: word.into(), ids }.to_string()));
+    }
+    if memories.len() > 1 || pids.len() > 1 {
+        let pids: Vec<String> = pids.iter().map(u32::to_string).collect();
+        let word = word.escape_debug();
+        return Err(DaemonError::Refused(format!(
+            "`{word}` means several VMs: give one of the process ids {}",
+            pids.join(", ")
+        )));
+    }
+    Ok((modes.into_values().next(), memories.pop()))
 }
 
 fn no_such_vm(word: &str) -> DaemonError {

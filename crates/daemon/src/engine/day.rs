@@ -4,6 +4,7 @@
 
 use super::*;
 use crate::fake_host::FakeHost;
+use bifold_host::Statistic;
 use bifold_live::HardwareSource;
 use bifold_live::hardware::HardwareCounts;
 use rand::seq::IndexedRandom as _;
@@ -324,8 +325,8 @@ fn a_day_without_a_panic_a_forbidden_switch_or_a_forgotten_mode() {
         wall += if day.random.random_ratio(1, 500) { -5000.0 } else { STEP as f64 };
         let now = day.now;
         engine.tick(&|| Duration::from_secs(now), wall);
-        let away: Vec<VmId> = engine.homes.vms();
-        day.vms.iter_mut().for_each(|vm| vm.seen = engine.watch.vm(vm.id).is_some());
+        let away: Vec<VmId> = engine.switcher.homes.vms();
+        day.vms.iter_mut().for_each(|vm| vm.seen = engine.watch().vm(vm.id).is_some());
         day.kvm(&engine.config.clone(), &|id| away.contains(&id));
         if day.random.random_ratio(1, 100) {
             day.config = day.random.random_range(0..CONFIGS.len());

@@ -2,6 +2,7 @@
 //! The engine over hosts made of files.
 
 use super::*;
+use crate::DecisionLine;
 use crate::fake_host::FakeHost;
 use bifold_live::HardwareSource;
 use std::collections::BTreeMap;
@@ -313,7 +314,7 @@ fn the_recording_replays_to_the_same_decisions() {
     let mut engine = world.engine(&text);
     world.run(&mut engine, 30);
     // Killed, while a VM is away and has just been switched.
-    while engine.homes.vms().is_empty() {
+    while engine.switcher.homes.vms().is_empty() {
         world.run(&mut engine, 1);
     }
     drop(engine);

@@ -1,60 +1,63 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! Divides the host's memory: the policy decides over all guests that were seen.
 
-use super::guest::WantedSize;
-use super::hand::mib;
-use super::{FRAME, Id, LogLine, Memory, every, sum, tell};
+use super::{Memory, every, sum};
 use crate::config::{Config, ShareMemory};
+use crate::log::Log;
 use crate::record::MemoryLine;
+use crate::vm::Vms;
+use crate::vm::memory::{FRAME, MemoryHalf, WantedSize};
 use bifold_host::Host;
-use bifold_live::order::OrderError;
+use bifold_live::order::{OrderError, mib};
 use bifold_reclaim::{GuestObservation, PolicyName};
-use std::time::Duration;
+
+/// A guest, what the policy sees of it, and the reason that fits.
+type Seen<'a> = (&'a mut MemoryHalf, GuestObservation, String);
 
 impl Memory {
-    /// Lets the policy decide over all guests that were seen.
+    /// Lets the policy decide over all guests that were seen. Returns what is to be recorded.
     pub(super) fn decide(
         &mut self,
+        vms: &mut Vms,
         host: &Host,
         config: &Config,
-        (up, time): (Duration, f64),
-        said: &mut Vec<LogLine>,
-        lines: &mut Vec<MemoryLine>,
-    ) {
-        let Some(share) = &config.memory else { return };
-        let Some((total, limit)) = self.limit(host, share) else { return };
-        let seconds = self.last.replace(up).map_or(0.0, |last| up.saturating_sub(last).as_secs_f64());
-        let every = every(config);
-        let seen: Vec<_> = self
-            .guests
-            .iter_mut()
-            .filter_map(|(id, guest)| Some((*id, guest.seen(share.policy, up, every, total)?)))
-            .collect();
-        // What guests hold that do not tell their size, the others cannot have.
-        let unseen = self.guests.values().filter(|guest| guest.control.sight().0.is_none());
-        let unseen = sum(unseen.filter_map(|guest| host.process_memory(guest.live.pid).resident));
-        let ids: Vec<Id> = seen.iter().map(|(id, _)| *id).collect();
-        let views: Vec<_> = seen.iter().map(|(_, (view, _))| *view).collect();
-        let least = sum(views.iter().map(|view| view.least.saturating_mul(FRAME)));
+        log: &mut Log,
+    ) -> Vec<MemoryLine> {
+        let mut lines = Vec::new();
+        let Some(share) = &config.memory else { return lines };
+        let Some((total, limit)) = self.limit(host, share) else { return lines };
+        let seconds = self.last.replace(log.up).map_or(0.0, |last| log.up.saturating_sub(last).as_secs_f64());
+        let (mut seen, mut unseen): (Vec<Seen>, u64) = (Vec::new(), 0);
+        for vm in vms.memories_mut() {
+            match vm.seen(share.policy, log.up, every(config), total) {
+                Some((view, why)) => seen.push((vm, view, why)),
+                // What guests hold that do not tell their size, the others cannot have.
+                None => {
+                    let held = host.process_memory(vm.live.pid).resident;
+                    unseen = unseen.saturating_add(held.unwrap_or(0));
+                }
+            }
+        }
+        let least = sum(seen.iter().map(|(_, view, _)| view.least.saturating_mul(FRAME)));
         if least.saturating_add(unseen) > limit {
             self.trouble = Some(too_much(least, unseen, limit));
         }
         if seen.is_empty() {
-            return;
+            return lines;
         }
-        self.choose(share.policy, &ids, &views);
-        let Some((policy, _)) = &mut self.policy else { return };
+        self.choose(share.policy, &seen);
+        let Some((policy, _)) = &mut self.policy else { return lines };
+        let views: Vec<GuestObservation> = seen.iter().map(|(_, view, _)| *view).collect();
         let sizes = policy.decide(limit.saturating_sub(unseen) / FRAME, seconds, &views);
-        for ((id, (_, why)), size) in seen.into_iter().zip(sizes) {
-            let Some(guest) = self.guests.get_mut(&id) else { continue };
+        for ((vm, _, why), size) in seen.into_iter().zip(sizes) {
             let wish = WantedSize { size: size * FRAME, why };
-            let (news, now, done) = guest.decide(wish.clone(), up);
+            let (news, now, done) = vm.decide(wish.clone(), log.up);
             lines.push(MemoryLine {
                 schema: MemoryLine::schema(),
-                time,
-                pid: id.0,
-                vm: guest.live.vm.map(|vm| vm.to_string()),
-                name: guest.live.name.clone(),
+                time: log.time,
+                pid: vm.live.pid,
+                vm: vm.live.vm.map(|vm| vm.to_string()),
+                name: vm.live.name.clone(),
                 policy: share.policy.name().into(),
                 now_bytes: now,
                 wants_bytes: wish.size,
@@ -63,9 +66,10 @@ impl Memory {
                 why: wish.why,
             });
             if let Some(text) = news {
-                tell(guest, time, text, said);
+                vm.tell(log, text);
             }
         }
+        lines
     }
 
     /// The host's memory, and what guests may have of it together.
@@ -85,15 +89,15 @@ impl Memory {
     }
 
     /// Has a policy of these guests.
-    fn choose(&mut self, policy: PolicyName, ids: &[Id], views: &[GuestObservation]) {
-        if self.policy.as_ref().is_none_or(|(_, known)| known != ids) {
+    fn choose(&mut self, policy: PolicyName, seen: &[Seen]) {
+        let ids = seen.iter().map(|(vm, ..)| vm.process()).collect();
+        if self.policy.as_ref().is_none_or(|(_, known)| *known != ids) {
             // What each has been given: a policy changes that.
-            let given = |(id, view): (&Id, &GuestObservation)| {
-                let wanted = self.guests.get(id).and_then(|g| g.control.wanted());
-                wanted.map_or(view.most.max(view.size), |bytes| bytes / FRAME)
+            let given = |(vm, view, _): &Seen| {
+                vm.control.wanted().map_or(view.most.max(view.size), |bytes| bytes / FRAME)
             };
-            let sizes: Vec<u64> = ids.iter().zip(views).map(given).collect();
-            self.policy = policy.on_line_from(&sizes).map(|policy| (policy, ids.to_vec()));
+            let sizes: Vec<u64> = seen.iter().map(given).collect();
+            self.policy = policy.on_line_from(&sizes).map(|policy| (policy, ids));
         }
     }
 }

@@ -6,10 +6,10 @@
 //! the daemon ends; journals that are left later are another daemon's, or `bifold reclaim restore`'s. Sizes
 //! that were kept stay.
 
-use super::hand::{mib, words};
+use super::thread::words;
 use bifold_host::Host;
 use bifold_host::held::{HeldError, Places, remove_unused_lock, restore_left_behind};
-use bifold_live::order::{Back, OrderError, Record, WHAT, records};
+use bifold_live::order::{Back, OrderError, Record, WHAT, mib, records};
 use std::path::PathBuf;
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, TryRecvError, channel};
 use std::time::{Duration, Instant};

@@ -22,9 +22,6 @@ const NO_MIGRATION: [&str; 5] = ["none", "completed", "failed", "cancelled", ""]
 pub struct GuestStatistics {
     /// When the guest sent them, in seconds since 1970 by QEMU's clock; `None` if it has never sent any.
     pub updated_s: Option<u64>,
-    /// Memory that the guest's kernel manages, in bytes. Without deflate-on-oom, this is without the
-    /// balloon's pages.
-    pub total: Option<u64>,
     /// Unused bytes.
     pub free: Option<u64>,
     /// Bytes that programs can take without swapping (`MemAvailable`).
@@ -33,14 +30,10 @@ pub struct GuestStatistics {
     pub caches: Option<u64>,
     /// Bytes read back from swap since boot.
     pub swapped_in: Option<u64>,
-    /// Bytes written to swap since boot.
-    pub swapped_out: Option<u64>,
     /// Faults since boot that read from a disk: pages of swap, and of files that were dropped.
     pub major_faults: Option<u64>,
     /// Processes that the guest killed for lack of memory since boot (Linux 6.12 and newer).
     pub oom_kills: Option<u64>,
-    /// Times since boot that an allocation waited for reclaim (Linux 6.12 and newer).
-    pub stalls: Option<u64>,
 }
 
 impl GuestStatistics {
@@ -50,15 +43,12 @@ impl GuestStatistics {
         let of = |name: &str| value.get("stats")?.get(name)?.as_u64().filter(|n| *n != u64::MAX);
         GuestStatistics {
             updated_s: value.get("last-update").and_then(Value::as_u64).filter(|s| *s > 0),
-            total: of("stat-total-memory"),
             free: of("stat-free-memory"),
             available: of("stat-available-memory"),
             caches: of("stat-disk-caches"),
             swapped_in: of("stat-swap-in"),
-            swapped_out: of("stat-swap-out"),
             major_faults: of("stat-major-faults"),
             oom_kills: of("stat-oom-kills"),
-            stalls: of("stat-alloc-stalls"),
         }
     }
 }
@@ -90,8 +80,6 @@ pub struct VirtioMem {
     pub requested: u64,
     /// Bytes that the guest has.
     pub size: u64,
-    /// Most bytes.
-    pub most: u64,
     /// Sizes are multiples of this.
     pub block: u64,
 }
@@ -109,7 +97,6 @@ impl VirtioMem {
                 id: data.get("id").and_then(Value::as_str).map(String::from),
                 requested: of("requested-size")?,
                 size: of("size")?,
-                most: of("max-size")?,
                 block: of("block-size").filter(|b| b.is_power_of_two())?,
             })
         };
@@ -262,10 +249,10 @@ mod tests {
             "stat-oom-kills": 18446744073709551615, "stat-disk-caches": 0}, "last-update": 1764249600}"#;
         let stats = GuestStatistics::parse(&serde_json::from_str(text).unwrap());
         assert_eq!((stats.available, stats.major_faults), (Some(435740672), Some(0)));
-        assert_eq!((stats.swapped_in, stats.oom_kills, stats.stalls), (None, None, None));
+        assert_eq!((stats.swapped_in, stats.oom_kills), (None, None));
         assert_eq!(stats.updated_s, Some(1764249600));
         let never =
-            json!({ "stats": { "stat-free-memory": -1, "stat-total-memory": "much" }, "last-update": 0 });
+            json!({ "stats": { "stat-free-memory": -1, "stat-available-memory": "much" }, "last-update": 0 });
         assert_eq!(GuestStatistics::parse(&never), GuestStatistics::default());
     }
 
@@ -276,7 +263,7 @@ mod tests {
             { "type": "virtio-mem", "data": { "id": "vm0", "requested-size": 4, "size": 2, "max-size": 8, "block-size": 2 } },
             { "type": "virtio-mem", "data": { "requested-size": 4, "size": 2, "max-size": 8, "block-size": 0 } },
         ]);
-        let expected = VirtioMem { id: Some("vm0".into()), requested: 4, size: 2, most: 8, block: 2 };
+        let expected = VirtioMem { id: Some("vm0".into()), requested: 4, size: 2, block: 2 };
         assert_eq!(VirtioMem::parse(&list), [expected]);
         assert_eq!((dimms(&list), dimms(&json!("x"))), (1, 0));
         assert_eq!(VirtioMem::parse(&json!("x")), []);

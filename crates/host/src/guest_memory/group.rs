@@ -4,8 +4,7 @@
 //! A group without the controller is accounted in its nearest ancestor with the controller. The topmost group
 //! has no limits and no `memory.reclaim`.
 
-use super::Stalls;
-use crate::memory::text;
+use crate::memory::{some, text};
 use crate::topology::{below, mounts};
 use crate::{Host, VmStat};
 use std::collections::BTreeSet;
@@ -62,8 +61,6 @@ pub struct MemoryGroup {
     pub current: Option<u64>,
     /// `memory.high`.
     pub high: Option<Limit>,
-    /// `memory.max`.
-    pub max: Option<Limit>,
     /// `memory.swap.current`.
     pub swapped: Option<u64>,
     /// `memory.swap.max`.
@@ -72,8 +69,8 @@ pub struct MemoryGroup {
     pub stat: VmStat,
     /// `memory.events`: how often limits were reached and processes killed.
     pub events: VmStat,
-    /// `memory.pressure`.
-    pub stalls: Option<Stalls>,
+    /// Microseconds in which some task of the group waited for memory (`memory.pressure`).
+    pub stalls_us: Option<u64>,
     /// Whether the kernel has `memory.reclaim` (Linux 5.19).
     pub reclaims: bool,
     /// Processes of the group and of all groups below it. [`Host::memory_group`] leaves out threads of the
@@ -100,12 +97,11 @@ impl MemoryGroup {
             folder: folder.into(),
             current: number("memory.current"),
             high: Limit::parse(&file("memory.high")),
-            max: Limit::parse(&file("memory.max")),
             swapped: number("memory.swap.current"),
             swap_max: Limit::parse(&file("memory.swap.max")),
             stat: VmStat::parse(&file("memory.stat")),
             events: VmStat::parse(&file("memory.events")),
-            stalls: Stalls::parse(&file("memory.pressure")),
+            stalls_us: some(&file("memory.pressure"), "total="),
             reclaims: folder.join("memory.reclaim").exists(),
             processes: processes(folder),
         }
@@ -195,7 +191,7 @@ mod tests {
         for (file, text) in [
             ("memory.current", "4096\n"),
             ("memory.high", "max\n"),
-            ("memory.max", "8192\n"),
+            ("memory.swap.max", "8192\n"),
             ("memory.stat", "anon 1\nworkingset_refault_anon 3\nworkingset_refault_file 4\n"),
             ("memory.events", "oom_kill 0\n"),
             ("memory.pressure", "some avg10=0.00 total=5\n"),
@@ -212,8 +208,8 @@ mod tests {
         let group = host.memory_group(9).unwrap();
         assert_eq!((group.current, group.refaults(), &group.folder), (Some(4096), Some(7), &scope));
         assert_eq!(
-            (group.high, group.max, group.swap_max),
-            (Some(Limit::None), Some(Limit::Bytes(8192)), None)
+            (group.high, group.swap_max, group.stalls_us),
+            (Some(Limit::None), Some(Limit::Bytes(8192)), Some(5))
         );
         assert_eq!(group.processes, BTreeSet::from([9, 12]), "13 is a thread of the kernel");
         assert!(group.reclaims && group.reclaim(4096).unwrap());

@@ -14,4 +14,4 @@ pub use devices::{Balloon, GuestStatistics, Machine, VirtioMem};
 pub use group::{Limit, MemoryGroup, NoMemoryGroup};
 pub use monitor::{Monitor, MonitorPlace};
 pub use process::ProcessMemory;
-pub use swap::{Stalls, Swap};
+pub use swap::Swap;

@@ -7,7 +7,7 @@ pub mod rules;
 
 use crate::order::{Facts, facts, used};
 use bifold_host::LiveGuest;
-use bifold_host::guest_memory::{GuestStatistics, Stalls, Swap};
+use bifold_host::guest_memory::{GuestStatistics, Swap};
 use bifold_host::{Host, MemInfo};
 use std::time::{SystemTime, UNIX_EPOCH};
 
@@ -32,8 +32,8 @@ pub struct HostMemory {
     pub memory: MemInfo,
     /// Swap; `None` if the kernel has none.
     pub swap: Option<Swap>,
-    /// Time in which tasks waited for memory, if the kernel has PSI.
-    pub stalls: Option<Stalls>,
+    /// Microseconds since boot in which some task waited for memory, if the kernel has PSI.
+    pub stalls_us: Option<u64>,
     /// Percent of the last minute in which some task waited.
     pub waiting_60: Option<f64>,
     /// The guests, by process.
@@ -46,9 +46,14 @@ pub fn see(host: &Host) -> HostMemory {
     with(host, guests)
 }
 
-/// Reads the memory of a host and of one of its guests alone; `None` if that has ended.
-pub fn see_one(host: &Host, guest: &LiveGuest) -> Option<HostMemory> {
-    of_guest(host, guest.clone()).map(|guest| with(host, vec![guest]))
+/// Reads the memory of a host and of one of its guests alone, unless an order has just seen the guest; `None`
+/// if that has ended.
+pub fn see_one(host: &Host, guest: LiveGuest, seen: Option<Facts>) -> Option<HostMemory> {
+    let guest = match seen {
+        Some(facts) => GuestMemory { guest, facts },
+        None => of_guest(host, guest)?,
+    };
+    Some(with(host, vec![guest]))
 }
 
 fn of_guest(host: &Host, guest: LiveGuest) -> Option<GuestMemory> {
@@ -63,7 +68,7 @@ fn with(host: &Host, guests: Vec<GuestMemory>) -> HostMemory {
         time_s: SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_secs(),
         memory: host.memory().unwrap_or_default(),
         swap: host.swap(),
-        stalls: host.stalls(),
+        stalls_us: host.stalls_us(),
         waiting_60: host.pressure().map(|p| p.some_60),
         guests,
     }

@@ -1,14 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! Statistics of a guest for a while, without an order about its size.
 
+use super::facts::POLLING;
 use super::record::alone;
-use super::refusal::POLLING;
-use super::running::make;
+use super::running::{found, make};
 use super::{OrderError, Record, WHAT, Way, facts, places};
-use bifold_host::LiveGuest;
 use bifold_host::guest_memory::Balloon;
 use bifold_host::held::{Guardian, Held, Journal, Places, remove_unused_lock};
-use bifold_host::{Host, printable};
+use bifold_host::{Host, LiveGuest};
 use std::path::Path;
 
 /// A guest whose statistics are requested until this is dropped or [`end`](Polling::end)ed. Meanwhile no
@@ -34,28 +33,17 @@ impl Polling {
         guest: &LiveGuest,
     ) -> Result<Option<Polling>, OrderError> {
         let Some(place) = host.monitor_place(guest.pid) else { return Ok(None) };
-        let Ok(machine) = facts(host, guest.pid, Some(&place)).machine else { return Ok(None) };
-        let Some(balloon) = machine.balloon.filter(|b| b.polling_s == 0) else { return Ok(None) };
-        let Some(size) = balloon.actual else { return Ok(None) };
-        let id = (guest.pid, guest.started);
+        let facts = facts(host, guest.pid, Some(&place));
+        let balloon = facts.machine.as_ref().ok().and_then(|m| m.balloon.as_ref());
+        // No size is ordered, so none is given back.
+        let record = found(&facts, guest, Some(&place), Way::Balloon, None);
+        let Some((record, _)) = record.filter(|_| balloon.is_some_and(|b| b.polling_s == 0)) else {
+            return Ok(None);
+        };
+        let id = record.guest;
         alone(host, folder, id)?;
         make(folder)?;
         let places = places(folder, id);
-        let path = balloon.path.clone();
-        let record = Record {
-            guest: id,
-            name: printable(&guest.name),
-            monitor: place.clone(),
-            way: Way::Balloon,
-            device: balloon.path,
-            // No size is ordered, so none is given back.
-            found: size,
-            least: size,
-            dimms: machine.dimms.unwrap_or(0),
-            besides: 0,
-            polling: Some((0, path.clone())),
-            kept: false,
-        };
         let begin = |left: Option<&Journal>| match left {
             Some(_) => Err(OrderError::Left { pid: guest.pid }),
             None => Ok(record.values()),
@@ -65,7 +53,8 @@ impl Polling {
             other => other?,
         };
         let polling = Polling { host: host.clone(), held, record, places };
-        let asked = place.open(host, guest.pid).and_then(|mut m| Balloon::poll(&mut m, &path, POLLING));
+        let path = &polling.record.device;
+        let asked = place.open(host, guest.pid).and_then(|mut m| Balloon::poll(&mut m, path, POLLING));
         match asked {
             Ok(()) => Ok(Some(polling)),
             Err(source) => {

@@ -3,9 +3,9 @@
 
 use super::Way;
 use super::error::OrderError;
-use super::refusal::POLLING;
+use super::facts::POLLING;
 use bifold_host::Host;
-use bifold_host::guest_memory::{Balloon, Machine, Monitor, MonitorPlace, VirtioMem};
+use bifold_host::guest_memory::{Balloon, Machine, Monitor, MonitorPlace};
 use bifold_host::held::{HeldError, Journal, Places};
 use bifold_host::qmp::Refusal;
 use std::io;
@@ -206,40 +206,11 @@ impl Record {
 
     fn give_back_by(&self, monitor: &mut Monitor, force: bool) -> io::Result<Back> {
         let machine = Machine::ask(monitor)?;
-        let back = match self.way {
-            Way::Cgroup => Back::Given,
-            // Nothing was ordered yet. Another program's order that the guest has not followed yet stays.
-            _ if self.least == self.found && !force => Back::Given,
-            Way::Balloon => match &machine.balloon {
-                // The driver of a device that is unplugged gives the guest all of its pages.
-                None => Back::Given,
-                Some(balloon) => {
-                    let now = self.with_dimms(machine.dimms.unwrap_or(self.dimms));
-                    match balloon.actual.filter(|size| !force && !now.is_ours(*size)) {
-                        Some(size) => Back::Another { size },
-                        None => {
-                            Balloon::order(monitor, now.found)?;
-                            Back::Given
-                        }
-                    }
-                }
-            },
-            Way::VirtioMem => {
-                let own = machine.virtio_mem.iter().find(|d| d.id.as_deref() == Some(&self.device));
-                match own {
-                    // The last request is known here, unlike a balloon's.
-                    Some(device) if !force && !self.is_ours(device.requested) => {
-                        Back::Another { size: device.requested }
-                    }
-                    Some(_) => {
-                        VirtioMem::order(monitor, &self.device, self.found)?;
-                        Back::Given
-                    }
-                    // A device is unplugged with all of its memory.
-                    None if machine.dimms.is_some() => Back::Given,
-                    None => return Err(io::Error::other("QEMU does not list its memory devices")),
-                }
-            }
+        // Nothing was ordered yet. Another program's order that the guest has not followed yet stays.
+        let back = if self.least == self.found && !force {
+            Back::Given
+        } else {
+            self.way.give_back(self, &machine, monitor, force)?
         };
         self.poll_as_before(monitor, machine.balloon.as_ref())?;
         Ok(back)

@@ -3,14 +3,17 @@
 
 mod hold;
 
+use super::facts::{POLLING, is_seldom};
 use super::record::{WHAT, alone};
-use super::refusal::{Facts, POLLING, Refusal, facts, is_seldom, refusal, size_of};
-use super::{Act, Back, Goal, OrderDriver, OrderError, Record, SizeObservation, Steer, Way, Why, places};
+use super::{
+    Act, Back, Facts, Goal, NoMonitor, OrderDriver, OrderError, Record, Refusal, SizeObservation, Steer, Way,
+    Why, facts, places, refusal,
+};
 use bifold_host::LiveGuest;
 use bifold_host::guest_memory::{Balloon, MonitorPlace};
 use bifold_host::held::{Guardian, Held, Places, lock, remove_unused_lock};
 use bifold_host::{Host, printable};
-pub(super) use hold::make;
+pub(super) use hold::{found, make};
 use hold::{hold, sweep};
 use std::fs::File;
 use std::path::Path;
@@ -73,7 +76,7 @@ pub enum Event {
 #[derive(Debug)]
 pub struct Order {
     host: Host,
-    hand: OrderDriver,
+    driver: OrderDriver,
     steer: Steer,
     first: SizeObservation,
     silent: Option<Instant>,
@@ -100,16 +103,16 @@ pub fn preview(
     guest: &LiveGuest,
     wish: &OrderRequest,
 ) -> Result<(Goal, SizeObservation, Option<u64>), OrderError> {
-    let id = (guest.pid, guest.started);
     let place = host.monitor_place(guest.pid);
     let (facts, mut goal) = goal(host, guest, place.as_ref(), wish)?;
-    let look = OrderDriver::new(host.clone(), id, place, &goal).look()?;
+    let look =
+        SizeObservation::of(&facts, wish.way).ok_or_else(|| refused(guest, NoMonitor::NoSize.into()))?;
     let polled = facts.machine.is_ok_and(|m| m.balloon.is_some_and(|b| !is_seldom(b.polling_s)));
     // Statistics that are not polled are of any age.
     goal.statistics = polled;
     let floor = Steer::new(goal, look).floor(&look);
     match floor.filter(|_| polled || wish.floor.is_some()) {
-        Some(floor) if goal.size < floor => Err(refused(guest, below(&goal, &look, floor))),
+        Some(floor) if goal.size < floor => Err(refused(guest, Refusal::below(&goal, &look, floor))),
         floor => Ok((goal, look, floor)),
     }
 }
@@ -121,16 +124,12 @@ fn goal(
     wish: &OrderRequest,
 ) -> Result<(Facts, Goal), OrderError> {
     let facts = facts(host, guest.pid, place);
-    let goal = refusal(&facts, wish.way, wish.size, wish.floor, wish.step).map_err(|r| refused(guest, r))?;
+    let goal = refusal(&facts, wish).map_err(|r| refused(guest, r))?;
     Ok((facts, goal))
 }
 
 fn refused(guest: &LiveGuest, refusal: Refusal) -> OrderError {
     OrderError::Refused { name: printable(&guest.name), refusal: Box::new(refusal) }
-}
-
-fn below(goal: &Goal, look: &SizeObservation, floor: u64) -> Refusal {
-    Refusal::below(goal, floor, look.used.unwrap_or(0))
 }
 
 impl Order {
@@ -167,19 +166,19 @@ impl Order {
     ) -> Result<(Order, Goal, Option<u64>), OrderError> {
         let id = (guest.pid, guest.started);
         let place = host.monitor_place(guest.pid);
-        let (holding, goal, size) = if wish.way == Way::Cgroup {
+        let (holding, goal, size) = if wish.way.pages_out() {
             let lock = lock(WHAT, places)?;
             let (facts, goal) = goal(host, guest, place.as_ref(), wish)?;
-            (Holding::Lock(lock), goal, size_of(&facts, wish.way))
+            (Holding::Lock(lock), goal, wish.way.size(&facts))
         } else {
             let (held, record, goal, size) = hold(host, places, guardian, guest, place.as_ref(), wish)?;
             (Holding::Journal(Box::new((held, record))), goal, Some(size))
         };
-        let hand = OrderDriver::new(host.clone(), id, place, &goal);
+        let driver = OrderDriver::new(host.clone(), id, place, &goal);
         let steer = Steer::new(goal, SizeObservation::default());
         let order = Order {
             host: host.clone(),
-            hand,
+            driver,
             steer,
             first: SizeObservation::default(),
             silent: None,
@@ -232,14 +231,14 @@ impl Order {
         let mut look = first;
         // The statistics' time changes with each update; those of before may be old.
         let fresh = |look: &SizeObservation| look.used.is_some() && look.updated != first.updated;
-        let wanted = goal.way != Way::Cgroup || goal.floor.is_none();
+        let wanted = !goal.way.pages_out() || goal.floor.is_none();
         let patience = FIRST.max(Duration::from_secs(goal.polling_s).saturating_mul(2));
         while begun.elapsed() < STILL || (wanted && !fresh(&look) && begun.elapsed() < patience) {
             sleep(AGAIN);
             look = self.patiently(stop)?;
         }
         // The size that was written down may be one that the guest passed on its way to another.
-        let from = size.filter(|_| goal.way != Way::Cgroup).unwrap_or(first.size);
+        let from = size.filter(|_| !goal.way.pages_out()).unwrap_or(first.size);
         if look.size.abs_diff(from) > goal.slack || look.size.abs_diff(first.size) > goal.slack {
             let (from, to) = (from >> 20, look.size >> 20);
             return Err(refused(guest, Refusal::Unsettled { from, to }));
@@ -258,7 +257,7 @@ impl Order {
         }
         let floor = Steer::new(goal, look).floor(&look);
         match floor {
-            Some(floor) if goal.size < floor => Err(refused(guest, below(&goal, &look, floor))),
+            Some(floor) if goal.size < floor => Err(refused(guest, Refusal::below(&goal, &look, floor))),
             _ => Ok((goal, look)),
         }
     }
@@ -270,7 +269,7 @@ impl Order {
             if stop.load(Ordering::Relaxed) {
                 return Err(OrderError::Interrupted);
             }
-            match self.hand.look() {
+            match self.driver.look() {
                 Err(OrderError::Monitor { .. }) if Instant::now() < end => sleep(AGAIN),
                 other => return other,
             }
@@ -280,6 +279,11 @@ impl Order {
     /// The look before the first step.
     pub fn first(&self) -> &SizeObservation {
         &self.first
+    }
+
+    /// What the last look found, for others who would look too.
+    pub fn take_seen(&mut self) -> Option<Facts> {
+        self.driver.seen.take()
     }
 
     /// The least size that the order may go to, by a look.
@@ -302,7 +306,7 @@ impl Order {
         if let Holding::Journal(held) = &mut self.holding {
             held.0.beat()?;
         }
-        let look = match self.hand.look() {
+        let look = match self.driver.look() {
             Ok(look) => look,
             Err(e @ OrderError::Monitor { .. }) => {
                 let since = *self.silent.get_or_insert_with(Instant::now);
@@ -326,7 +330,7 @@ impl Order {
                     held.beat()?;
                 }
                 self.unanswered = true;
-                self.hand.order(&look, target)?;
+                self.driver.order(&look, target)?;
                 self.unanswered = false;
                 // This process may have stood still just before, and its guardian have given everything back.
                 if let Holding::Journal(held) = &mut self.holding {
@@ -373,11 +377,8 @@ impl Order {
     /// # Errors
     /// If that cannot be written down: everything is given back then.
     pub fn keep(self) -> Result<(), OrderError> {
-        let Order { host, holding, places, .. } = self;
-        let Holding::Journal(held) = holding else {
-            drop(holding);
-            remove_unused_lock(&places);
-            return Ok(());
+        let Order { host, holding: Holding::Journal(held), .. } = self else {
+            return self.give_back().map(drop);
         };
         let (mut held, record) = *held;
         let mut keep = || {

@@ -9,9 +9,9 @@
 
 mod why;
 
-use super::{Goal, Way};
+use super::Goal;
 use std::time::Duration;
-pub use why::Why;
+pub use why::{Why, mib};
 
 const MIB: u64 = 1 << 20;
 /// Part of a guest's used memory that stays free besides, and least bytes of it. A guest of Linux reclaims in
@@ -56,6 +56,8 @@ pub struct SizeObservation {
     pub migrating: bool,
     /// Its size in bytes, as the way of the order counts it.
     pub size: u64,
+    /// Unused bytes.
+    pub free: Option<u64>,
     /// Bytes that its programs can take without swapping.
     pub available: Option<u64>,
     /// Bytes that it cannot do without: all that it has, without what is available; `None` if that cannot be
@@ -144,7 +146,7 @@ impl Steer {
     /// size.
     pub fn aim(&mut self, size: u64) {
         let size = size.min(self.first.size);
-        if self.goal.way != Way::Balloon {
+        if !self.goal.way.inflates() {
             return;
         }
         // The guest may grow in what it is left.
@@ -162,18 +164,18 @@ impl Steer {
     pub fn floor(&self, look: &SizeObservation) -> Option<u64> {
         if let Some(floor) = self.goal.floor {
             // The user's floor may be below what the guest uses, and still no step is to run it dry.
-            let available = look.available.filter(|_| self.goal.statistics && self.goal.way != Way::Cgroup);
+            let available = look.available.filter(|_| self.goal.statistics && !self.goal.way.pages_out());
             let dry = available
                 .map_or(0, |a| look.size.saturating_add(self.scaled(MARGIN_LEAST)).saturating_sub(a));
             return Some(floor.max(dry));
         }
         let (used, margin) = (look.used?, self.margin(look)?);
-        match self.goal.way {
+        if self.goal.way.pages_out() {
             // What the host pages out is still the guest's, so its available memory stays.
-            Way::Cgroup => Some(used.saturating_add(margin)),
-            // What is available may go, whatever else the guest has besides this size.
-            _ => Some(look.size.saturating_add(margin).saturating_sub(look.available?)),
+            return Some(used.saturating_add(margin));
         }
+        // What is available may go, whatever else the guest has besides this size.
+        Some(look.size.saturating_add(margin).saturating_sub(look.available?))
     }
 
     fn margin(&self, look: &SizeObservation) -> Option<u64> {
@@ -224,7 +226,7 @@ impl Steer {
         let room = from.saturating_sub(floor);
         let step =
             self.goal.step.unwrap_or_else(|| (from / STEP_PART).min((room / STEP_ROOM).max(STEP_LEAST)));
-        let step = if self.goal.way == Way::Cgroup { step.min(RECLAIM_MOST) } else { step };
+        let step = if self.goal.way.pages_out() { step.min(RECLAIM_MOST) } else { step };
         let by = step.min(room).min(from.saturating_sub(self.goal.size));
         // A step is a block of virtio-mem at least, where there is room for one.
         let unit = self.goal.unit;
@@ -244,7 +246,7 @@ impl Steer {
             self.phase = Phase::Settled { updated: look.updated };
             return Act::Wait;
         }
-        if self.goal.way == Way::Cgroup {
+        if self.goal.way.pages_out() {
             // The kernel has taken what it found.
             self.target = look.size;
             self.phase = Phase::Holding;
@@ -310,7 +312,7 @@ impl Steer {
         if rate > limit {
             return back(Why::Faults { rate, limit });
         }
-        if self.goal.way == Way::Cgroup {
+        if self.goal.way.pages_out() {
             return None;
         }
         match look.available {
@@ -329,7 +331,7 @@ impl Steer {
 
     /// What ends the order by the guest's size. A cgroup's is the kernel's to choose.
     fn guard_size(&self, look: &SizeObservation) -> Option<Act> {
-        if self.goal.way == Way::Cgroup {
+        if self.goal.way.pages_out() {
             return None;
         }
         let back = |why| Some(Act::GiveBack(why));

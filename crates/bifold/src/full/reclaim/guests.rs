@@ -51,14 +51,11 @@ pub fn silent(seen: &HostMemory) -> Vec<String> {
 /// A host with two guests: one swapped out although it has free memory, and one whose monitor says nothing.
 #[cfg(test)]
 pub fn example() -> HostMemory {
-    use bifold_host::guest_memory::{
-        Balloon, GuestStatistics, Machine, NoMemoryGroup, ProcessMemory, Stalls, Swap,
-    };
+    use bifold_host::guest_memory::{Balloon, GuestStatistics, Machine, NoMemoryGroup, ProcessMemory, Swap};
     use bifold_live::order::{Facts, NoMonitor};
     const GIB: u64 = 1 << 30;
     let statistics = GuestStatistics {
         updated_s: Some(1_000_000),
-        total: Some(8 * GIB),
         free: Some(47 * GIB / 10),
         available: Some(5 * GIB),
         major_faults: Some(7),
@@ -79,7 +76,7 @@ pub fn example() -> HostMemory {
         major_faults: Some(10),
         ..ProcessMemory::default()
     };
-    let swap = Some(Swap { total: 16 * GIB, free: 10 * GIB, ..Swap::default() });
+    let swap = Some(Swap { total: 16 * GIB, free: 10 * GIB });
     let guest = |pid, name: &str, machine, memory| GuestMemory {
         guest: LiveGuest { pid, name: name.into(), started: 1, vm: None, kvm: false, vcpus: Vec::new() },
         facts: Facts {
@@ -96,7 +93,7 @@ pub fn example() -> HostMemory {
         time_s: 1_000_005,
         memory: bifold_host::MemInfo { total: Some(16 * GIB), available: Some(4 * GIB) },
         swap,
-        stalls: Some(Stalls { some_us: 1_000_000, full_us: 0 }),
+        stalls_us: Some(1_000_000),
         waiting_60: Some(0.2),
         guests: vec![
             guest(4242, "vm1", Ok(machine), memory),

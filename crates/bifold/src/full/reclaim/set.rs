@@ -190,7 +190,7 @@ impl Running<'_> {
                     if holds.is_none() {
                         let short = (!whole).then(|| self.why_short(&look));
                         holds = Some((Instant::now(), short));
-                        let ends = self.args.keep || self.args.by == Way::Cgroup;
+                        let ends = self.args.keep || self.args.by.pages_out();
                         self.out.holds(&look, short, ends)?;
                         if ends {
                             let end = self.short(short);
@@ -225,7 +225,7 @@ impl Running<'_> {
     /// What kept an order above its size.
     fn why_short(&self, look: &SizeObservation) -> Short {
         let above = self.order.floor(look).is_none_or(|floor| look.size > floor.saturating_add(words::MIB));
-        if self.args.by == Way::Cgroup && above { Short::NoMore } else { Short::LeastSize }
+        if self.args.by.pages_out() && above { Short::NoMore } else { Short::LeastSize }
     }
 
     /// The end of an order that has reached its size, or not all of it.
@@ -240,6 +240,6 @@ impl Running<'_> {
 
     fn give_back(self, why: &str) -> anyhow::Result<()> {
         let back = self.order.give_back()?;
-        if self.args.by == Way::Cgroup { Ok(()) } else { self.out.ends(back, why) }
+        if self.args.by.pages_out() { Ok(()) } else { self.out.ends(back, why) }
     }
 }

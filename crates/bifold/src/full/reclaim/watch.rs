@@ -7,7 +7,6 @@ use super::{GUARDIAN, guests};
 use crate::console::{note, print, redraws, stop_on_signals};
 use crate::status::{self, Status};
 use crate::words;
-use bifold_host::LiveGuest;
 use bifold_host::held::Guardian;
 use bifold_host::{Host, printable};
 use bifold_live::memory::{GuestMemory, HostMemory, see};
@@ -133,18 +132,17 @@ impl Polled {
         let lives = |id: &(u32, u64)| seen.guests.iter().any(|g| (g.guest.pid, g.guest.started) == *id);
         self.guests.retain(|id, _| lives(id));
         let (folder, guardian) = (folder()?, Guardian::this_program(GUARDIAN)?);
-        for LiveGuest { pid, started, .. } in seen.guests.iter().map(|g| &g.guest) {
-            if self.guests.contains_key(&(*pid, *started)) {
+        for guest in seen.guests.iter().map(|g| &g.guest) {
+            let id = (guest.pid, guest.started);
+            if self.guests.contains_key(&id) {
                 continue;
             }
-            let guest =
-                seen.guests.iter().map(|g| &g.guest).find(|g| g.pid == *pid).expect("it is among them");
             let polling = Polling::begin(host, &folder, &guardian, guest).unwrap_or_else(|e| {
                 let e = anyhow::Error::from(e);
                 note(!self.quiet, format_args!("no statistics of VM {}: {e:#}", printable(&guest.name)));
                 None
             });
-            self.guests.insert((*pid, *started), polling);
+            self.guests.insert(id, polling);
         }
         Ok(())
     }
@@ -183,8 +181,8 @@ fn rates(before: Option<&Sample>, now: &Sample, guest: &GuestMemory) -> Rates {
         (seconds > 0.0).then(|| by as f64 / seconds)
     };
     let stalls = |s: &Sample, g: &GuestMemory| {
-        let own = g.facts.group.as_ref().ok().and_then(|group| group.stalls);
-        own.or(s.seen.stalls).map(|stalls| stalls.some_us)
+        let own = g.facts.group.as_ref().ok().and_then(|group| group.stalls_us);
+        own.or(s.seen.stalls_us)
     };
     Rates {
         guest_faults: of(&|s, g| g.statistics(s.seen.time_s).major_faults),
@@ -370,7 +368,7 @@ mod tests {
         let before = Sample { at: Instant::now(), seen: example() };
         let mut seen = example();
         seen.time_s += 2;
-        seen.stalls.as_mut().unwrap().some_us += 100_000;
+        *seen.stalls_us.as_mut().unwrap() += 100_000;
         let facts = &mut seen.guests[0].facts;
         facts.memory.major_faults = Some(50);
         facts.machine.as_mut().unwrap().balloon.as_mut().unwrap().statistics.major_faults = Some(27);

@@ -28,11 +28,11 @@ fn a_day_without_an_order_that_the_rules_forbid() {
             fake.sees(pid, size, random.random_range(0..=size));
             if random.random_ratio(1, 200) {
                 let kind = [Kind::Ended, Kind::Refused, Kind::Lost][random.random_range(0..3)];
-                fake.guest(pid).control.tell(kind, "the order ends");
+                fake.guest(pid).control.say(kind, "the order ends");
             }
             waited += random.random_range(0..300_000);
             let view = MemoryView { free: Some(size / 2), waited_us: Some(waited), ..MemoryView::default() };
-            fake.memory.report(pid, Duration::from_secs(fake.up), &view);
+            fake.reports(pid, fake.up, view);
         }
         if random.random_ratio(1, 300) {
             (policy, limit) = (POLICIES[random.random_range(0..4)], random.random_range(1..5));
@@ -40,15 +40,15 @@ fn a_day_without_an_order_that_the_rules_forbid() {
             fake.reload(&rules(policy, limit, db_acts));
         }
         if random.random_ratio(1, 300) {
-            fake.memory.hold((100, 4711), Hold { until: Some(Duration::from_secs(fake.up + 500)) });
             held_until = fake.up + 500;
+            fake.guest(100).hold(Hold { until: Some(Duration::from_secs(held_until)) });
         }
         if random.random_ratio(1, 500) {
-            fake.guest(200).control.tell(Kind::Another, "another program has set 100 MiB");
+            fake.guest(200).control.say(Kind::Another, "another program has set 100 MiB");
             forbidden = true;
         }
         if random.random_ratio(1, 100) {
-            fake.memory.release((200, 4711));
+            fake.guest(200).release();
             forbidden = false;
         }
         let before = [100, 200].map(|pid| fake.wanted(pid));

@@ -57,7 +57,7 @@ fn what_killed_orders_left_is_given_back_whatever_the_rules_say() {
     let lock = std::fs::File::create(held.with_extension("lock")).unwrap();
     rustix::fs::flock(&lock, rustix::fs::FlockOperation::LockExclusive).unwrap();
     let guardian = Guardian { program: "/bin/false".into(), words: Vec::new() };
-    fake.memory.order_at(Place { folder: folder.path().into(), guardian });
+    fake.memory.order_at(Some(Place { folder: folder.path().into(), guardian }));
     let mut said = String::new();
     let begun = Instant::now();
     while (ended.exists() || !said.contains("/nonexistent/monitor")) && begun.elapsed().as_secs() < 60 {

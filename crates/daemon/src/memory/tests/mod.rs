@@ -5,11 +5,13 @@
 mod day;
 mod left;
 
-use super::control::{Kind, MemoryObservation, Under};
-use super::guest::WantedSize;
 use super::*;
 use crate::fake_host::FakeHost;
-use bifold_host::guest_memory::GuestStatistics;
+use crate::vm::Hold;
+use crate::vm::memory::WantedSize;
+use crate::vm::memory::control::{LastLook, Under};
+use bifold_live::order::SizeObservation;
+use bifold_live::reporter::MemoryView;
 use std::path::Path;
 
 const GIB: u64 = 1 << 30;
@@ -20,6 +22,7 @@ const DB: VmId = VmId { thread: 200, fd: 7 };
 struct Fake {
     host: FakeHost,
     memory: Memory,
+    vms: Vms,
     config: Config,
     up: u64,
     lines: Vec<MemoryLine>,
@@ -33,11 +36,11 @@ impl Fake {
         host.vm(DB, "db");
         std::fs::write(host.host().proc.join("meminfo"), "MemTotal: 8388608 kB\nMemAvailable: 8000000 kB\n")
             .unwrap();
-        let mut fake =
-            Fake { host, memory: Memory::default(), config: parse(config), up: 0, lines: Vec::new() };
+        let (memory, vms) = (Memory::default(), Vms::default());
+        let mut fake = Fake { host, memory, vms, config: parse(config), up: 0, lines: Vec::new() };
         fake.tick(0);
-        for id in fake.memory.all() {
-            fake.sees(id.0, 2 * GIB, GIB);
+        for pid in fake.all() {
+            fake.sees(pid, 2 * GIB, GIB);
         }
         fake
     }
@@ -45,20 +48,33 @@ impl Fake {
     /// So many seconds pass. Returns what is logged.
     fn tick(&mut self, seconds: u64) -> String {
         self.up += seconds;
-        let up = Duration::from_secs(self.up);
-        let (said, lines) = self.memory.tick(&self.host.host(), &self.config, up, self.up as f64);
-        self.lines = lines;
-        said.iter().map(|said| format!("{}\n", said.text)).collect()
+        let mut log = Log { time: self.up as f64, up: Duration::from_secs(self.up), events: Vec::new() };
+        self.lines = self.memory.tick(&mut self.vms, &self.host.host(), &self.config, &mut log);
+        log.events.iter().map(|said| format!("{}\n", said.text)).collect()
+    }
+
+    /// The processes that are known.
+    fn all(&self) -> Vec<u32> {
+        self.vms.memories().map(|vm| vm.live.pid).collect()
+    }
+
+    fn status(&self) -> Option<MemoryStatus> {
+        self.memory.status(&self.vms, &self.config, Duration::from_secs(self.up))
+    }
+
+    /// The guest's reporter tells this.
+    fn reports(&mut self, pid: u32, up: u64, view: MemoryView) {
+        self.guest(pid).report(Duration::from_secs(up), view);
     }
 
     fn reload(&mut self, config: &str) {
         let config = parse(config);
-        self.memory.reload(&self.config, &config);
+        self.memory.reload(&mut self.vms, &self.config, &config);
         self.config = config;
     }
 
-    fn guest(&mut self, pid: u32) -> &mut Guest {
-        self.memory.guests.get_mut(&(pid, 4711)).unwrap()
+    fn guest(&mut self, pid: u32) -> &mut MemoryHalf {
+        self.vms.memory((pid, 4711)).unwrap()
     }
 
     fn wanted(&mut self, pid: u32) -> Option<u64> {
@@ -67,29 +83,19 @@ impl Fake {
 
     /// The thread has looked: the guest has this size, and so much is free in it.
     fn sees(&mut self, pid: u32, size: u64, free: u64) {
-        let statistics =
-            GuestStatistics { free: Some(free), available: Some(free), ..GuestStatistics::default() };
-        self.shows(pid, size, statistics, Instant::now());
+        self.shows(pid, size, Some(free), Instant::now());
     }
 
-    fn shows(&mut self, pid: u32, size: u64, statistics: GuestStatistics, at: Instant) {
+    fn shows(&mut self, pid: u32, size: u64, free: Option<u64>, at: Instant) {
         let control = &self.guest(pid).control;
         let under = control.wanted().map(|_| Under { found: 2 * GIB, size, holds: Some(true) });
-        let sight = MemoryObservation {
-            at,
-            size,
-            polling_s: 1,
-            statistics,
-            age_s: 0,
-            resident: Some(size),
-            refused: None,
-        };
-        control.pretend(sight, under);
+        let resident = Some(size);
+        let size = SizeObservation { size, free, available: free, resident, ..SizeObservation::default() };
+        control.pretend(LastLook { at, size, age_s: 0, refused: None }, under);
     }
 
     fn state(&self, pid: u32) -> (String, Option<String>) {
-        let status = self.memory.status(&self.config, Duration::from_secs(self.up)).unwrap();
-        let guest = status.guests.into_iter().find(|g| g.pid == pid).unwrap();
+        let guest = self.status().unwrap().guests.into_iter().find(|g| g.pid == pid).unwrap();
         (guest.state, guest.note)
     }
 }
@@ -118,25 +124,25 @@ fn without_act_the_daemon_only_says_what_it_would_do() {
     assert_eq!((fake.lines[0].now_bytes, fake.lines[0].wants_bytes), (2 * GIB, 1536 * MIB));
     assert_eq!(fake.tick(10), "", "no news");
     assert_eq!(fake.state(100).0, "observes");
-    assert!(fake.memory.undo((100, 4711)).unwrap().contains("has all of its memory"));
+    assert!(fake.guest(100).undo().contains("has all of its memory"));
 }
 
 #[test]
 fn vms_without_a_rule_about_memory_are_left_alone() {
     let rules = config("equal", "50%", "act = true").replace("\"*\"", "\"web\"");
     let mut fake = Fake::new(&rules);
-    assert_eq!(fake.memory.all(), [(100, 4711)]);
+    assert_eq!(fake.all(), [100]);
     fake.reload(&format!("never = [\"web\"]\n{rules}"));
     let said = fake.tick(1);
     assert!(said.contains("no rule about its memory fits any more"), "{said}");
-    assert!(fake.memory.all().is_empty());
+    assert!(fake.all().is_empty());
     fake.reload(&rules);
     assert!(fake.tick(1).contains("takes its memory"));
     fake.host.vm(WEB, "other");
     assert!(fake.tick(10).contains("no rule"), "it was renamed");
     fake.reload("");
     fake.tick(10);
-    assert!(fake.memory.status(&fake.config, Duration::ZERO).is_none());
+    assert!(fake.status().is_none());
 }
 
 #[test]
@@ -152,21 +158,21 @@ fn identifiers_hold_without_debugfs_and_while_it_cannot_be_read() {
     }
     fake.reload(&never);
     fake.tick(1);
-    assert!(fake.memory.all().is_empty(), "the second VM of a process counts too");
+    assert!(fake.all().is_empty(), "the second VM of a process counts too");
     let debug = fake.host.host().debug;
     let away = debug.with_extension("away");
     std::fs::rename(&debug, &away).unwrap();
     fake.tick(10);
-    assert!(fake.memory.all().is_empty(), "without debugfs");
+    assert!(fake.all().is_empty(), "without debugfs");
     // A rule by an identifier, and neither debugfs nor open files for a moment.
     std::fs::rename(&away, &debug).unwrap();
     fake.reload(&config("equal", "3G", "act = true").replace("\"*\"", "\"100-7\""));
     fake.tick(10);
-    assert_eq!(fake.memory.all(), [(100, 4711)]);
+    assert_eq!(fake.all(), [100]);
     std::fs::rename(&debug, &away).unwrap();
     std::fs::remove_dir_all(fake.host.host().proc.join("100/fd")).unwrap();
     fake.tick(10);
-    assert_eq!(fake.memory.all(), [(100, 4711)]);
+    assert_eq!(fake.all(), [100]);
 }
 
 #[test]
@@ -225,7 +231,7 @@ fn pauses_double_after_orders_that_fail_and_another_controller_ends_them() {
         if fake.wanted(100).is_some() {
             pauses.push(fake.up - last);
             last = fake.up;
-            fake.guest(100).control.tell(Kind::Ended, "the order ends: 200 faults a second");
+            fake.guest(100).control.say(Kind::Ended, "the order ends: 200 faults a second");
             fake.sees(100, 2 * GIB, GIB);
         }
         fake.sees(200, 2 * GIB, GIB);
@@ -236,16 +242,16 @@ fn pauses_double_after_orders_that_fail_and_another_controller_ends_them() {
         state == "blocked" && note.unwrap().contains("200 faults a second; the next order comes in 480 s")
     );
     // What was held ends the doubling; reading the configuration again ends the pause.
-    fake.guest(100).control.tell(Kind::Holds, "holds 1536 MiB");
+    fake.guest(100).control.say(Kind::Holds, "holds 1536 MiB");
     fake.reload(&config("equal", "3G", "act = true\nmin_stay_s = 0\nmost_orders_per_hour = 1000"));
     fake.tick(1);
     assert_eq!(fake.wanted(100), Some(1536));
-    fake.guest(100).control.tell(Kind::Another, "its size is 700 MiB, which this order did not ask for");
+    fake.guest(100).control.say(Kind::Another, "its size is 700 MiB, which this order did not ask for");
     fake.sees(100, 2 * GIB, GIB);
     let said = fake.tick(3600);
     assert!(said.contains("not taken: its size is 700 MiB"), "{said}");
     assert_eq!((fake.wanted(100), fake.state(100).0.as_str()), (None, "cannot"));
-    assert!(!fake.memory.release((100, 4711)), "it was not held, but may be tried again");
+    assert!(!fake.guest(100).release(), "it was not held, but may be tried again");
     fake.tick(10);
     assert_eq!(fake.wanted(100), Some(1536));
 }
@@ -253,24 +259,24 @@ fn pauses_double_after_orders_that_fail_and_another_controller_ends_them() {
 #[test]
 fn a_held_vm_keeps_what_it_has() {
     let mut fake = Fake::new(&config("equal", "3G", "act = true"));
-    fake.memory.hold((100, 4711), Hold { until: Some(Duration::from_secs(15)) });
+    fake.guest(100).hold(Hold { until: Some(Duration::from_secs(15)) });
     fake.tick(10);
     assert_eq!((fake.wanted(100), fake.wanted(200)), (None, Some(1536)));
     assert_eq!(fake.state(100).0, "held");
     fake.tick(10);
     assert_eq!(fake.wanted(100), Some(1536), "the hold is over");
     fake.sees(100, 1536 * MIB, GIB);
-    fake.memory.hold((100, 4711), Hold { until: None });
+    fake.guest(100).hold(Hold { until: None });
     fake.reload(&config("equal", "8G", "act = true"));
     fake.tick(1);
     assert_eq!(fake.wanted(100), Some(1536), "nor is anything given");
-    assert!(fake.memory.undo((100, 4711)).unwrap().contains("gets its memory back"));
+    assert!(fake.guest(100).undo().contains("gets its memory back"));
     assert_eq!(fake.wanted(100), None);
     fake.sees(100, 2 * GIB, GIB);
     fake.reload(&config("equal", "3G", "act = true"));
     fake.tick(100);
     assert_eq!((fake.wanted(100), fake.state(100).0.as_str()), (None, "held"));
-    assert!(fake.memory.release((100, 4711)));
+    assert!(fake.guest(100).release());
 }
 
 #[test]
@@ -278,17 +284,17 @@ fn a_rule_that_comes_back_finds_holds_and_limits_as_they_were() {
     let rules = config("equal", "3G", "act = true\nmin_stay_s = 0");
     let mut fake = Fake::new(&rules);
     fake.tick(10);
-    fake.memory.undo((100, 4711));
+    fake.guest(100).undo();
     let orders = |fake: &Fake| {
-        let status = fake.memory.status(&fake.config, Duration::from_secs(fake.up)).unwrap();
+        let status = fake.status().unwrap();
         status.guests.iter().map(|g| g.orders_in_hour).collect::<Vec<_>>()
     };
     let before = orders(&fake);
     assert_eq!(before, [1, 1]);
     fake.reload(&format!("never = [\"*\"]\n{rules}"));
-    fake.guest(200).control.tell(Kind::Lost, "has not got its memory back");
+    fake.guest(200).control.say(Kind::Lost, "has not got its memory back");
     assert!(fake.tick(1).contains("VM db (process 200) has not got its memory back"));
-    assert!(fake.memory.all().is_empty());
+    assert!(fake.all().is_empty());
     fake.tick(10);
     fake.reload(&rules);
     fake.tick(1);
@@ -297,12 +303,16 @@ fn a_rule_that_comes_back_finds_holds_and_limits_as_they_were() {
     fake.tick(10);
     assert_eq!((fake.wanted(100), fake.state(100).0.as_str()), (None, "held"));
     // A hold for a while does not end what a user had given back.
-    fake.memory.hold((100, 4711), Hold { until: Some(Duration::from_secs(fake.up + 5)) });
+    let until = Some(Duration::from_secs(fake.up + 5));
+    fake.guest(100).hold(Hold { until });
     fake.tick(10);
     assert_eq!((fake.wanted(100), fake.state(100).0.as_str()), (None, "held"));
     assert_eq!(orders(&fake)[0], 1);
     // Its memory is not back, as far as is known here.
-    assert!(fake.memory.end(0.0).1[0].contains("VM db (process 200) has not got its memory back"));
+    assert!(
+        fake.memory.end(&mut fake.vms, &mut Log::default())[0]
+            .contains("VM db (process 200) has not got its memory back")
+    );
 }
 
 #[test]
@@ -316,7 +326,7 @@ fn a_vmm_that_claims_more_than_the_host_has_takes_nothing_of_others() {
     fake.sees(200, u64::MAX, GIB);
     fake.tick(10);
     assert!(fake.memory.trouble().unwrap().contains("at least 4096 MiB together"));
-    fake.memory.status(&fake.config, Duration::from_secs(fake.up)).unwrap();
+    fake.status().unwrap();
     fake.reload("");
     assert_eq!(fake.memory.trouble(), None);
 }
@@ -345,14 +355,14 @@ fn a_hold_stops_an_order_under_way_where_it_is() {
     fake.tick(10);
     assert_eq!((fake.wanted(100), fake.wanted(200)), (Some(1536), Some(1536)));
     fake.sees(100, 1800 * MIB, GIB);
-    fake.memory.hold((100, 4711), Hold { until: None });
+    fake.guest(100).hold(Hold { until: None });
     assert_eq!(fake.wanted(100), Some(1800));
     // The order about the other has not begun.
-    fake.memory.hold((200, 4711), Hold { until: None });
+    fake.guest(200).hold(Hold { until: None });
     assert_eq!(fake.wanted(200), None);
     // What is given back already is given back.
     fake.sees(100, 1700 * MIB, GIB);
-    fake.memory.hold((100, 4711), Hold { until: None });
+    fake.guest(100).hold(Hold { until: None });
     assert_eq!(fake.wanted(100), Some(1800));
 }
 
@@ -362,7 +372,7 @@ fn a_decision_waits_for_the_news_of_an_order_that_has_ended() {
     let wish = |size| WantedSize { size, why: "its part".into() };
     let up = Duration::from_secs(100);
     // The order ends behind the tick's look at the news.
-    fake.guest(100).control.tell(Kind::Ended, "is to get everything back");
+    fake.guest(100).control.say(Kind::Ended, "is to get everything back");
     let (text, _, done) = fake.guest(100).decide(wish(GIB), up);
     assert!(text.unwrap().contains("not taken: its order has just ended"));
     assert_eq!((done.word(), fake.wanted(100)), ("not-taken", None));
@@ -374,7 +384,7 @@ fn a_decision_waits_for_the_news_of_an_order_that_has_ended() {
     let control = fake.guest(100).control.clone();
     control.want(Some(GIB));
     let (wishes, _) = control.wish();
-    control.tell(Kind::Another, "another program orders sizes");
+    control.say(Kind::Another, "another program orders sizes");
     control.news();
     assert!(!control.want_if(wishes, Some(2 * GIB)));
     assert_eq!(control.wanted(), None);
@@ -383,11 +393,10 @@ fn a_decision_waits_for_the_news_of_an_order_that_has_ended() {
 #[test]
 fn what_cannot_be_taken_or_is_not_known_stays() {
     let mut fake = Fake::new(&config("mom", "2G", "act = true"));
-    fake.shows(100, 2 * GIB, GuestStatistics::default(), Instant::now());
+    fake.shows(100, 2 * GIB, None, Instant::now());
     let long_ago = Instant::now().checked_sub(Duration::from_secs(61));
     if let Some(at) = long_ago {
-        let statistics = GuestStatistics { free: Some(GIB), ..GuestStatistics::default() };
-        fake.shows(200, 2 * GIB, statistics, at);
+        fake.shows(200, 2 * GIB, Some(GIB), at);
     }
     fake.tick(10);
     fake.tick(10);
@@ -399,14 +408,14 @@ fn what_cannot_be_taken_or_is_not_known_stays() {
     }
     // A reporter tells, and its free memory goes in steps of 5 %.
     let view = MemoryView { free: Some(GIB), ..MemoryView::default() };
-    fake.memory.report(100, Duration::from_secs(fake.up + 5), &view);
+    fake.reports(100, fake.up + 5, view);
     fake.tick(10);
-    let status = fake.memory.status(&fake.config, Duration::from_secs(fake.up)).unwrap();
+    let status = fake.status().unwrap();
     assert_eq!(status.guests[0].known_by.as_deref(), Some("reporter"));
     assert_eq!(fake.wanted(100), Some(2048 * 95 / 100));
     let (sight, _) = fake.guest(200).control.sight();
     let refused =
-        MemoryObservation { at: Instant::now(), refused: Some("it has no balloon".into()), ..sight.unwrap() };
+        LastLook { at: Instant::now(), refused: Some("it has no balloon".into()), ..sight.unwrap() };
     fake.guest(200).control.pretend(refused, None);
     fake.tick(10);
     assert_eq!(
@@ -422,7 +431,7 @@ fn feedback_sees_the_waits_that_a_reporter_tells() {
     assert!(fake.state(100).1.unwrap().contains("bifold-reporter has to run in it"));
     let report = |fake: &mut Fake, waited_us| {
         let view = MemoryView { waited_us: Some(waited_us), ..MemoryView::default() };
-        fake.memory.report(100, Duration::from_secs(fake.up), &view);
+        fake.reports(100, fake.up, view);
         fake.tick(10)
     };
     report(&mut fake, 5_000_000);
@@ -440,7 +449,7 @@ fn feedback_sees_the_waits_that_a_reporter_tells() {
     // A third of the time since the last report.
     report(&mut fake, 11_600_000);
     assert_eq!(fake.wanted(100), None);
-    let status = fake.memory.status(&fake.config, Duration::from_secs(fake.up)).unwrap();
+    let status = fake.status().unwrap();
     assert_eq!(status.guests[0].why.as_deref(), Some("it waited for memory 33.00 % of the time"));
     assert_eq!(fake.wanted(200), None, "it has no reporter");
 }

@@ -41,7 +41,7 @@ fn well() -> HostMemory {
         time_s: 1005,
         memory: MemInfo { total: Some(64 * GIB), available: Some(32 * GIB) },
         swap: None,
-        stalls: None,
+        stalls_us: None,
         waiting_60: Some(0.0),
         guests: vec![GuestMemory { guest, facts }],
     }

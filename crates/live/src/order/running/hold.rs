@@ -2,9 +2,9 @@
 //! What an order holds while it runs: a lock and a journal, in a folder of its own.
 
 use super::{OrderRequest, goal, refused};
+use crate::order::facts::{Facts, NoMonitor, is_seldom};
 use crate::order::record::{OF_ROOT, WHAT};
-use crate::order::refusal::{Facts, NoMonitor, Refusal, is_seldom, one};
-use crate::order::{Back, Goal, OrderError, Record, Way};
+use crate::order::{Back, Goal, OrderError, Record, Refusal, Way};
 use bifold_host::guest_memory::MonitorPlace;
 use bifold_host::held::{Guardian, Held, HeldError, Journal, Places, remove_unused_lock};
 use bifold_host::{Host, LiveGuest, printable};
@@ -70,7 +70,7 @@ pub(super) fn hold(
 }
 
 /// What an order finds, and the device's size. What an earlier order found and left changed counts.
-fn found(
+pub(crate) fn found(
     facts: &Facts,
     guest: &LiveGuest,
     place: Option<&MonitorPlace>,
@@ -78,16 +78,10 @@ fn found(
     earlier: Option<Record>,
 ) -> Option<(Record, u64)> {
     let machine = facts.machine.as_ref().ok()?;
-    let balloon = machine.balloon.as_ref();
-    let (device, size, besides) = match way {
-        Way::Balloon => (balloon?.path.clone(), balloon?.actual?, 0),
-        _ => {
-            let device = one(&machine.virtio_mem).ok()?;
-            (device.id.clone()?, device.requested, machine.base?)
-        }
-    };
+    let (device, size, besides) = way.device(machine)?;
     let dimms = machine.dimms.unwrap_or(0);
-    let earlier = earlier.map(|e| if way == Way::Balloon { e.with_dimms(dimms) } else { e });
+    let earlier = earlier.map(|e| if way.inflates() { e.with_dimms(dimms) } else { e });
+    let balloon = machine.balloon.as_ref();
     let polling = balloon.filter(|b| is_seldom(b.polling_s)).map(|b| (b.polling_s, b.path.clone()));
     let record = Record {
         guest: (guest.pid, guest.started),

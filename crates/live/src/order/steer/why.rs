@@ -64,7 +64,7 @@ pub enum Why {
 }
 
 /// Bytes in MiB, rounded.
-fn mib(bytes: u64) -> u64 {
+pub fn mib(bytes: u64) -> u64 {
     bytes.saturating_add(MIB / 2) / MIB
 }
 

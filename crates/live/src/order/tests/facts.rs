@@ -10,13 +10,7 @@ use std::time::Duration;
 fn all_well() -> Facts {
     let balloon =
         Balloon { path: "/b".into(), deflate_on_oom: true, actual: Some(512 * MIB), ..Balloon::default() };
-    let device = VirtioMem {
-        id: Some("vm0".into()),
-        requested: 256 * MIB,
-        size: 256 * MIB,
-        most: 512 * MIB,
-        block: 2 * MIB,
-    };
+    let device = VirtioMem { id: Some("vm0".into()), requested: 256 * MIB, size: 256 * MIB, block: 2 * MIB };
     let machine = Machine {
         state: "running".into(),
         running: true,
@@ -38,9 +32,13 @@ fn all_well() -> Facts {
         vfio: Some(0),
         group: Ok(group),
         pid: 9,
-        swap: Some(Swap { total: 1 << 30, free: 1 << 30, ..Swap::default() }),
+        swap: Some(Swap { total: 1 << 30, free: 1 << 30 }),
         hugetlb: false,
     }
+}
+
+fn asked(facts: &Facts, way: Way, size: u64, floor: Option<u64>) -> Result<Goal, Refusal> {
+    refusal(facts, &OrderRequest { way, size, floor, step: None })
 }
 
 #[test]
@@ -79,7 +77,7 @@ fn an_order_is_refused_for_what_would_harm_or_give_nothing() {
         (&[C], |f| f.swap.as_mut().unwrap().free = 100 * MIB, "without a tenth of all for others"),
         (&[C], |f| group(f).swap_max = Some(Limit::Bytes(MIB)), "has 1 MiB for the guest"),
     ];
-    let ask = |facts: &Facts, way, size| refusal(facts, way, size, Some(64 * MIB), None);
+    let ask = |facts: &Facts, way, size| asked(facts, way, size, Some(64 * MIB));
     for (ways, change, why) in cases {
         for way in Way::ALL {
             let size = if way == V { 600 * MIB } else { 256 * MIB };
@@ -111,7 +109,7 @@ fn an_order_is_refused_below_and_above() {
         (Way::Cgroup, 401, Some(MIB), "it has 400 MiB"),
         (Way::Cgroup, 300, None, "--floor"),
     ] {
-        let refused = refusal(&facts, way, size * MIB, floor, None).unwrap_err().to_string();
+        let refused = asked(&facts, way, size * MIB, floor).unwrap_err().to_string();
         assert!(refused.contains(why), "{refused}");
     }
     // For a cgroup, statistics that QEMU does not ask for are of any age.
@@ -120,10 +118,10 @@ fn an_order_is_refused_below_and_above() {
     balloon.statistics.available = Some(300 * MIB);
     for (polling_s, enough) in [(0, false), (60, false), (2, true)] {
         polled.machine.as_mut().unwrap().balloon.as_mut().unwrap().polling_s = polling_s;
-        let asked = refusal(&polled, Way::Cgroup, 300 * MIB, None, None);
+        let asked = asked(&polled, Way::Cgroup, 300 * MIB, None);
         assert_eq!(asked.is_ok(), enough, "{polling_s}: {asked:?}");
     }
-    let goal = refusal(&facts, Way::VirtioMem, 601 * MIB + 1, None, None).unwrap();
+    let goal = asked(&facts, Way::VirtioMem, 601 * MIB + 1, None).unwrap();
     assert!(!goal.deflates, "the balloon that deflates is another device");
     assert_eq!((goal.size, goal.unit), (602 * MIB, 2 * MIB), "whole blocks");
 }
@@ -327,7 +325,7 @@ fn a_cgroup_is_reclaimed_in_steps_until_its_pages_come_back() {
 fn plugged_memory_counts_as_the_guests_whatever_the_way() {
     let machine = all_well().machine.unwrap();
     // 512 MiB outside of the balloon and 256 MiB of virtio-mem.
-    assert_eq!(hand::used(&machine, 600 * MIB), Some(168 * MIB));
-    assert_eq!(hand::used(&machine, 769 * MIB), None, "that cannot be true");
-    assert_eq!(hand::used(&Machine { balloon: None, ..machine }, 0), None);
+    assert_eq!(used(&machine, 600 * MIB), Some(168 * MIB));
+    assert_eq!(used(&machine, 769 * MIB), None, "that cannot be true");
+    assert_eq!(used(&Machine { balloon: None, ..machine }, 0), None);
 }

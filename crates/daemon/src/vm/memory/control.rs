@@ -2,28 +2,22 @@
 //! What the daemon and the thread of a guest have in common: the size that is wanted, what was seen, and what
 //! has become of orders.
 
-use bifold_host::guest_memory::GuestStatistics;
 use bifold_host::printable;
 use bifold_live::memory::rules::Finding;
+use bifold_live::order::SizeObservation;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-/// What was seen of a guest at one time.
+/// The last look at a guest that found its size.
 #[derive(Debug, Clone)]
-pub struct MemoryObservation {
+pub struct LastLook {
     /// When.
     pub at: Instant,
-    /// Bytes outside of its balloon.
-    pub size: u64,
-    /// Seconds between two requests for statistics; 0 if QEMU asks for none.
-    pub polling_s: u64,
-    /// Its statistics, if they are not old.
-    pub statistics: GuestStatistics,
-    /// Age of the statistics in seconds.
+    /// What was seen, as an order by the balloon sees a guest.
+    pub size: SizeObservation,
+    /// Age of the guest's statistics then, in seconds.
     pub age_s: u64,
-    /// Resident bytes of its process.
-    pub resident: Option<u64>,
     /// Why no order could begin.
     pub refused: Option<String>,
 }
@@ -76,13 +70,13 @@ impl Kind {
 #[derive(Debug, Default)]
 pub struct Control {
     shared: Mutex<Shared>,
-    pub(super) stop: AtomicBool,
+    pub stop: AtomicBool,
     /// Wakes the thread at the end.
     ends: Condvar,
 }
 
 #[derive(Debug, Default)]
-pub(super) struct Shared {
+pub struct Shared {
     pub acts: bool,
     pub every: Duration,
     pub want: Option<u64>,
@@ -92,7 +86,7 @@ pub(super) struct Shared {
     pub least: Option<u64>,
     /// Whether the next order need not wait for the memory of the last one.
     pub forget: bool,
-    pub sight: Option<MemoryObservation>,
+    pub sight: Option<LastLook>,
     pub silent: Option<String>,
     pub findings: Vec<Finding>,
     pub under: Option<Under>,
@@ -100,7 +94,7 @@ pub(super) struct Shared {
 }
 
 impl Control {
-    pub(super) fn shared(&self) -> MutexGuard<'_, Shared> {
+    pub fn shared(&self) -> MutexGuard<'_, Shared> {
         // Plain figures are whole at any time.
         self.shared.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -110,6 +104,10 @@ impl Control {
     pub fn set(&self, acts: bool, every: Duration) {
         let mut shared = self.shared();
         (shared.acts, shared.every) = (acts, every);
+        drop(shared);
+        if !acts {
+            self.want(None);
+        }
     }
 
     /// Has everything given back, and allows no order until the next [`set`](Control::set).
@@ -161,7 +159,7 @@ impl Control {
     }
 
     /// The last look, and why the last one found nothing if it did.
-    pub fn sight(&self) -> (Option<MemoryObservation>, Option<String>) {
+    pub fn sight(&self) -> (Option<LastLook>, Option<String>) {
         let shared = self.shared();
         (shared.sight.clone(), shared.silent.clone())
     }
@@ -191,29 +189,24 @@ impl Control {
     }
 
     /// Waits for this time, or until the end.
-    pub(super) fn wait(&self, most: Duration) {
+    pub fn wait(&self, most: Duration) {
         let waited = self.ends.wait_timeout_while(self.shared(), most, |_| !self.stopped());
         drop(waited.unwrap_or_else(PoisonError::into_inner));
     }
 
-    pub(super) fn stopped(&self) -> bool {
+    pub fn stopped(&self) -> bool {
         self.stop.load(Ordering::Relaxed)
     }
 
     #[cfg(test)]
-    pub fn pretend(&self, sight: MemoryObservation, under: Option<Under>) {
+    pub fn pretend(&self, sight: LastLook, under: Option<Under>) {
         let mut shared = self.shared();
         (shared.sight, shared.under, shared.silent) = (Some(sight), under, None);
     }
 
-    #[cfg(test)]
-    pub fn tell(&self, kind: Kind, text: &str) {
-        self.say(kind, text);
-    }
-
     /// Notes what has become of an order. After one that has ended or was refused, no size is wanted any
     /// more.
-    pub(super) fn say(&self, kind: Kind, text: impl Into<String>) {
+    pub fn say(&self, kind: Kind, text: impl Into<String>) {
         let mut shared = self.shared();
         if kind.ends() {
             (shared.want, shared.least) = (None, None);

@@ -2,25 +2,27 @@
 //! What the daemon remembers of a guest's memory: its rule, what its policy wants, and how often memory was
 //! taken.
 
+pub mod control;
+mod done;
 mod status;
 
-use super::control::{Control, MemoryObservation};
-use super::hand::mib;
+use super::{Hold, ProcessId};
 use crate::config::VmMemory;
-use crate::engine::{Event, Hold};
+use crate::log::{Lately, Log};
 use crate::status::GuestTotals;
-use bifold_host::LiveGuest;
-use bifold_host::printable;
+use bifold_host::{LiveGuest, printable};
+use bifold_live::order::{SizeObservation, mib};
 use bifold_live::reporter::MemoryView;
 use bifold_reclaim::{GuestObservation, PolicyName};
+use control::{Control, LastLook};
+use done::Done;
 use std::collections::{BTreeSet, VecDeque};
-use std::fmt;
 use std::sync::Arc;
 use std::thread::JoinHandle;
 use std::time::Duration;
 
-const FRAME: u64 = 4096;
-const MIB: u64 = 1 << 20;
+pub const FRAME: u64 = 4096;
+pub const MIB: u64 = 1 << 20;
 const HOUR: Duration = Duration::from_secs(3600);
 /// Looks and reports that are older say nothing of now.
 const OLD: Duration = Duration::from_secs(60);
@@ -31,63 +33,6 @@ const STEP_MOST: u64 = 16 * MIB;
 /// its longest.
 const PAUSE: Duration = Duration::from_secs(30);
 const LONGEST: Duration = Duration::from_secs(1800);
-
-/// What the daemon does after a decision.
-#[derive(Debug, Clone, PartialEq)]
-pub enum Done {
-    /// The guest has what the policy wants, or nearly.
-    Stayed,
-    /// Memory is ordered.
-    Takes,
-    /// A part of what was taken is given back.
-    Gives,
-    /// The rule only observes.
-    WouldTake,
-    /// A user holds the guest.
-    Held,
-    /// The last order that took memory is too near.
-    TooEarly(Duration),
-    /// There were so many orders in the last hour.
-    TooMany(usize),
-    /// Any other reason.
-    NotTaken(String),
-}
-
-impl Done {
-    /// The word in recordings.
-    pub fn word(&self) -> &'static str {
-        match self {
-            Done::Stayed => "stayed",
-            Done::Takes => "takes",
-            Done::Gives => "gives",
-            Done::WouldTake => "would-take",
-            Done::Held => "held",
-            Done::TooEarly(_) => "too-early",
-            Done::TooMany(_) => "too-many",
-            Done::NotTaken(_) => "not-taken",
-        }
-    }
-
-    /// Whether the log has this outcome already if it has the one before. Orders are new each time.
-    fn is_like(&self, before: &Done) -> bool {
-        match (self, before) {
-            (Done::Takes | Done::Gives, _) => false,
-            (Done::NotTaken(a), Done::NotTaken(b)) => a == b,
-            _ => self.word() == before.word(),
-        }
-    }
-}
-
-impl fmt::Display for Done {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Done::TooEarly(left) => write!(f, "not yet, for {:.0} s", left.as_secs_f64().ceil()),
-            Done::TooMany(orders) => write!(f, "not yet, after {orders} orders in the last hour"),
-            Done::NotTaken(why) => write!(f, "not taken: {why}"),
-            other => f.write_str(other.word()),
-        }
-    }
-}
 
 /// What the policy wants of a guest.
 #[derive(Debug, Clone, PartialEq)]
@@ -107,7 +52,7 @@ struct Inside {
 }
 
 /// A guest with a rule about its memory.
-pub struct Guest {
+pub struct MemoryHalf {
     pub live: LiveGuest,
     pub pattern: String,
     pub rule: VmMemory,
@@ -133,15 +78,15 @@ pub struct Guest {
     logged: Option<Done>,
     /// The findings that the log has.
     found: BTreeSet<&'static str>,
-    pub lately: VecDeque<Event>,
+    pub lately: Lately,
     totals: GuestTotals,
     /// Whether its memory could not be given back.
     pub lost: bool,
 }
 
-impl Guest {
-    pub fn new(live: LiveGuest, pattern: String, rule: VmMemory) -> Guest {
-        Guest {
+impl MemoryHalf {
+    pub fn new(live: LiveGuest, pattern: String, rule: VmMemory) -> MemoryHalf {
+        MemoryHalf {
             live,
             pattern,
             rule,
@@ -160,23 +105,46 @@ impl Guest {
             missing: None,
             logged: None,
             found: BTreeSet::new(),
-            lately: VecDeque::new(),
+            lately: Lately::default(),
             totals: GuestTotals::default(),
             lost: false,
         }
     }
 
     /// Takes over what was known of the same process before its rule went, or its thread ended.
-    pub fn inherit(&mut self, before: &Guest) {
+    pub fn inherit(&mut self, before: &MemoryHalf) {
         (self.hold, self.undone, self.another) = (before.hold, before.undone, before.another.clone());
         (self.takes, self.totals) = (before.takes.clone(), before.totals);
         (self.pause, self.paused) = (before.pause, before.paused.clone());
         (self.lately, self.found) = (before.lately.clone(), before.found.clone());
     }
 
+    /// The guest's process.
+    pub fn process(&self) -> ProcessId {
+        (self.live.pid, self.live.started)
+    }
+
     /// The guest in words, with control characters escaped.
     pub fn who(&self) -> String {
         format!("VM {} (process {})", printable(&self.live.name), self.live.pid)
+    }
+
+    /// Notes something that happened to the guest, in the log and in its own history. Returns the log's line.
+    pub fn tell(&mut self, log: &mut Log, text: String) -> String {
+        let line = format!("{} {text}", self.who());
+        log.say(self.live.vm, line.clone());
+        self.lately.add(log.time, text);
+        line
+    }
+
+    /// Whether the guest's thread has ended, or never was.
+    pub fn is_over(&self) -> bool {
+        self.thread.as_ref().is_none_or(JoinHandle::is_finished)
+    }
+
+    /// Lets the guest's thread know what the rule allows.
+    pub fn allow(&self, every: Duration) {
+        self.control.set(self.rule.act && !self.undone, every);
     }
 
     /// Takes a rule that differs. What the guest has learnt stays.
@@ -199,6 +167,22 @@ impl Guest {
         }
     }
 
+    /// Lets the policy decide again, with the next decision. Returns whether the guest was held.
+    pub fn release(&mut self) -> bool {
+        self.forget();
+        self.undone = false;
+        self.hold.take().is_some()
+    }
+
+    /// Gives everything back and holds the guest so: others may order sizes. Returns what that means.
+    pub fn undo(&mut self) -> &'static str {
+        self.hold = Some(Hold { until: None });
+        let had = self.control.wanted().is_some() || self.control.under().is_some();
+        self.undone = true;
+        self.control.rest();
+        if had { "gets its memory back and is held" } else { "has all of its memory and is held" }
+    }
+
     /// Lets a guest that no order was possible for be tried again, as the configuration was read again.
     pub fn forget(&mut self) {
         (self.another, self.paused, self.pause, self.logged) = (None, None, PAUSE, None);
@@ -206,22 +190,17 @@ impl Guest {
     }
 
     /// The memory that the guest has without the daemon's orders.
-    fn all(&self, sight: &MemoryObservation) -> u64 {
-        self.control.under().map_or(sight.size, |under| under.found.max(sight.size))
-    }
-
-    fn is_held(&self, up: Duration) -> bool {
-        self.hold.is_some_and(|h| h.until.is_none_or(|until| until > up))
+    fn all(&self, sight: &LastLook) -> u64 {
+        self.control.under().map_or(sight.size.size, |under| under.found.max(sight.size.size))
     }
 
     /// What is known of the guest's free memory: by its balloon if its statistics are of the last seconds,
     /// else by its reporter, if that is newer.
-    fn inside(&self, sight: &MemoryObservation, up: Duration, every: Duration) -> Option<Inside> {
+    fn inside(&self, sight: &LastLook, up: Duration, every: Duration) -> Option<Inside> {
         let age = sight.at.elapsed().saturating_add(Duration::from_secs(sight.age_s));
-        let balloon = (sight.statistics.free.is_some() && age <= OLD).then_some((
-            age,
-            Inside { free: sight.statistics.free, available: sight.statistics.available, from: "balloon" },
-        ));
+        let SizeObservation { free, available, .. } = sight.size;
+        let balloon =
+            (free.is_some() && age <= OLD).then_some((age, Inside { free, available, from: "balloon" }));
         let reporter = self.reported.as_ref().and_then(|(at, view)| {
             let age = up.saturating_sub(*at);
             let inside = Inside { free: view.free, available: view.available, from: "reporter" };
@@ -265,7 +244,7 @@ impl Guest {
         let sight = sight?;
         let old = sight.at.elapsed() > OLD;
         // What QEMU says is its owner's word: more than the host has is no claim on what others have.
-        let (all, size) = (self.all(&sight).min(total), sight.size.min(total));
+        let (all, size) = (self.all(&sight).min(total), sight.size.size.min(total));
         let most = self.rule.most.unwrap_or(u64::MAX).min(all);
         let least = self.rule.least.unwrap_or(all / 4).min(most);
         let inside = self.inside(&sight, up, every);
@@ -290,7 +269,7 @@ impl Guest {
             least: in_frames(least),
             most: in_frames(most),
             size: in_frames(size),
-            held: sight.resident.unwrap_or(size).min(all) as f64 / FRAME as f64,
+            held: sight.size.resident.unwrap_or(size).min(all) as f64 / FRAME as f64,
             in_use: in_frames(size.saturating_sub(free.unwrap_or(0))) as f64,
             pressure: waited.unwrap_or(0.0),
             touched: None,
@@ -317,7 +296,7 @@ impl Guest {
         let (done, by) = if self.missing.is_some() {
             (Done::Stayed, 0)
         } else if size > now.saturating_add(MIB) {
-            let give = if self.is_held(up) { Done::Held } else { Done::Gives };
+            let give = if self.hold.is_some_and(|hold| hold.lasts(up)) { Done::Held } else { Done::Gives };
             (give, size - now)
         } else if size.saturating_add(step) <= now {
             (self.may_take(&sight, up).map_or(Done::Takes, |why_not| why_not), now - size)
@@ -353,10 +332,8 @@ impl Guest {
     }
 
     /// Why no memory may be taken of the guest now.
-    fn may_take(&mut self, sight: &MemoryObservation, up: Duration) -> Option<Done> {
-        if self.hold.is_some_and(|h| h.until.is_some_and(|until| until <= up)) {
-            self.hold = None;
-        }
+    fn may_take(&mut self, sight: &LastLook, up: Duration) -> Option<Done> {
+        self.hold = self.hold.filter(|hold| hold.lasts(up));
         if self.paused.as_ref().is_some_and(|(until, _)| *until <= up) {
             self.paused = None;
         }

@@ -7,20 +7,21 @@
 //! ended early leaves no wish behind: the daemon decides when the next one may begin. If the daemon is
 //! killed, the order's guardian gives the memory back.
 
-use super::control::{Control, Kind, MemoryObservation, Under};
+use crate::vm::memory::MIB;
+use crate::vm::memory::control::{Control, Kind, LastLook, Under};
 use bifold_host::LiveGuest;
 use bifold_host::held::{Guardian, Journal};
 use bifold_host::{Host, printable};
 use bifold_live::memory::rules::advise;
 use bifold_live::memory::see_one;
 use bifold_live::order::{
-    Back, Event, Order, OrderError, OrderRequest, Polling, Record, Refusal, WHAT, Way, Why, places, refusal,
+    Back, Event, Facts, Order, OrderError, OrderRequest, Polling, Record, Refusal, SizeObservation, WHAT,
+    Way, Why, mib, places, refusal,
 };
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-const MIB: u64 = 1 << 20;
 /// Time between two looks of an order.
 const TICK: Duration = Duration::from_secs(1);
 /// Time between two tries to turn statistics on.
@@ -50,6 +51,8 @@ pub struct GuestThread {
     /// The wishes that the order knows.
     known: u64,
     looked: Option<Instant>,
+    /// Whether QEMU asked for no statistics at the last look.
+    unasked: bool,
     /// Whether it was noted that the order holds its size.
     held: bool,
     /// What the guest has to have again before the next order: one that began before would take a part for
@@ -79,7 +82,7 @@ impl Awaited {
 impl GuestThread {
     /// For a guest.
     pub fn new(control: Arc<Control>, place: Place, host: Host, guest: LiveGuest) -> GuestThread {
-        let mut hand = GuestThread {
+        let mut thread = GuestThread {
             control,
             place,
             host,
@@ -89,12 +92,13 @@ impl GuestThread {
             polls: None,
             known: 0,
             looked: None,
+            unasked: false,
             held: false,
             awaited: None,
         };
         // What an order has left, or has not given back yet.
-        hand.awaited = hand.owed().map(Awaited::new);
-        hand
+        thread.awaited = thread.owed().map(Awaited::new);
+        thread
     }
 
     #[cfg(test)]
@@ -108,9 +112,9 @@ impl GuestThread {
         while !self.control.stopped()
             && !matches!(self.host.lives(self.guest.pid, self.guest.started), Ok(false))
         {
-            let every = self.control.shared().every;
-            if self.looked.is_none_or(|at| at.elapsed() >= every) {
-                self.look();
+            // An order looks itself.
+            if self.order.is_none() && self.is_due() {
+                self.look(None);
             }
             self.act();
             self.control.wait(TICK);
@@ -119,26 +123,29 @@ impl GuestThread {
         self.end_polling();
     }
 
-    fn look(&mut self) {
+    /// Whether it is time for a look.
+    fn is_due(&self) -> bool {
+        let every = self.control.shared().every;
+        self.looked.is_none_or(|at| at.elapsed() >= every)
+    }
+
+    /// Looks, unless the order has, and lets the daemon know.
+    fn look(&mut self, by_order: Option<Facts>) {
         self.looked = Some(Instant::now());
-        let seen = see_one(&self.host, &self.guest);
+        let seen = see_one(&self.host, self.guest.clone(), by_order);
         let findings = seen.as_ref().map(advise);
-        let guest = seen.as_ref().and_then(|seen| Some((seen, seen.guests.first()?)));
-        let found = guest.map(|(seen, guest)| {
-            let machine = guest.facts.machine.as_ref().map_err(|e| Refusal::from(e.clone()))?;
+        let guest = seen.as_ref().and_then(|seen| Some((seen.time_s, &seen.guests.first()?.facts)));
+        let found = guest.map(|(time_s, facts)| {
+            let machine = facts.machine.as_ref().map_err(|e| Refusal::from(e.clone()))?;
             let balloon = machine.balloon.as_ref().ok_or(Refusal::NoBalloon)?;
-            let size = balloon.actual.ok_or(Refusal::NoSize)?;
-            let statistics = guest.statistics(seen.time_s);
-            Ok::<_, Refusal>(MemoryObservation {
+            let size = SizeObservation::of(facts, Way::Balloon).ok_or(Refusal::NoSize)?;
+            let refused = refusal(facts, &by_balloon(size.size)).err();
+            self.unasked = balloon.polling_s == 0;
+            Ok::<_, Refusal>(LastLook {
                 at: Instant::now(),
+                age_s: size.updated.map_or(0, |at| time_s.saturating_sub(at)),
+                refused: refused.map(|r| printable(&r.to_string())),
                 size,
-                polling_s: balloon.polling_s,
-                age_s: statistics.updated_s.map_or(0, |at| seen.time_s.saturating_sub(at)),
-                statistics,
-                resident: guest.facts.memory.resident,
-                refused: refusal(&guest.facts, Way::Balloon, size, None, None)
-                    .err()
-                    .map(|r| printable(&r.to_string())),
             })
         });
         let mut shared = self.control.shared();
@@ -178,7 +185,12 @@ impl GuestThread {
             self.known = wishes;
             self.held = false;
         }
-        match order.tick() {
+        let event = order.tick();
+        // Findings and policies get what the order has seen, as often as without an order.
+        if let Some(facts) = order.take_seen().filter(|_| self.is_due()) {
+            self.look(Some(facts));
+        }
+        match event {
             Ok(event) => self.after(event),
             // Giving back notes that the guest has ended.
             Err(OrderError::Gone { .. }) => self.give_back(),
@@ -222,9 +234,8 @@ impl GuestThread {
 
     /// Has QEMU ask the guest for statistics, if it does not.
     fn poll(&mut self) {
-        let off = self.control.shared().sight.as_ref().is_some_and(|s| s.polling_s == 0);
         let due = self.polls.is_none_or(|at| at <= Instant::now());
-        if self.polling.is_some() || !off || !due || self.left().is_some() {
+        if self.polling.is_some() || !self.unasked || !due || self.left().is_some() {
             return;
         }
         self.polls = Some(Instant::now() + AGAIN);
@@ -245,9 +256,12 @@ impl GuestThread {
     }
 
     fn begin(&mut self, want: u64) {
-        self.look();
+        // What was seen before this second may be no longer true.
+        if self.looked.is_none_or(|at| at.elapsed() >= TICK) {
+            self.look(None);
+        }
         let size = match self.control.sight() {
-            (Some(sight), None) => sight.size,
+            (Some(sight), None) => sight.size.size,
             (_, why) => {
                 return self.control.say(Kind::Refused, why.unwrap_or_else(|| "it was not seen".into()));
             }
@@ -292,9 +306,8 @@ impl GuestThread {
     }
 
     fn order(&self, size: u64) -> Result<Order, OrderError> {
-        let wish = OrderRequest { way: Way::Balloon, size, floor: None, step: None };
         let Place { folder, guardian } = &self.place;
-        Order::begin(&self.host, folder, guardian, &self.guest, &wish, &self.control.stop)
+        Order::begin(&self.host, folder, guardian, &self.guest, &by_balloon(size), &self.control.stop)
     }
 
     /// The order has to end now.
@@ -328,11 +341,10 @@ impl GuestThread {
     }
 }
 
-pub fn words(e: &OrderError) -> String {
-    printable(&bifold_base::with_causes(e))
+fn by_balloon(size: u64) -> OrderRequest {
+    OrderRequest { way: Way::Balloon, size, floor: None, step: None }
 }
 
-/// Bytes in MiB, rounded.
-pub fn mib(bytes: u64) -> u64 {
-    bytes.saturating_add(MIB / 2) / MIB
+pub fn words(e: &OrderError) -> String {
+    printable(&bifold_base::with_causes(e))
 }

@@ -1,43 +1,27 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! What the engine remembers of a VM.
+//! What the daemon remembers of a VM's paging mode: rule, policy, limits, and what has become of decisions.
 
-use super::TELL_MISSING;
-use super::done::{Done, NotSwitched};
-use super::look::ObstacleCheck;
+mod done;
+mod obstacle;
+
+pub use done::{Done, NotSwitched};
+pub use obstacle::ObstacleCheck;
+
+use super::Hold;
 use crate::config::{Config, Rule};
+use crate::log::{Lately, Log};
 use crate::pilot::{Choice, Pilot, Switches, Verdict};
 use crate::status::{Totals, VmStatus};
-use bifold_host::Mode;
-use bifold_host::{Obstacle, State, VmId, printable};
-use bifold_live::{Observation, Watched};
-use schemars::JsonSchema;
-use serde::{Deserialize, Serialize};
-use std::collections::VecDeque;
+use bifold_host::{Mode, Obstacle, State, Statistic, VmId, printable};
+use bifold_live::{Interval, Observation, Watched};
 use std::time::Duration;
 
-/// Number of events that are kept for `explain`.
-const KEPT: usize = 50;
+/// Number of a VM's intervals after which a missing counter is reported.
+const TELL_MISSING: u64 = 5;
 
-/// Something that happened.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
-pub struct Event {
-    /// Seconds since 1970.
-    pub time: f64,
-    /// KVM's identifier of the VM, if the event is a VM's.
-    pub vm: Option<String>,
-    /// What happened, in a sentence.
-    pub text: String,
-}
-
-/// A VM that a user holds in its mode.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Hold {
-    /// Time since the daemon's start at which the hold ends; `None` if it does not end by itself.
-    pub until: Option<Duration>,
-}
-
-/// A VM.
-pub struct Vm {
+/// The mode of a VM.
+pub struct ModeHalf {
+    pub id: VmId,
     pub name: Option<String>,
     pub pid: u32,
     /// When the VM's process started, in ticks since boot.
@@ -68,13 +52,14 @@ pub struct Vm {
     logged: Option<(bifold_policy::Mode, Done)>,
     intervals: u64,
     told_missing: bool,
-    pub lately: VecDeque<Event>,
+    pub lately: Lately,
 }
 
-impl Vm {
+impl ModeHalf {
     /// A VM that is seen for the first time; one whose mode is the doing of an earlier daemon is `adopted`.
-    pub fn new(watched: &Watched, started: u64, adopted: bool) -> Vm {
-        Vm {
+    pub fn new(watched: &Watched, started: u64, adopted: bool) -> ModeHalf {
+        ModeHalf {
+            id: watched.id,
             name: watched.name.clone(),
             pid: watched.pid,
             started,
@@ -97,16 +82,28 @@ impl Vm {
             logged: None,
             intervals: 0,
             told_missing: false,
-            lately: VecDeque::new(),
+            lately: Lately::default(),
         }
     }
 
     /// The VM in words: its identifier, and its name with control characters escaped.
-    pub fn who(&self, id: VmId) -> String {
-        match &self.name {
-            Some(name) => format!("VM {id} ({})", printable(name)),
-            None => format!("VM {id}"),
-        }
+    fn who(&self) -> String {
+        let name = self.name.as_ref().map(|name| format!(" ({})", printable(name)));
+        format!("VM {}{}", self.id, name.unwrap_or_default())
+    }
+
+    /// Has the log say something about the VM. Returns the log's line.
+    pub fn say(&self, log: &mut Log, text: &str) -> String {
+        let line = format!("{} {text}", self.who());
+        log.say(Some(self.id), line.clone());
+        line
+    }
+
+    /// Notes something that happened to the VM, in the log and in the VM's own history. Returns the log's
+    /// line.
+    pub fn tell(&mut self, log: &mut Log, text: &str) -> String {
+        self.lately.add(log.time, text.into());
+        self.say(log, text)
     }
 
     /// Lets the rule be looked for again, as the configuration is another.
@@ -153,7 +150,7 @@ impl Vm {
     /// Whether to look if KVM would refuse a switch to this mode: before each request, and at an obstacle and
     /// for a VM that is only observed now and then.
     pub fn wants_look(&self, to: Mode, up: Duration) -> bool {
-        let held = self.hold.is_some_and(|h| h.until.is_none_or(|until| until > up));
+        let held = self.hold.is_some_and(|hold| hold.lasts(up));
         let may = self.cannot.is_none() && !held && self.again <= up;
         let is_over = |look: &ObstacleCheck| look.is_over(to, up) || (self.acts && look.obstacle.is_none());
         may && self.look.as_ref().is_none_or(is_over)
@@ -166,9 +163,7 @@ impl Vm {
 
     /// Why the daemon may not switch the VM to this mode now; `None` if it may.
     pub fn may_not(&mut self, to: Mode, up: Duration) -> Option<Done> {
-        if self.hold.is_some_and(|h| h.until.is_some_and(|until| until <= up)) {
-            self.hold = None;
-        }
+        self.hold = self.hold.filter(|hold| hold.lasts(up));
         match (&self.cannot, self.hold, self.obstacle(to)) {
             (.., Some(o)) if !self.acts => Some(Done::WouldBeRefused(o.clone())),
             _ if !self.acts => Some(Done::WouldSwitch),
@@ -191,19 +186,14 @@ impl Vm {
         self.pilot.as_mut()?.interval(seen, &self.switches)
     }
 
-    pub fn count(
-        &mut self,
-        seen: &Observation,
-        exits: Option<u64>,
-        ran_ns: Option<u64>,
-        waited_ns: Option<u64>,
-    ) {
+    /// Counts what an interval had.
+    pub fn count(&mut self, seen: &Observation, interval: &Interval) {
         self.intervals += 1;
         self.load = seen.measured.load;
         let add = |sum: &mut u64, n: Option<u64>| *sum = sum.saturating_add(n.unwrap_or(0));
-        add(&mut self.totals.exits, exits);
-        add(&mut self.totals.ran_ns, ran_ns);
-        add(&mut self.totals.waited_ns, waited_ns);
+        add(&mut self.totals.exits, interval.statistics.get(Statistic::Exits));
+        add(&mut self.totals.ran_ns, interval.ran_ns());
+        add(&mut self.totals.waited_ns, interval.waited_ns());
     }
 
     fn missing(&self) -> Option<String> {
@@ -230,18 +220,14 @@ impl Vm {
         }
     }
 
-    pub fn remember(&mut self, time: f64, text: String, choice: Option<Choice>) {
-        if choice.is_some() {
-            self.last = choice;
-        }
-        if self.lately.len() == KEPT {
-            self.lately.pop_front();
-        }
-        self.lately.push_back(Event { time, vm: None, text });
+    /// Notes a decision.
+    pub fn remember(&mut self, time: f64, text: String, choice: Choice) {
+        self.last = Some(choice);
+        self.lately.add(time, text);
     }
 
-    pub fn status(&self, id: VmId, state: Option<State>, own: Option<Mode>, up: Duration) -> VmStatus {
-        let held = self.hold.filter(|h| h.until.is_none_or(|until| until > up));
+    pub fn status(&self, state: Option<State>, own: Option<Mode>, up: Duration) -> VmStatus {
+        let held = self.hold.filter(|hold| hold.lasts(up));
         let last = self.last.as_ref();
         let wants =
             |to| last.is_some_and(|c| c.verdict != Verdict::Stay && c.decision.mode.switchable() == Some(to));
@@ -251,10 +237,7 @@ impl Vm {
         let (word, note) = match (held, &self.cannot, obstacle) {
             _ if self.never => ("never", None),
             _ if self.pilot.is_none() => ("no rule", None),
-            (Some(hold), ..) => {
-                let left = hold.until.map(|until| format!("{:.0} s more", (until - up).as_secs_f64()));
-                ("held", Some(left.unwrap_or("until released".into())))
-            }
+            (Some(hold), ..) => ("held", Some(hold.left(up))),
             _ if !self.acts => ("observes", obstacle.map(Obstacle::to_string)),
             (None, Some(why), _) => ("cannot", Some(why.clone())),
             (.., Some(o)) if o.lasts() == Some(true) => ("cannot", Some(o.to_string())),
@@ -262,7 +245,7 @@ impl Vm {
             _ => ("acts", None),
         };
         VmStatus {
-            vm: id.to_string(),
+            vm: self.id.to_string(),
             name: self.name.clone(),
             pid: self.pid,
             mode: state.map(|s| s.to_string()),

@@ -1,18 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! What the daemon says of a guest: news for the log, events for `explain`, and its status.
 
-use super::{Guest, HOUR, LONGEST, MIB, OLD, PAUSE};
-use crate::engine::Event;
-use crate::memory::control::{Kind, Under};
-use crate::memory::hand::mib;
+use super::control::{Kind, Under};
+use super::{HOUR, LONGEST, MIB, MemoryHalf, OLD, PAUSE};
 use crate::status::GuestStatus;
 use bifold_host::printable;
+use bifold_live::order::mib;
 use std::time::Duration;
 
-/// Number of events that are kept for `explain`.
-const KEPT: usize = 50;
-
-impl Guest {
+impl MemoryHalf {
     /// Takes the news of the guest's thread, and its findings. Returns what the log is to have.
     pub fn news(&mut self, up: Duration) -> Vec<String> {
         let mut said = Vec::new();
@@ -55,26 +51,16 @@ impl Guest {
         all
     }
 
-    pub fn remember(&mut self, time: f64, text: String) {
-        if self.lately.len() == KEPT {
-            self.lately.pop_front();
-        }
-        self.lately.push_back(Event { time, vm: None, text });
-    }
-
     pub fn status(&self, up: Duration, every: Duration) -> GuestStatus {
         let (sight, silent) = self.control.sight();
         let under = self.control.under();
         let inside = sight.as_ref().and_then(|s| self.inside(s, up, every));
         let refused = || sight.as_ref().and_then(|s| s.refused.clone());
-        let held = self.hold.filter(|h| h.until.is_none_or(|until| until > up));
+        let held = self.hold.filter(|hold| hold.lasts(up));
         let (state, note) = match (held, &self.another, &self.paused) {
             _ if silent.is_some() || sight.is_none() => ("not seen", silent.clone()),
             _ if !self.rule.act => ("observes", refused().or(self.missing.clone())),
-            (Some(hold), ..) => {
-                let left = hold.until.map(|until| format!("{:.0} s more", (until - up).as_secs_f64()));
-                ("held", Some(left.unwrap_or("until released".into())))
-            }
+            (Some(hold), ..) => ("held", Some(hold.left(up))),
             (_, Some(why), _) => ("cannot", Some(why.clone())),
             _ if under.is_none() && refused().is_some() => ("blocked", refused()),
             (.., Some((until, why))) if *until > up => ("blocked", Some(why.clone())),
@@ -89,9 +75,9 @@ impl Guest {
             rule: self.pattern.clone(),
             state: state.into(),
             note,
-            size_bytes: under.map(|u| u.size).or(sight.as_ref().map(|s| s.size)),
+            size_bytes: under.map(|u| u.size).or(sight.as_ref().map(|s| s.size.size)),
             found_bytes: sight.as_ref().map(|s| self.all(s)),
-            resident_bytes: sight.as_ref().and_then(|s| s.resident),
+            resident_bytes: sight.as_ref().and_then(|s| s.size.resident),
             free_bytes: inside.and_then(|i| i.free),
             available_bytes: inside.and_then(|i| i.available),
             known_by: inside.map(|i| i.from.to_owned()),
