@@ -130,9 +130,11 @@ impl GuestThread {
     }
 
     /// Looks, unless the order has, and lets the daemon know.
-    fn look(&mut self, by_order: Option<Facts>) {
+    fn look(&mut self, by_order: Option<(Instant, Facts)>) {
         self.looked = Some(Instant::now());
-        let seen = see_one(&self.host, self.guest.clone(), by_order);
+        let (by_order_at, facts) = by_order.unzip();
+        let seen = see_one(&self.host, self.guest.clone(), facts);
+        let at = by_order_at.unwrap_or_else(Instant::now);
         let findings = seen.as_ref().map(advise);
         let guest = seen.as_ref().and_then(|seen| Some((seen.time_s, &seen.guests.first()?.facts)));
         let found = guest.map(|(time_s, facts)| {
@@ -142,8 +144,11 @@ impl GuestThread {
             let refused = refusal(facts, &by_balloon(size.size)).err();
             self.unasked = balloon.polling_s == 0;
             Ok::<_, Refusal>(LastLook {
-                at: Instant::now(),
-                age_s: size.updated.map_or(0, |at| time_s.saturating_sub(at)),
+                at,
+                // By the time of the look, as `at` is: a monitor may have held the order up since.
+                age_s: size
+                    .updated
+                    .map_or(0, |s| time_s.saturating_sub(s).saturating_sub(at.elapsed().as_secs())),
                 refused: refused.map(|r| printable(&r.to_string())),
                 size,
             })
@@ -175,6 +180,7 @@ impl GuestThread {
             }
             return;
         };
+        let due = self.is_due();
         let Some(order) = &mut self.order else {
             self.known = wishes;
             return self.begin(want);
@@ -185,10 +191,10 @@ impl GuestThread {
             self.known = wishes;
             self.held = false;
         }
-        let event = order.tick();
         // Findings and policies get what the order has seen, as often as without an order.
-        if let Some(facts) = order.take_seen().filter(|_| self.is_due()) {
-            self.look(Some(facts));
+        let event = order.tick(due);
+        if let Some(seen) = order.take_seen() {
+            self.look(Some(seen));
         }
         match event {
             Ok(event) => self.after(event),

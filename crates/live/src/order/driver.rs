@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! Looks at a live guest and orders its size.
 
-use super::facts::LIMIT;
+use super::facts::{LIMIT, size_facts};
 use super::way::page_out;
 use super::{Facts, Goal, NoMonitor, OrderError, SizeObservation, Way, facts};
 use bifold_host::Host;
@@ -20,8 +20,8 @@ pub struct OrderDriver {
     counts: bool,
     begun: Instant,
     looks: u64,
-    /// What the last look found.
-    pub seen: Option<Facts>,
+    /// What the last look found, if all was to be read, and when.
+    pub seen: Option<(Instant, Facts)>,
 }
 
 impl OrderDriver {
@@ -32,14 +32,16 @@ impl OrderDriver {
         OrderDriver { host, guest, place, way: goal.way, counts, begun: Instant::now(), looks: 0, seen: None }
     }
 
-    /// Looks once.
+    /// Looks once, and reads `all` that findings need or the size alone.
     ///
     /// # Errors
     /// If the guest has ended, or what its size comes from does not answer.
-    pub fn look(&mut self) -> Result<SizeObservation, OrderError> {
+    pub fn look(&mut self, all: bool) -> Result<SizeObservation, OrderError> {
+        self.seen = None;
         self.alive()?;
         self.looks += 1;
-        let facts = facts(&self.host, self.guest.0, self.place.as_ref());
+        let read = if all || self.way.pages_out() { facts } else { size_facts };
+        let facts = read(&self.host, self.guest.0, self.place.as_ref());
         // The process may have ended meanwhile, and another one have its id.
         self.alive()?;
         let look = match &facts.machine {
@@ -47,7 +49,7 @@ impl OrderDriver {
             _ => SizeObservation::of(&facts, self.way)
                 .ok_or_else(|| "it does not tell the guest's size any more".to_owned()),
         };
-        self.seen = Some(facts);
+        self.seen = all.then(|| (Instant::now(), facts));
         let look = look.map_err(|why| self.silent(io::Error::other(why)))?;
         let updated = if self.counts { Some(self.looks) } else { look.updated };
         Ok(SizeObservation { at: self.begun.elapsed(), updated, ..look })

@@ -56,6 +56,18 @@ pub struct Facts {
 
 /// Reads the facts, over one connection to the monitor. Changes nothing.
 pub fn facts(host: &Host, pid: u32, place: Option<&MonitorPlace>) -> Facts {
+    Facts {
+        vfio: host.vfio_files(pid),
+        group: host.memory_group(pid),
+        swap: host.swap(),
+        hugetlb: host.command_line(pid).is_some_and(|line| line.asks_for_hugetlb()),
+        ..size_facts(host, pid, place)
+    }
+}
+
+/// Reads what the monitor and the process's memory tell. An order looks every second, and what else there is takes
+/// as long as there are processes in the guest's cgroup.
+pub(super) fn size_facts(host: &Host, pid: u32, place: Option<&MonitorPlace>) -> Facts {
     let ask = |place: &MonitorPlace| {
         let mut monitor = place.open_within(host, pid, LIMIT)?;
         Machine::ask(&mut monitor)
@@ -69,11 +81,11 @@ pub fn facts(host: &Host, pid: u32, place: Option<&MonitorPlace>) -> Facts {
     Facts {
         machine,
         memory: host.process_memory(pid),
-        vfio: host.vfio_files(pid),
-        group: host.memory_group(pid),
+        vfio: None,
+        group: Err(NoMemoryGroup::NoGroup),
         pid,
-        swap: host.swap(),
-        hugetlb: host.command_line(pid).is_some_and(|line| line.asks_for_hugetlb()),
+        swap: None,
+        hugetlb: false,
     }
 }
 

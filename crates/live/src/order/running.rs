@@ -105,6 +105,10 @@ pub fn preview(
 ) -> Result<(Goal, SizeObservation, Option<u64>), OrderError> {
     let place = host.monitor_place(guest.pid);
     let (facts, mut goal) = goal(host, guest, place.as_ref(), wish)?;
+    // The process may have ended meanwhile, and another one have its id.
+    if host.started(guest.pid) != Some(guest.started) {
+        return Err(OrderError::Gone { pid: guest.pid });
+    }
     let look =
         SizeObservation::of(&facts, wish.way).ok_or_else(|| refused(guest, NoMonitor::NoSize.into()))?;
     let polled = facts.machine.is_ok_and(|m| m.balloon.is_some_and(|b| !is_seldom(b.polling_s)));
@@ -269,7 +273,7 @@ impl Order {
             if stop.load(Ordering::Relaxed) {
                 return Err(OrderError::Interrupted);
             }
-            match self.driver.look() {
+            match self.driver.look(false) {
                 Err(OrderError::Monitor { .. }) if Instant::now() < end => sleep(AGAIN),
                 other => return other,
             }
@@ -281,8 +285,8 @@ impl Order {
         &self.first
     }
 
-    /// What the last look found, for others who would look too.
-    pub fn take_seen(&mut self) -> Option<Facts> {
+    /// What the last tick has found, if it was to read all, and when.
+    pub fn take_seen(&mut self) -> Option<(Instant, Facts)> {
         self.driver.seen.take()
     }
 
@@ -297,16 +301,17 @@ impl Order {
         self.steer.aim(size);
     }
 
-    /// Looks at the guest once, and orders the next step if it is time for one.
+    /// Looks at the guest once, and orders the next step if it is time for one. `all`: the look reads what
+    /// findings need too ([`Order::take_seen`]).
     ///
     /// # Errors
     /// If the guest or the guardian has ended, the monitor is silent for too long, or a step cannot be
     /// written down or ordered. The order should be given back then.
-    pub fn tick(&mut self) -> Result<Event, OrderError> {
+    pub fn tick(&mut self, all: bool) -> Result<Event, OrderError> {
         if let Holding::Journal(held) = &mut self.holding {
             held.0.beat()?;
         }
-        let look = match self.driver.look() {
+        let look = match self.driver.look(all) {
             Ok(look) => look,
             Err(e @ OrderError::Monitor { .. }) => {
                 let since = *self.silent.get_or_insert_with(Instant::now);

@@ -169,7 +169,7 @@ impl Running<'_> {
                     return end;
                 }
             }
-            let event = match self.order.tick() {
+            let event = match self.order.tick(false) {
                 Ok(event) => event,
                 // What the order cannot see or do any more, it cannot answer for.
                 Err(e) => {

@@ -271,7 +271,7 @@ fn order_by_group(change: impl Fn(&std::path::Path, usize, u64)) -> (Result<Even
     let mut order = Order::begin(&host, &folder, &guardian, &guest, &wish, &stop).unwrap();
     let mut steps = 0;
     for _ in 0..60 {
-        match order.tick() {
+        match order.tick(false) {
             Ok(Event::Ordered { target, .. }) => {
                 steps += 1;
                 let asked: u64 =
