@@ -13,7 +13,7 @@ from ._run import compare
 from ._table import Table
 from ._timeline import Timeline
 
-__version__ = "0.1.0"
+__version__ = "0.2.0"
 
 __all__ = [
     "BifoldError",

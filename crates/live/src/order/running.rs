@@ -2,6 +2,7 @@
 //! An order under way on a live host, from its lock to its end.
 
 mod hold;
+mod preview;
 
 use super::facts::{POLLING, is_seldom};
 use super::record::{WHAT, alone};
@@ -15,6 +16,7 @@ use bifold_host::held::{Guardian, Held, Places, lock, remove_unused_lock};
 use bifold_host::{Host, printable};
 pub(super) use hold::{found, make};
 use hold::{hold, sweep};
+pub use preview::preview;
 use std::fs::File;
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -92,33 +94,6 @@ enum Holding {
     /// Nothing has to be given back: there is only the lock.
     Lock(#[allow(dead_code)] File),
     Journal(Box<(Held, Record)>),
-}
-
-/// What an order would begin with: its goal, and the floor by the statistics there are now. Changes nothing.
-///
-/// # Errors
-/// If the order would be refused.
-pub fn preview(
-    host: &Host,
-    guest: &LiveGuest,
-    wish: &OrderRequest,
-) -> Result<(Goal, SizeObservation, Option<u64>), OrderError> {
-    let place = host.monitor_place(guest.pid);
-    let (facts, mut goal) = goal(host, guest, place.as_ref(), wish)?;
-    // The process may have ended meanwhile, and another one have its id.
-    if host.started(guest.pid) != Some(guest.started) {
-        return Err(OrderError::Gone { pid: guest.pid });
-    }
-    let look =
-        SizeObservation::of(&facts, wish.way).ok_or_else(|| refused(guest, NoMonitor::NoSize.into()))?;
-    let polled = facts.machine.is_ok_and(|m| m.balloon.is_some_and(|b| !is_seldom(b.polling_s)));
-    // Statistics that are not polled are of any age.
-    goal.statistics = polled;
-    let floor = Steer::new(goal, look).floor(&look);
-    match floor.filter(|_| polled || wish.floor.is_some()) {
-        Some(floor) if goal.size < floor => Err(refused(guest, Refusal::below(&goal, &look, floor))),
-        floor => Ok((goal, look, floor)),
-    }
 }
 
 fn goal(
