@@ -58,7 +58,7 @@ pub use error::{HostError, Refusal};
 pub use guest::{CommandLine, LiveGuest, Pairs};
 pub use kvm::{Hardware, Kvm, Vendor};
 pub use kvm_users::KvmProcess;
-pub use memory::{MemInfo, Pressure, VmStat};
+pub use memory::{MemInfo, Pressure, VmStat, psi};
 pub use paging::{Forecast, Obstacle, Of, Paging, PagingStats, RefusalReason, Stat, State, Unit, Unreadable};
 pub use paging_files::PagingFiles;
 pub use process::{Process, printable};

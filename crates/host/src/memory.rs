@@ -46,8 +46,8 @@ pub struct Pressure {
     pub some_60: f64,
 }
 
-/// A figure of the line about some task in a file of PSI.
-pub(crate) fn some<T: FromStr>(text: &str, name: &str) -> Option<T> {
+/// A figure of the line about some task in a file of PSI, by a name such as `avg60=`.
+pub fn psi<T: FromStr>(text: &str, name: &str) -> Option<T> {
     let line = text.lines().find_map(|l| l.strip_prefix("some "))?;
     line.split_whitespace().find_map(|w| w.strip_prefix(name)?.parse().ok())
 }
@@ -70,7 +70,7 @@ impl Host {
 
     /// The host's memory pressure, if the kernel has PSI.
     pub fn pressure(&self) -> Option<Pressure> {
-        some(&text(&self.proc.join("pressure/memory")), "avg60=").map(|some_60| Pressure { some_60 })
+        psi(&text(&self.proc.join("pressure/memory")), "avg60=").map(|some_60| Pressure { some_60 })
     }
 
     /// Number of NUMA nodes; 1 if sysfs has no nodes.
@@ -126,8 +126,8 @@ mod tests {
     fn pressure_is_that_of_some_task() {
         let line = "avg10=9.00 avg60=1.50 avg300=0.00 total=7";
         let both = format!("some {line}\nfull {}\n", line.replace("1.50", "0.25"));
-        assert_eq!((some(&both, "avg60="), some(&both, "total=")), (Some(1.5), Some(7)));
-        assert_eq!(some::<f64>(&format!("full {line}\nsome total=7\n"), "avg60="), None);
+        assert_eq!((psi(&both, "avg60="), psi(&both, "total=")), (Some(1.5), Some(7)));
+        assert_eq!(psi::<f64>(&format!("full {line}\nsome total=7\n"), "avg60="), None);
     }
 
     #[test]

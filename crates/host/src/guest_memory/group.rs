@@ -4,7 +4,7 @@
 //! A group without the controller is accounted in its nearest ancestor with the controller. The topmost group
 //! has no limits and no `memory.reclaim`.
 
-use crate::memory::{some, text};
+use crate::memory::{psi, text};
 use crate::topology::{below, mounts};
 use crate::{Host, VmStat};
 use std::collections::BTreeSet;
@@ -101,7 +101,7 @@ impl MemoryGroup {
             swap_max: Limit::parse(&file("memory.swap.max")),
             stat: VmStat::parse(&file("memory.stat")),
             events: VmStat::parse(&file("memory.events")),
-            stalls_us: some(&file("memory.pressure"), "total="),
+            stalls_us: psi(&file("memory.pressure"), "total="),
             reclaims: folder.join("memory.reclaim").exists(),
             processes: processes(folder),
         }

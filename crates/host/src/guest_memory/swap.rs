@@ -2,7 +2,7 @@
 //! The host's swap, and the time that tasks waited for memory.
 
 use crate::Host;
-use crate::memory::{kib, some, text};
+use crate::memory::{kib, psi, text};
 
 /// The host's swap, in bytes.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
@@ -28,7 +28,7 @@ impl Host {
 
     /// Microseconds since boot in which some task of the host waited for memory, if the kernel has PSI.
     pub fn stalls_us(&self) -> Option<u64> {
-        some(&text(&self.proc.join("pressure/memory")), "total=")
+        psi(&text(&self.proc.join("pressure/memory")), "total=")
     }
 }
 
@@ -48,6 +48,6 @@ mod tests {
             b"some avg10=0.00 avg60=0.00 avg300=0.00 total=70\nfull avg10=0.00 avg60=0.00 avg300=0.00 total=7\n",
         );
         assert_eq!(host.stalls_us(), Some(70));
-        assert_eq!(some::<u64>("some avg10=0.00\n", "total="), None);
+        assert_eq!(psi::<u64>("some avg10=0.00\n", "total="), None);
     }
 }
