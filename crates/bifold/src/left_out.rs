@@ -12,8 +12,8 @@ use std::process::ExitCode;
 /// What this build leaves out, for help and errors.
 pub const LEFT_OUT: Option<&str> = Some(
     "\
-This build has the verbs about one program. `make build` adds those about many runs, and about a host's
-VMs, memory, placement and policies.
+This build has the verbs about one program. `make build` adds those about
+many runs and about a host: VMs, memory, placement and policies.
 
 ",
 );
