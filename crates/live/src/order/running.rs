@@ -4,11 +4,11 @@
 mod hold;
 mod preview;
 
-use super::facts::{POLLING, is_seldom};
+use super::facts::POLLING;
 use super::record::{WHAT, alone};
 use super::{
-    Act, Back, Facts, Goal, NoMonitor, OrderDriver, OrderError, Record, Refusal, SizeObservation, Steer, Way,
-    Why, facts, places, refusal,
+    Act, Back, Facts, Goal, OrderDriver, OrderError, Record, Refusal, SizeObservation, Steer, Way, Why,
+    facts, places, refusal,
 };
 use bifold_host::LiveGuest;
 use bifold_host::guest_memory::{Balloon, MonitorPlace};

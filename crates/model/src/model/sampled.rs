@@ -18,6 +18,7 @@ use super::miss::translate;
 use crate::access::{AccessKind, Miss};
 use crate::charge::{Part, Place};
 use crate::counts::Tally;
+use crate::estimate::Mean;
 use crate::memory::{Refs, Uncached};
 use crate::regime::Regime;
 use crate::timeline::{Shared, counts};
@@ -25,7 +26,8 @@ use crate::{Config, Sample};
 use bifold_mmu::{Gpa, Gva, Side};
 use bifold_trace::event::gap;
 use bifold_trace::{DecodeError, Event, Windows};
-pub(super) use whole::EndSampled;
+use whole::EndSampled;
+use whole::whole;
 
 /// Roots of one address space may differ in this bit under KPTI.
 const KPTI_PAIR: u64 = 1 << 12;

@@ -33,19 +33,18 @@ mod zap;
 use crate::access::Flush;
 use crate::ages::{Ages, Reuse};
 use crate::guest::GuestTables;
-use crate::host::{Backing, Given, HostMemory};
+use crate::host::{Given, HostMemory};
 use crate::page::Page;
 use crate::{KvmVersion, Sample};
 pub use agile::Rules;
 use agile::Subtrees;
 use bifold_mmu::format::PAE;
-use bifold_mmu::{Format, Gpa, Gva, Start};
+use bifold_mmu::{Format, Gva, Start};
 pub use inside::DirectStore;
 use pages::{Pages, sptep_to_sp};
 use paths::Paths;
 use roots::Vcpu;
 use std::collections::HashMap;
-use std::ops::Range;
 
 /// How [`Shadow::fault`] ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -7,15 +7,15 @@ use crate::outcome::{Estimate, Sampling};
 use crate::{Outcome, Profile, Sample};
 
 /// A sampled run at its end.
-pub struct EndSampled {
-    pub sampled: Box<Sampled>,
-    pub end: Vec<Counted>,
-    pub profile: Profile,
+pub(in crate::model) struct EndSampled {
+    pub(super) sampled: Box<Sampled>,
+    pub(super) end: Vec<Counted>,
+    pub(super) profile: Profile,
 }
 
 impl EndSampled {
     /// Replaces each configuration's totals by estimates of the whole run.
-    pub fn estimate(self, outcome: &mut Outcome) {
+    pub(in crate::model) fn estimate(self, outcome: &mut Outcome) {
         let s = &self.sampled;
         let [between, warm_up, measured, head] = s.instructions;
         for (i, config) in outcome.configs.iter_mut().enumerate() {
@@ -52,7 +52,13 @@ fn scaled(n: u64, factor: f64) -> u64 {
 
 /// The whole run's counts: what depends on every access from the head and windows, the rest as
 /// counted; and the cycles in it that are no estimate.
-fn whole(end: &Counted, head: &Counted, measured: &Counted, factor: f64, profile: &Profile) -> (Sample, u64) {
+pub(super) fn whole(
+    end: &Counted,
+    head: &Counted,
+    measured: &Counted,
+    factor: f64,
+    profile: &Profile,
+) -> (Sample, u64) {
     // Flushes, faults, and exits that user accesses do not bring of themselves.
     let mut exact = end.all.since(&end.user);
     exact.add(&head.user);
