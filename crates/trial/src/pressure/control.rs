@@ -208,7 +208,7 @@ impl GuestOrder<'_> {
             order.aim(want);
             self.seen = decisions;
         }
-        match order.tick() {
+        match order.tick(false) {
             Ok(Event::Ordered { .. }) => {
                 self.moved = true;
                 self.counted(|o| o.steps += 1);
