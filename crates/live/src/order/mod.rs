@@ -2,10 +2,10 @@
 //! One order about a guest's size: memory is taken in steps, and given back.
 //!
 //! [`refusal()`] says why an order may not begin, by the [`facts()`] of a look. [`Steer`] decides after every
-//! look, and [`Order`] carries the decisions out on a live host. [`Way`] has all that differs between balloon,
-//! virtio-mem and cgroup. [`Record`] is what has to be known to give
-//! everything back; it is written down before the first change, so that a guardian, or the next command, can
-//! do that if this process is killed.
+//! look, and [`Order`] carries the decisions out on a live host. [`Way`] has all that differs between
+//! balloon, virtio-mem and cgroup. [`Record`] is what has to be known to give everything back; it is written
+//! down before the first change, so that a guardian, or the next command, can do that if this process is
+//! killed.
 
 mod driver;
 mod error;

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! The host's frames behind the guest's: backed at a fault, unmapped, looked at for their use (MMU notifiers).
+//! The host's frames behind the guest's: backed at a fault, unmapped, looked at for their use (MMU
+//! notifiers).
 
 use super::{Shadow, spte};
 use crate::host::{Backing, HostMemory};

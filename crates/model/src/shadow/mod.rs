@@ -3,9 +3,9 @@
 //! `x86.c`), event by event: the same shadow pages and entries, so the same exits.
 //! Later kernels differ as [`KvmVersion`] says.
 //!
-//! `fault.rs` follows `FNAME(page_fault)`, prefetch and the emulator; `sync.rs` unsync
-//! pages and INVLPG; `roots.rs` CR3 and CR4; `zap.rs` `kvm_mmu_prepare_zap_page`, the
-//! budget, write flooding; `backing.rs` what the host does to frames; `pages.rs`, `spte.rs` and `settled.rs` hold pages, links and bits; `agile.rs` has
+//! `fault.rs` follows `FNAME(page_fault)`, prefetch and the emulator; `sync.rs` unsync pages and INVLPG;
+//! `roots.rs` CR3 and CR4; `zap.rs` `kvm_mmu_prepare_zap_page`, the budget, write flooding; `backing.rs` what
+//! the host does to frames; `pages.rs`, `spte.rs` and `settled.rs` hold pages, links and bits; `agile.rs` has
 //! what agile paging adds.
 //!
 //! The shadow of a guest in 32-bit mode has the format of PAE, as KVM makes it on 64-bit hosts too.

@@ -11,9 +11,9 @@
 //! steps and its reasons to give everything back, but for one: the host's memory may grow, as sizes change
 //! with each decision.
 //!
-//! The host's size is enforced where the host pages ([`paging`](crate::paging)). Elsewhere it is counted only: this machine
-//! has memory for all guests, and what they hold beyond it is what a host of that size would have to page
-//! out. Left out: guests with several vCPUs.
+//! The host's size is enforced where the host pages ([`paging`](crate::paging)). Elsewhere it is counted
+//! only: this machine has memory for all guests, and what they hold beyond it is what a host of that size
+//! would have to page out. Left out: guests with several vCPUs.
 
 mod control;
 mod guest;
