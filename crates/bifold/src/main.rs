@@ -36,8 +36,8 @@ use doctor::needs::{NOTHING, UNLISTED};
 use std::process::ExitCode;
 use usage::UsageError;
 
-// The verbs of every build, by their groups in help: a verb's arguments, what carries the verb out, what it needs of the
-// machine, and whether it runs a command, if it can.
+// The verbs of every build, by their groups in help: a verb's arguments, what carries the verb out, what it
+// needs of the machine, and whether it runs a command, if it can.
 verbs! {
     "What a program costs":
     compare(compare::CompareArgs) => compare::compare, compare::NEEDS, |args| !args.common.program.command.is_empty();
