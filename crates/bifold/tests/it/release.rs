@@ -17,6 +17,9 @@ fn stdout(output: &Output) -> String {
     String::from_utf8_lossy(&output.stdout).into_owned()
 }
 
+/// A golden of a result, which names the version that made the result.
+const GOLDEN: &str = "crates/bifold/tests/it/snapshots/it__goldens__reclaim_show_json.snap";
+
 /// A folder with the files that name the version, and with the tool.
 struct Tree(tempfile::TempDir);
 
@@ -32,6 +35,8 @@ impl Tree {
             "README.md",
             "docs/start/install.md",
             "python/bifold/__init__.py",
+            "crates/reporter/bifold-reporter.8",
+            GOLDEN,
         ] {
             let to = tree.path(file);
             fs::create_dir_all(to.parent().unwrap()).unwrap();
@@ -82,6 +87,8 @@ fn a_new_version_is_written_to_every_place() {
     assert!(changelog.contains("## [Unreleased]\n\n## [98.7.6] - "), "{}", &changelog[..400]);
     let entry = fs::read_to_string(tree.path("debian/changelog")).unwrap();
     assert!(entry.starts_with("bifold (98.7.6-1) unstable; urgency=medium\n"), "{entry}");
+    let golden = fs::read_to_string(tree.path(GOLDEN)).unwrap();
+    assert!(golden.contains("\"bifold\": \"98.7.6\""), "{golden}");
     // Nothing is left to release.
     refused(&tree.version(&["--set", "98.7.7"]), "no entries in [Unreleased]");
 }
