@@ -25,7 +25,9 @@ pub(super) fn is_seldom(polling_s: u64) -> bool {
 #[non_exhaustive]
 pub enum NoMonitor {
     /// The command line of QEMU has none.
-    #[error("its command line has no monitor: start QEMU with -qmp unix:PATH,server=on,wait=off")]
+    #[error(
+        "its command line has no monitor at an absolute path: start QEMU with -qmp unix:/PATH,server=on,wait=off"
+    )]
     NotAsked,
     /// Its place, and the system's or QEMU's error.
     #[error("its monitor ({0}) does not answer: {1}")]
