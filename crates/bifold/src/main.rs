@@ -40,8 +40,8 @@ use usage::UsageError;
 // needs of the machine, and whether it runs a command, if it can.
 verbs! {
     "What a program costs":
-    compare(compare::CompareArgs) => compare::compare, compare::NEEDS, |args| !args.common.program.command.is_empty();
-    record(compare::RecordArgs) => compare::record, compare::RECORD_NEEDS, |args| !args.common.program.command.is_empty();
+    compare(compare::CompareArgs) => compare::compare, compare::NEEDS, |args| args.common.runs_a_command();
+    record(compare::RecordArgs) => compare::record, compare::RECORD_NEEDS, |args| args.common.runs_a_command();
     import(import::ImportArgs) => import::run, NOTHING;
     profile(profile::ProfileArgs) => profile::run, NOTHING;
 

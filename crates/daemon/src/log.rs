@@ -40,9 +40,9 @@ impl Log {
 
 /// The last events of a VM, oldest first.
 #[derive(Debug, Clone, Default)]
-pub struct Lately(pub VecDeque<Event>);
+pub struct RecentEvents(pub VecDeque<Event>);
 
-impl Lately {
+impl RecentEvents {
     pub fn add(&mut self, time: f64, text: String) {
         if self.0.len() == KEPT {
             self.0.pop_front();

@@ -116,6 +116,13 @@ pub struct CommonArgs {
     pub guest: GuestArgs,
 }
 
+impl CommonArgs {
+    /// Whether a command is run, in place of a generator or a recording.
+    pub fn runs_a_command(&self) -> bool {
+        !self.program.command.is_empty()
+    }
+}
+
 /// The source of events.
 #[derive(Debug, Args)]
 pub struct ProgramArgs {

@@ -40,6 +40,7 @@ impl Tree {
     }
 
     /// A process of its own that has changed settings and waits.
+    #[allow(clippy::zombie_processes)] // Victim's Drop waits
     fn changed(&self) -> Victim {
         // A shell that starts the tests in the background has SIGINT ignored in all of them.
         let mut child = Command::new("env")

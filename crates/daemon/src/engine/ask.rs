@@ -103,8 +103,8 @@ impl Engine {
     /// If the word means no VM, or several.
     pub fn explain(&mut self, word: &str) -> Result<Explanation, DaemonError> {
         let (mode, memory) = meant(&mut self.vms, word)?;
-        let mut lately: Vec<Event> = mode.iter().flat_map(|mode| mode.lately.0.clone()).collect();
-        lately.extend(memory.iter().flat_map(|memory| memory.lately.0.clone()));
+        let mut lately: Vec<Event> = mode.iter().flat_map(|mode| mode.recent.0.clone()).collect();
+        lately.extend(memory.iter().flat_map(|memory| memory.recent.0.clone()));
         lately.sort_by(|a, b| a.time.total_cmp(&b.time));
         let (up, every) = (self.switcher.log.up, every(&self.config));
         Ok(Explanation {

@@ -224,7 +224,8 @@ impl Engine {
         std::mem::take(&mut self.switcher.log.events)
     }
 
-    /// Notes an error that decides nothing, or that there is none any more. The log has what is new.
+    /// Notes an error of this source, or with `None` that the error is over. No decision depends on the
+    /// error. The log gets changes alone.
     pub fn trouble(&mut self, of: Source, text: Option<String>) {
         self.switcher.trouble(of, text);
     }

@@ -315,7 +315,8 @@ impl Switcher {
         }
     }
 
-    /// Notes an error that decides nothing, or that there is none any more. The log has what is new.
+    /// Notes an error of this source, or with `None` that the error is over. No decision depends on the
+    /// error. The log gets changes alone.
     pub fn trouble(&mut self, of: Source, text: Option<String>) {
         let before = match &text {
             Some(text) => self.trouble.insert(of, text.clone()),

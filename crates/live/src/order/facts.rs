@@ -67,8 +67,9 @@ pub fn facts(host: &Host, pid: u32, place: Option<&MonitorPlace>) -> Facts {
     }
 }
 
-/// Reads what the monitor and the process's memory tell. An order looks every second, and what else there is
-/// takes as long as there are processes in the guest's cgroup.
+/// Reads what the monitor and the process's memory tell; the other facts stay empty, so the result is for a
+/// size by the monitor alone. An order looks every second, and the time for the other facts grows with the
+/// processes in the guest's cgroup.
 pub(super) fn size_facts(host: &Host, pid: u32, place: Option<&MonitorPlace>) -> Facts {
     let ask = |place: &MonitorPlace| {
         let mut monitor = place.open_within(host, pid, LIMIT)?;

@@ -8,7 +8,7 @@ mod status;
 
 use super::{Hold, ProcessId};
 use crate::config::VmMemory;
-use crate::log::{Lately, Log};
+use crate::log::{Log, RecentEvents};
 use crate::status::GuestTotals;
 use bifold_host::{LiveGuest, printable};
 use bifold_live::order::{SizeObservation, mib};
@@ -78,7 +78,7 @@ pub struct MemoryHalf {
     logged: Option<Done>,
     /// The findings that the log has.
     found: BTreeSet<&'static str>,
-    pub lately: Lately,
+    pub recent: RecentEvents,
     totals: GuestTotals,
     /// Whether its memory could not be given back.
     pub lost: bool,
@@ -105,7 +105,7 @@ impl MemoryHalf {
             missing: None,
             logged: None,
             found: BTreeSet::new(),
-            lately: Lately::default(),
+            recent: RecentEvents::default(),
             totals: GuestTotals::default(),
             lost: false,
         }
@@ -116,7 +116,7 @@ impl MemoryHalf {
         (self.hold, self.undone, self.another) = (before.hold, before.undone, before.another.clone());
         (self.takes, self.totals) = (before.takes.clone(), before.totals);
         (self.pause, self.paused) = (before.pause, before.paused.clone());
-        (self.lately, self.found) = (before.lately.clone(), before.found.clone());
+        (self.recent, self.found) = (before.recent.clone(), before.found.clone());
     }
 
     /// The guest's process.
@@ -133,7 +133,7 @@ impl MemoryHalf {
     pub fn tell(&mut self, log: &mut Log, text: String) -> String {
         let line = format!("{} {text}", self.who());
         log.say(self.live.vm, line.clone());
-        self.lately.add(log.time, text);
+        self.recent.add(log.time, text);
         line
     }
 

@@ -9,7 +9,7 @@ pub use obstacle::ObstacleCheck;
 
 use super::Hold;
 use crate::config::{Config, Rule};
-use crate::log::{Lately, Log};
+use crate::log::{Log, RecentEvents};
 use crate::pilot::{Choice, Pilot, Switches, Verdict};
 use crate::status::{Totals, VmStatus};
 use bifold_host::{Mode, Obstacle, State, Statistic, VmId, printable};
@@ -52,7 +52,7 @@ pub struct ModeHalf {
     logged: Option<(bifold_policy::Mode, Done)>,
     intervals: u64,
     told_missing: bool,
-    pub lately: Lately,
+    pub recent: RecentEvents,
 }
 
 impl ModeHalf {
@@ -82,7 +82,7 @@ impl ModeHalf {
             logged: None,
             intervals: 0,
             told_missing: false,
-            lately: Lately::default(),
+            recent: RecentEvents::default(),
         }
     }
 
@@ -102,7 +102,7 @@ impl ModeHalf {
     /// Notes something that happened to the VM, in the log and in the VM's own history. Returns the log's
     /// line.
     pub fn tell(&mut self, log: &mut Log, text: &str) -> String {
-        self.lately.add(log.time, text.into());
+        self.recent.add(log.time, text.into());
         self.say(log, text)
     }
 
@@ -223,7 +223,7 @@ impl ModeHalf {
     /// Notes a decision.
     pub fn remember(&mut self, time: f64, text: String, choice: Choice) {
         self.last = Some(choice);
-        self.lately.add(time, text);
+        self.recent.add(time, text);
     }
 
     pub fn status(&self, state: Option<State>, own: Option<Mode>, up: Duration) -> VmStatus {
