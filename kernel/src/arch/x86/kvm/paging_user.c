@@ -88,6 +88,7 @@ static int stats_show(struct seq_file *m, void *unused)
 		{ "switches_to_nested", READ_ONCE(p->to_nested) },
 		{ "switches_by_guest", READ_ONCE(p->by_guest) },
 		{ "by_guest_failed", READ_ONCE(p->by_guest_failed) },
+		{ "back_for_memory", READ_ONCE(p->back_for_memory) },
 		{ "refused", refused },
 		{ "refused_host", READ_ONCE(p->refused[KVM_PAGING_HOST]) },
 		{ "refused_encrypted", READ_ONCE(p->refused[KVM_PAGING_ENCRYPTED]) },
