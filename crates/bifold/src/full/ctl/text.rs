@@ -27,6 +27,9 @@ fn table(status: &Status) -> String {
     for text in [&status.only_observes, &status.trouble].into_iter().flatten() {
         out += &wrapped(text, 2);
     }
+    for text in &status.warnings {
+        out += &wrapped(&format!("warning: {}", printable(text)), 2);
+    }
     if status.vms.is_empty() {
         return match &status.memory {
             Some(memory) => out + "no VM of KVM is running here\n" + &of_memory(memory),
@@ -129,6 +132,9 @@ fn of_vm(v: &VmStatus) -> String {
         "did      {} decisions, {} switches, {} refused by KVM\n",
         t.decisions, t.switched, t.refused
     );
+    if t.ended_early > 0 {
+        out += &format!("stays    {} in shadow paging ended early\n", t.ended_early);
+    }
     if let Some(why) = &v.why {
         out += &wrapped(&format!("wants    {}: {why}", or_unknown(&v.wants)), 9);
     }
