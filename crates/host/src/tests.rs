@@ -289,7 +289,8 @@ fn kvm_is_not_asked_for_shadow_paging_without_room() {
     assert_eq!(
         text,
         "VM 1-2 was not switched to shadow mode: not tried (room): shadow paging needs up to 61 MiB of kernel memory, \
-         and cgroup /web has 1 MiB left; raise memory.max of that cgroup (MemoryMax= of systemd, hard_limit of libvirt)"
+         and cgroup /web has 1 MiB left: raise its memory.max (MemoryMax= of systemd, hard_limit of libvirt); \
+         page cache of the guest's disks counts in the cgroup too, and cache=none of QEMU keeps it out"
     );
     assert_eq!(fs::read(dir.join("paging_mode")).unwrap(), b"nested\n");
     // KVM's own reason comes first, and the way back needs no room.

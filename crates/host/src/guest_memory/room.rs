@@ -122,9 +122,9 @@ fn mib(bytes: u64, round_up: bool) -> u64 {
 }
 
 impl Shortage {
-    /// What a user can do about it.
+    /// What a user can do beside raising the limit.
     pub const REMEDY: &'static str =
-        "raise memory.max of that cgroup (MemoryMax= of systemd, hard_limit of libvirt)";
+        "page cache of the guest's disks counts in the cgroup too, and cache=none of QEMU keeps it out";
 }
 
 impl fmt::Display for Shortage {
@@ -133,7 +133,8 @@ impl fmt::Display for Shortage {
         let folder = printable(&self.folder.to_string_lossy());
         write!(
             f,
-            "shadow paging needs up to {need} MiB of kernel memory, and cgroup {folder} has {left} MiB left"
+            "shadow paging needs up to {need} MiB of kernel memory, and cgroup {folder} has {left} MiB left: raise its memory.max \
+             (MemoryMax= of systemd, hard_limit of libvirt)"
         )
     }
 }
@@ -198,7 +199,11 @@ mod tests {
         assert_eq!((room.left, room.met), (50 * MIB - 1, 7));
         assert!(room.folder.ends_with("sys/fs/cgroup/a"));
         let said = host.shortage(9).unwrap().to_string().replace(room.folder.to_str().unwrap(), "/a");
-        assert_eq!(said, "shadow paging needs up to 198 MiB of kernel memory, and cgroup /a has 49 MiB left");
+        assert_eq!(
+            said,
+            "shadow paging needs up to 198 MiB of kernel memory, and cgroup /a has 49 MiB left: raise its memory.max \
+             (MemoryMax= of systemd, hard_limit of libvirt)"
+        );
         limits("4096\n", "8192\n", "");
         assert_eq!(host.room(9).unwrap().unwrap().left, 0, "a limit that was lowered");
     }
