@@ -182,14 +182,13 @@ impl ModeHalf {
     /// Why the daemon may not switch the VM to this mode now; `None` if it may.
     pub fn may_not(&mut self, to: Mode, up: Duration) -> Option<Done> {
         self.hold = self.hold.filter(|hold| hold.lasts(up));
-        match (&self.cannot, self.hold, self.obstacle(to)) {
+        let pause = self.pause(to, up).map(|left| NotSwitched::EndedEarly(left.as_secs_f64()));
+        match (&self.cannot, self.hold, pause, self.obstacle(to)) {
             (.., Some(o)) if !self.acts => Some(Done::WouldBeRefused(o.clone())),
             _ if !self.acts => Some(Done::WouldSwitch),
-            (_, Some(_), _) => Some(Done::Held),
+            (_, Some(_), ..) => Some(Done::Held),
             (Some(why), ..) => Some(Done::NotSwitched(NotSwitched::Answer(why.clone()))),
-            _ if self.pause(to, up).is_some() => {
-                self.pause(to, up).map(|left| Done::NotSwitched(NotSwitched::EndedEarly(left.as_secs_f64())))
-            }
+            (.., Some(pause), _) => Some(Done::NotSwitched(pause)),
             (.., Some(o)) => Some(Done::Blocked(o.clone())),
             _ if up < self.again => Some(Done::NotSwitched(NotSwitched::Refused)),
             _ => None,
