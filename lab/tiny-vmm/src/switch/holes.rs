@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Cases of public holes of KVM's shadow MMU, which every guest in shadow paging reaches: `kernel/holes` has the
-//! fixes, and `kernel/tests/holes` builds modules without one of them, on which the case must fail.
+//! Cases of public holes of KVM's shadow MMU, which every guest in shadow paging reaches. `kernel/holes` has
+//! the fixes. `kernel/tests/holes` builds modules without one of them, on which the case must fail.
 //!
-//! In all of them the guest's tables change behind KVM's back. The VMM writes an entry, as a device with DMA
-//! would: KVM protects tables from the guest's own writes alone. KVM learns of the new entry at the next fault
-//! below it, and from then on nothing may come from what the entry led to before.
+//! In most cases the guest's tables change behind KVM's back. The VMM writes an entry, as a device with DMA
+//! would, because KVM notices the guest's own writes. KVM learns of the new entry at the next fault below it.
+//! From then on the guest must not reach what the entry led to before.
 
 use std::os::fd::AsRawFd;
 
@@ -51,16 +51,15 @@ fn wrong(m: &Machine, first: u64, count: u64, tag: u64) -> Result<u64> {
     m.wrong(0, AT + (first << 12), 4096, count, tag)
 }
 
-/// An entry for 2 MB, which the host maps in 4 KB pages, becomes a table that lies in the first of them. The shadow
-/// page of the large entry has the frame of the table's shadow page, and is another kind of page
-/// (CVE-2026-53359).
+/// An entry for 2 MB, which the host maps in 4 KB pages, becomes a table that lies in the first of them. The
+/// shadow pages of the large entry and of the table have the same frame, and are of two kinds (CVE-2026-53359).
 pub fn large_to_table(n: &mut Notes) -> Result<()> {
     let m = machine()?;
     let [large, other] = FRAMES;
     set(&m, DIRECTORIES[0], large | PAGE | LARGE)?;
     n.same("pages wrong in the large page", wrong(&m, 0, READ, 1)?, 0);
-    // The table keeps the frames of the pages that the guest has not read: KVM without the fix has reverse maps
-    // for the large page, and an entry for another frame would stop the host's kernel when it goes.
+    // Pages that the guest has not read keep their frames. KVM without the fix removes reverse maps by the large
+    // page's frames: an entry for another frame would stop the host's kernel before this case has its result.
     for page in 0..512 {
         let frames = if page < READ { other } else { large };
         set(&m, large + 8 * page, (frames + (page << 12)) | PAGE)?;
@@ -120,8 +119,9 @@ pub fn window_over_page(n: &mut Notes) -> Result<()> {
     Ok(())
 }
 
-/// KVM has room for few shadow pages, and every fault takes some of the guest's to make room (CVE-2026-64561 took the
-/// root of the fault with them, but only one of a guest's guest).
+/// KVM has room for few shadow pages, and takes some of the guest's at every fault. CVE-2026-64561 is about the
+/// root that the fault needs. No way was found by which KVM takes the root of an ordinary guest, so this case
+/// also passes without that fix.
 pub fn little_room(n: &mut Notes) -> Result<()> {
     /// The least that KVM takes: KVM_MIN_ALLOC_MMU_PAGES.
     const ROOM: u64 = 64;
