@@ -7,6 +7,7 @@
 mod control;
 mod cost;
 mod drops;
+mod holes;
 mod host;
 mod inner;
 mod keys;
@@ -169,6 +170,10 @@ cases! {
     Named "hidden-faults" cost::hidden_faults: "faults after a stay in nested paging, 512 MB of 4 KB pages",
     Named "once-a-second" cost::once_a_second: "nested, shadow, nested once a second: violations",
     Named "cost" cost::cost: "a switch by shadow pages and by memory: 256 MB, 1, 4, 16 GB, as memory allows",
+    Memory "large-to-table" holes::large_to_table: "a large page becomes a table at the same frame, behind KVM's back",
+    Memory "other-table" holes::other_table: "a directory entry leads to another table, behind KVM's back",
+    Memory "window-over-page" holes::window_over_page: "an entry leads to a device's window, behind KVM's back",
+    Memory "little-room" holes::little_room: "every fault takes shadow pages of the guest to make room",
 }
 
 /// Messages to the kernel's log around allocations that fail on purpose, of which the kernel may warn.
