@@ -4,8 +4,8 @@
 // file: arch/x86/kvm/mmu/spte.h
 // file: arch/x86/kvm/mmu/spte.c
 // file: arch/x86/kvm/mmu/mmu.c
-// expect: 6.1 +60 -41
-// expect: 6.12 +60 -41
+// expect: 6.1 +68 -48
+// expect: 6.12 +68 -48
 
 // What a table's format is. The key is of 73-keys.
 @@ @@
@@ -39,11 +39,35 @@ kvm_calc_shadow_ept_root_page_role(...)
 }
 
 // Who makes an entry marks it, by its table's masks.
-@@ @@
-make_spte(...)
+@@
+parameter list parameters;
+@@
++#include "spte_make.h"
++
+-make_spte(parameters)
++make_spte_of(const struct spte_masks *masks, parameters)
 {
 	...
-+	const struct spte_masks *masks = masks_of_role(sp->role);
+}
+
+@@ @@
+make_spte_of(...)
+{
+	<...
+(
+-	spte_shadow_accessed_mask(spte)
++	(spte_ad_enabled(spte) ? masks->shadow_accessed_mask : 0)
+|
+-	spte_shadow_dirty_mask(spte)
++	(spte_ad_enabled(spte) ? masks->shadow_dirty_mask : 0)
+)
+	...>
+}
+
+@@ @@
+make_spte_of(...)
+{
+	...
 -	u64 spte = SPTE_MMU_PRESENT_MASK;
 +	u64 spte = SPTE_MMU_PRESENT_MASK | masks->format;
 	...
@@ -79,7 +103,7 @@ make_spte_executable(u64 spte)
 }
 
 @@
-identifier f =~ "^(is_executable_pte|check_spte_writable_invariants|spte_has_volatile_bits|make_spte|make_spte_executable|make_nonleaf_spte)$";
+identifier f =~ "^(is_executable_pte|check_spte_writable_invariants|spte_has_volatile_bits|make_spte_of|make_spte_executable|make_nonleaf_spte)$";
 identifier mask =~ "^shadow_(user|accessed|dirty|nx|x|present|memtype|acc_track|host_writable|mmu_writable)_mask$";
 @@
 f(...)
