@@ -4,8 +4,8 @@
 // file: virt/kvm/kvm_main.c
 // file: arch/x86/kvm/x86.c
 // file: arch/x86/kvm/regs.c
-// expect: 6.1 +15 -0
-// expect: 6.12 +15 -0
+// expect: 6.1 +13 -2
+// expect: 6.12 +13 -2
 
 @@ @@
 kvm_emulate_wrmsr(...)
@@ -46,14 +46,8 @@ kvm_vcpu_ioctl_x86_set_vcpu_events(...)
 
 @@ @@
 - r = kvm_arch_vcpu_ioctl_set_sregs(vcpu, kvm_sregs);
-+ kvm_paging_wants_nothing(vcpu);
-+ r = kvm_arch_vcpu_ioctl_set_sregs(vcpu, kvm_sregs);
-+ while (kvm_paging_went_nested(vcpu, ioctl, &r))
-+	r = kvm_arch_vcpu_ioctl_set_sregs(vcpu, kvm_sregs);
++ r = kvm_paging_set_state(vcpu, ioctl, kvm_arch_vcpu_ioctl_set_sregs(vcpu, kvm_sregs));
 
 @@ @@
 - r = kvm_arch_vcpu_ioctl(filp, ioctl, arg);
-+ kvm_paging_wants_nothing(vcpu);
-+ r = kvm_arch_vcpu_ioctl(filp, ioctl, arg);
-+ while (kvm_paging_went_nested(vcpu, ioctl, &r))
-+	r = kvm_arch_vcpu_ioctl(filp, ioctl, arg);
++ r = kvm_paging_set_state(vcpu, ioctl, kvm_arch_vcpu_ioctl(filp, ioctl, arg));

@@ -2,8 +2,8 @@
 // SVM: the VMCB of a vCPU follows the vCPU's mode.
 // file: arch/x86/kvm/svm/svm.c
 // file: arch/x86/kvm/svm/nested.c
-// expect: 6.1 +18 -14
-// expect: 6.12 +19 -15
+// expect: 6.1 +19 -14
+// expect: 6.12 +20 -15
 
 @@
 identifier f =~ "^(svm_set_efer|svm_recalc_instruction_intercepts|init_vmcb|svm_set_cr0|svm_set_cr4|svm_handle_exit|svm_load_mmu_pgd|nested_svm_vmrun|__nested_vmcb_check_controls|nested_svm_transition_tlb_flush)$";
@@ -22,8 +22,9 @@ f(...)
 svm_vcpu_run(...)
 {
 	<...
+-	vcpu->arch.regs_avail &= ~SVM_REGS_LAZY_LOAD_SET;
 +	if (kvm_vcpu_tdp(vcpu))
-		vcpu->arch.regs_avail &= ~SVM_REGS_LAZY_LOAD_SET;
++		vcpu->arch.regs_avail &= ~SVM_REGS_LAZY_LOAD_SET;
 	...>
 }
 

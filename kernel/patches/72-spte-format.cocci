@@ -4,8 +4,8 @@
 // file: arch/x86/kvm/mmu/spte.h
 // file: arch/x86/kvm/mmu/spte.c
 // file: arch/x86/kvm/mmu/mmu.c
-// expect: 6.1 +68 -48
-// expect: 6.12 +68 -48
+// expect: 6.1 +69 -47
+// expect: 6.12 +69 -47
 
 // What a table's format is. The key is of 73-keys.
 @@ @@
@@ -139,13 +139,16 @@ kvm_mmu_changed_pte_notifier_make_spte(...)
 
 // MMIO entries.
 @@
-expression E;
+expression value;
 @@
 +#include "spte_format.h"
++
 is_mmio_spte(...)
 {
--	return E;
-+	return two_spte_formats() ? either_is_mmio_spte(spte) : (E);
+	<...
+-	(spte & shadow_mmio_mask) == value
++	is_mmio_of_format(spte, value)
+	...>
 }
 
 @@ @@
@@ -154,7 +157,7 @@ make_mmio_spte(...)
 	<...
 (
 -	vcpu->kvm->arch.shadow_mmio_value
-+	(role_is_plain(vcpu->arch.mmu->root_role) ? plain_shadow_mmio_value : vcpu->kvm->arch.shadow_mmio_value)
++	MMIO_VALUE(vcpu, vcpu->kvm->arch.shadow_mmio_value)
 |
 -	shadow_mmio_value
 +	MMIO_MASK(vcpu->arch.mmu->root_role, shadow_mmio_value)
