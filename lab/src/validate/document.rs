@@ -56,6 +56,7 @@ const CAUSES: &[(&str, &str, &str)] = &[
     ),
     ("mprotect-invlpg", "hidden_fault", AREAS),
     ("mprotect-full", "hidden_fault", AREAS),
+    ("mprotect-invlpg", "violation", AREAS),
     ("touch-cold", "violation", FRAMES),
     ("munmap-sweep", "violation", FRAMES),
     ("vcpus-fork", "violation", FRAMES),

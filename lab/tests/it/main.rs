@@ -2,6 +2,7 @@
 //! The laboratory: what it brings back, and what it says when it cannot.
 
 mod boots;
+mod holes;
 mod nas;
 mod phases;
 mod refusals;
