@@ -39,7 +39,7 @@ scrub() {
     for file in /sys/class/dmi/id/{product_serial,product_uuid,board_serial,chassis_serial,product_asset_tag,board_asset_tag,chassis_asset_tag} /etc/machine-id; do
         { read -r word <"$file"; } 2>/dev/null || continue
         # Firmware fills empty fields with short words and with sentences.
-        case $word in *' '* | ? | ?? | ??? | ????) ;; *) words+=("s/$(literal "$word")/SERIAL/g") ;; esac
+        case $word in '' | *' '* | ? | ?? | ??? | ????) ;; *) words+=("s/$(literal "$word")/SERIAL/g") ;; esac
     done
     while IFS= read -r word; do words+=("s/$(literal "$word")/DIR/g"); done <"$run/private"
     sed -E "$(printf '%s\n' "${words[@]}" \
