@@ -91,8 +91,8 @@ finish() {
     elif [ -e "$run/back" ]; then modules='the distribution'\''s, as before the run'
     else modules='the built ones, until what uses them ends'
     fi
-    printf -- '- ended: %s, while: %s\n- modules afterwards: %s\n- failures: %s\n' "$1" "$(cat "$run/step")" "$modules" \
-        "$(grep -c . "$run/report/failures" 2>/dev/null || true)" >"$run/report/ended"
+    printf -- '- ended: %s\n- modules afterwards: %s\n- failures: %s\n' "$1" "$modules" \
+        "$(cat "$run/report/failures" 2>/dev/null | wc -l)" >"$run/report/ended"
 }
 
 main() {
