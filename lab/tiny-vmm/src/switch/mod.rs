@@ -119,7 +119,8 @@ macro_rules! cases {
     };
 }
 
-// When a case runs, its name, its function and what it expects.
+// When a case runs, its name, its function and what it expects. kernel/vmtest-host runs these cases on real
+// machines: its NOT_HERE lists the cases that change settings of the host.
 cases! {
     Control "cap" control::cap: "the capability chooses the mode of a VM before its first vCPU, and later",
     Control "words" control::words: "unknown words, other users and modes that are there already",
