@@ -15,7 +15,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use crate::apt::Apt;
+use crate::apt::{Apt, Archive};
 use crate::error::GuestError;
 use bifold_trace::TableFormat;
 pub use image::own;
@@ -24,10 +24,44 @@ use image::{own_for, payload};
 /// The kernel series that are built, tested and booted here; the file's head has the format.
 const SERIES: &str = include_str!("../../../kernel/series.txt");
 
-/// Names of all series in the order of `kernel/series.txt`, and which Debian has each.
-pub fn series() -> Vec<(&'static str, &'static str)> {
+/// A line of `kernel/series.txt`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Series {
+    /// `6.1`
+    pub name: &'static str,
+    /// Whose packages have these kernels.
+    archive: Archive,
+    /// Which release has it, in words.
+    pub release: &'static str,
+}
+
+impl Series {
+    /// The series of a package or a series' name, if it is in the list.
+    fn of(wanted: &str) -> Option<Series> {
+        let version = version_of(wanted);
+        series().into_iter().find(|s| {
+            version.strip_prefix(s.name).is_some_and(|rest| rest.is_empty() || rest.starts_with('.'))
+        })
+    }
+
+    /// The apts that may have the series: this machine's, and one for the series.
+    fn apts(self) -> impl Iterator<Item = Apt> {
+        let other = (!self.archive.suites.is_empty()).then_some(Apt::Of(self.archive));
+        [Apt::Own].into_iter().chain(other)
+    }
+}
+
+/// All series in the order of `kernel/series.txt`.
+pub fn series() -> Vec<Series> {
     let lines = SERIES.lines().filter(|l| !l.starts_with('#'));
-    lines.filter_map(|l| l.split_once(' ')).map(|(name, debian)| (name, debian.trim())).collect()
+    lines
+        .filter_map(|l| {
+            let (name, rest) = l.split_once(' ')?;
+            let (archive, release) = rest.trim_start().split_once(' ')?;
+            let (archive, suites) = archive.split_once(':').unwrap_or((archive, ""));
+            Some(Series { name, archive: Archive { name: archive, suites }, release: release.trim() })
+        })
+        .collect()
 }
 
 /// A kernel and where its modules are.
@@ -184,22 +218,21 @@ fn stored(dir: &Path) -> Kernel {
     }
 }
 
-/// A kernel with KVM's modules for the laboratory: of a Debian package, or the newest of a series such as
-/// `6.1`. If apt does not know the series, the newest kernel of the series in the cache.
+/// A kernel with KVM's modules for the laboratory: of a package, or the newest of a series such as `6.1`. If apt does not know the series, the newest kernel of the series in the cache.
 pub fn for_lab(wanted: &str, stage: &mut dyn FnMut(&str)) -> Result<Kernel, GuestError> {
     let cache = cache_dir(LAB.name)?;
-    let package = if wanted.starts_with(PREFIX) {
-        wanted.to_owned()
+    let (apt, package) = if wanted.starts_with(PREFIX) {
+        (apt_with(wanted, stage), wanted.to_owned())
     } else {
-        match newest_of_series(wanted) {
-            Ok(package) => package,
+        match newest_of_series(wanted, stage) {
+            Ok(found) => found,
             Err(e) => return newest_stored(&cache, wanted).ok_or(e),
         }
     };
     let dir = cache.join(version_of(&package));
     let kept = fs::read_to_string(dir.join(COMPLETE));
     if kept.as_ref().map(String::as_str).ok() != Some(LAB.names().as_str()) {
-        match fetch(&LAB, &package, stage) {
+        match fetch(&Store { apt, ..LAB }, &package, stage) {
             // The stored kernel lacks modules of the present list; few boots need those.
             Err(_) if kept.is_ok() => {}
             other => other?,
@@ -219,28 +252,52 @@ fn newest_stored(cache: &Path, series: &str) -> Option<Kernel> {
         .map(|p| stored(&p))
 }
 
-/// The newest package of a series, including backports and security updates.
-fn newest_of_series(series: &str) -> Result<String, GuestError> {
+/// The apt that has a package of a kernel.
+fn apt_with(package: &str, stage: &mut dyn FnMut(&str)) -> Apt {
+    let known = |apt: &Apt| {
+        let policy =
+            apt.command("apt-cache").and_then(|mut c| tool(c.args(["policy", package]), "apt-cache policy"));
+        policy.is_ok_and(|p| !downloadable(&String::from_utf8_lossy(&p)).is_empty())
+    };
+    let mut apts = Series::of(package).into_iter().flat_map(Series::apts);
+    apts.find(|apt| apt.update(stage).is_ok() && known(apt)).unwrap_or(Apt::Own)
+}
+
+/// The newest package of a series, including backports and security updates, and the apt that has it. The choice is
+/// that of `newest` in `kernel/packages.sh`, whose modules are for this kernel.
+fn newest_of_series(wanted: &str, stage: &mut dyn FnMut(&str)) -> Result<(Apt, String), GuestError> {
+    let line = Series::of(wanted);
+    let none = |why| {
+        let known: Vec<_> = series().iter().map(|s| format!("{}: {}", s.name, s.release)).collect();
+        GuestError::NoSuchKernel { series: wanted.to_owned(), why, known: known.join("; ") }
+    };
+    if let Some(found) = newest_of(Apt::Own, line, wanted)? {
+        return Ok((Apt::Own, found));
+    }
+    for apt in line.into_iter().flat_map(Series::apts).skip(1) {
+        apt.update(stage).map_err(|e| none(e.to_string()))?;
+        if let Some(found) = newest_of(apt, line, wanted)? {
+            return Ok((apt, found));
+        }
+    }
+    Err(none("run apt-get update or add the package source".into()))
+}
+
+fn newest_of(apt: Apt, line: Option<Series>, series: &str) -> Result<Option<String>, GuestError> {
+    let kind = if line.is_some_and(|l| l.archive.name == "ubuntu") { "-generic" } else { "-amd64" };
     let stem = format!("{PREFIX}{series}.");
-    let out = tool(Command::new("apt-cache").arg("pkgnames").arg(&stem), "apt-cache pkgnames")?;
+    let out = tool(apt.command("apt-cache")?.arg("pkgnames").arg(&stem), "apt-cache pkgnames")?;
     let names = String::from_utf8_lossy(&out).into_owned();
     let names: Vec<&str> = names
         .split_whitespace()
         // Leaves out cloud kernels, real-time kernels and debugging symbols.
-        .filter(|n| version_of(n).ends_with("-amd64") && !n.contains("-cloud-") && !n.contains("-rt-"))
+        .filter(|n| version_of(n).ends_with(kind) && !n.contains("-cloud-") && !n.contains("-rt-"))
         .collect();
-    let none = || {
-        let known: Vec<_> = self::series().iter().map(|(name, debian)| format!("{name}: {debian}")).collect();
-        GuestError::NoSuchKernel { series: series.to_owned(), known: known.join("; ") }
-    };
     if names.is_empty() {
-        return Err(none());
+        return Ok(None);
     }
-    let policy = tool(Command::new("apt-cache").arg("policy").args(&names), "apt-cache policy")?;
-    downloadable(&String::from_utf8_lossy(&policy))
-        .into_iter()
-        .max_by_key(|n| numbers(Path::new(n)))
-        .ok_or_else(none)
+    let policy = tool(apt.command("apt-cache")?.arg("policy").args(&names), "apt-cache policy")?;
+    Ok(downloadable(&String::from_utf8_lossy(&policy)).into_iter().max_by_key(|n| numbers(Path::new(n))))
 }
 
 /// The packages in the output of `apt-cache policy` that can be downloaded. apt also knows names of packages
@@ -301,27 +358,33 @@ fn fetch_into(
     fs::create_dir_all(&tree).map_err(lost("cannot create"))?;
     let version = version_of(package);
     unpack(tmp, &tree, store, package, stage)?;
-    let modules = || {
-        let dirs = ["lib/modules", "usr/lib/modules"].map(|d| tree.join(d).join(version));
-        dirs.into_iter().find(|d| d.join("modules.builtin").is_file())
+    let folders = ["lib/modules", "usr/lib/modules"].map(|d| tree.join(d).join(version));
+    let modules =
+        || folders.iter().find(|d| d.join("kernel").is_dir() && d.join("modules.builtin").is_file());
+    let image = || {
+        let boot = tree.join("boot").join(format!("vmlinuz-{version}"));
+        [boot].into_iter().chain(folders.iter().map(|d| d.join("vmlinuz"))).find(|p| p.is_file())
     };
-    // Ubuntu has them in a package of their own.
-    if modules().is_none() {
-        unpack(tmp, &tree, store, &format!("linux-modules-{version}"), stage)?;
+    // Ubuntu has the modules in a package of their own, Debian since 7.2 the image, the modules and their lists.
+    for part in ["linux-modules", "linux-base", "linux-binary"] {
+        if modules().is_none() || image().is_none() {
+            unpack(tmp, &tree, store, &format!("{part}-{version}"), stage)?;
+        }
     }
-    let lib =
-        modules().ok_or_else(|| GuestError::KernelFetch { why: format!("{package} has no modules") })?;
+    let lacks = |what| GuestError::KernelFetch { why: format!("{package} has no {what}") };
+    let lib = modules().ok_or_else(|| lacks("modules"))?;
+    let vmlinuz = image().ok_or_else(|| lacks("image"))?;
     let done = tmp.join(version);
-    let vmlinuz = tree.join("boot").join(format!("vmlinuz-{version}"));
     fs::create_dir_all(&done).map_err(lost("cannot create"))?;
     let data = fs::read(&vmlinuz).map_err(GuestError::file(&vmlinuz, "cannot read"))?;
     if let Some(elf) = payload(&data) {
         fs::write(done.join("vmlinux"), elf).map_err(lost("cannot write"))?;
     }
     fs::rename(&vmlinuz, done.join("vmlinuz")).map_err(lost("cannot write"))?;
-    let config = tree.join("boot").join(format!("config-{version}"));
-    let _ = fs::rename(config, done.join("config"));
-    keep_needed(&lib, &done.join("modules"), store.modules)?;
+    for config in [tree.join("boot").join(format!("config-{version}")), lib.join("config")] {
+        let _ = fs::rename(config, done.join("config"));
+    }
+    keep_needed(lib, &done.join("modules"), store.modules)?;
     fs::write(done.join(COMPLETE), store.names()).map_err(lost("cannot write"))?;
     let to = cache.join(version);
     if to.join(COMPLETE).exists() {
@@ -346,16 +409,21 @@ fn unpack(
     stage: &mut dyn FnMut(&str),
 ) -> Result<(), GuestError> {
     stage(&format!("downloading {package}"));
-    let mut apt = store.apt.command("apt-get")?;
-    tool(apt.args(["-q", "download", package]).current_dir(tmp), "apt-get download")?;
-    let deb = fs::read_dir(tmp)
-        .map_err(GuestError::file(tmp, "cannot read"))?
-        .filter_map(|e| Some(e.ok()?.path()))
-        .find(|p| p.extension() == Some(OsStr::new("deb")))
-        .ok_or_else(|| GuestError::KernelFetch { why: "apt-get left no package".into() })?;
+    let deb = download(store.apt, package, tmp)?;
     stage(&format!("unpacking {package}"));
     tool(Command::new("dpkg-deb").arg("-x").arg(&deb).arg(tree), "dpkg-deb -x")?;
     fs::remove_file(&deb).map_err(GuestError::file(&deb, "cannot remove"))
+}
+
+/// Downloads a package's file into a directory without another such file.
+pub(crate) fn download(apt: Apt, package: &str, to: &Path) -> Result<PathBuf, GuestError> {
+    let mut command = apt.command("apt-get")?;
+    tool(command.args(["-q", "download", package]).current_dir(to), "apt-get download")?;
+    fs::read_dir(to)
+        .map_err(GuestError::file(to, "cannot read"))?
+        .filter_map(|e| Some(e.ok()?.path()))
+        .find(|p| p.extension() == Some(OsStr::new("deb")))
+        .ok_or_else(|| GuestError::KernelFetch { why: "apt-get left no package".into() })
 }
 
 /// Copies the wanted modules and their dependencies out of a whole kernel's modules.
@@ -376,16 +444,27 @@ mod tests {
     use super::*;
 
     #[test]
-    fn every_series_says_which_debian_has_it() {
+    fn every_series_says_which_release_has_it() {
         let all = series();
         assert!(all.len() > 1, "{all:?}");
-        for (name, debian) in all {
+        for s in all {
             assert!(
-                name.split('.').count() == 2 && name.split('.').all(|n| n.parse::<u32>().is_ok()),
-                "{name}"
+                s.name.split('.').count() == 2 && s.name.split('.').all(|n| n.parse::<u32>().is_ok()),
+                "{s:?}"
             );
-            assert!(debian.starts_with("Debian "), "{debian}");
+            let title = if s.archive.name == "ubuntu" { "Ubuntu " } else { "Debian " };
+            assert!(s.release.starts_with(title), "{s:?}");
+            assert!(["debian", "ubuntu"].contains(&s.archive.name), "{s:?}");
         }
+    }
+
+    #[test]
+    fn a_package_belongs_to_its_series() {
+        let of = |w| Series::of(w).map(|s| s.name);
+        assert_eq!(of("6.1"), Some("6.1"));
+        assert_eq!(of("linux-image-6.12.117+deb12-amd64"), Some("6.12"));
+        assert_eq!(of("linux-image-7.0.0-44-generic"), Some("7.0"));
+        assert_eq!(of("6.17"), None);
     }
 
     #[test]
