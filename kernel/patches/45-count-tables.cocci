@@ -2,6 +2,8 @@
 // The number of the TDP MMU's tables, as later kernels have it: 6.1 would have to walk their list under its lock.
 // file: arch/x86/kvm/mmu/tdp_mmu.c
 // expect: 6.1 +2 -0
+// expect: 7.0 +2 -0
+// expect: 7.3 +2 -0
 
 @@ @@
 tdp_account_mmu_page(struct kvm *kvm, ...)

@@ -28,7 +28,7 @@
 #include <linux/moduleparam.h>
 #include <linux/sched/signal.h>
 
-#include "kvm_cache_regs.h"
+#include "paging_versions.h"
 #include "mmu.h"
 #include "paging_mode.h"
 

@@ -8,9 +8,9 @@
 #include <linux/version.h>
 
 #include "cpuid.h"
-#include "kvm_cache_regs.h"
 #include "mmu.h"
 #include "paging_mode.h"
+#include "paging_versions.h"
 #include "x86.h"
 
 /* How often a VM is to go back to nested paging for an instruction, or for a call of user space, before that fails. */

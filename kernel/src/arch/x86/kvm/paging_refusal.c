@@ -5,9 +5,9 @@
  */
 #include <linux/kvm_host.h>
 
-#include "kvm_cache_regs.h"
 #include "mmu.h"
 #include "paging_mode.h"
+#include "paging_versions.h"
 
 const char *const kvm_paging_refusal_words[KVM_PAGING_REFUSALS] = {
 	[KVM_PAGING_FINE] = "none",
