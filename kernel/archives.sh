@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-only
-# shellcheck shell=bash
+# shellcheck shell=bash disable=SC2034 # packages.sh reads why
 #
 # Packages of a release that is not this machine's. apt then runs with sources, lists and downloads of its own in
 # ~/.cache/bifold/apt-ARCHIVE-SUITE. Nothing of the machine's apt changes, and no such package is installed.
