@@ -2,10 +2,10 @@
 // Where a VM and its vCPUs meet the switch: creation, KVM_RUN, capability, debugfs.
 // file: arch/x86/kvm/x86.c
 // file: arch/x86/kvm/debugfs.c
-// expect: 6.1 +22 -0
-// expect: 6.12 +22 -0
-// expect: 7.0 +21 -0
-// expect: 7.3 +21 -0
+// expect: 6.1 +23 -1
+// expect: 6.12 +23 -1
+// expect: 7.0 +22 -1
+// expect: 7.3 +22 -1
 
 @@ @@
 #include "mmu.h"
@@ -81,6 +81,17 @@ vcpu_run(...)
 +		if (r)
 +			return r;
 +	}
+	...>
+}
+
+// Shadow paging that gets no memory.
+@@ @@
+vcpu_run(...)
+{
+	<...
+-	if (r <= 0)
++	if (r <= 0 && kvm_paging_ends_run(vcpu, r))
+		break;
 	...>
 }
 

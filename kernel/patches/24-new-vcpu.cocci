@@ -1,11 +1,16 @@
 // SPDX-License-Identifier: GPL-2.0-only
 // User space has a new vCPU's file before switches know the vCPU. Nobody uses the file until they do: as Linux 6.13
-// (6e2b2358b3ef). By trylock, which nothing can fail: 6.1 takes kvm->lock within vcpu->mutex elsewhere.
+// (6e2b2358b3ef), whose sources this patch leaves alone. By trylock, which nothing can fail: 6.1 takes kvm->lock within vcpu->mutex elsewhere.
 // file: virt/kvm/kvm_main.c
 // expect: 6.1 +3 -0
 // expect: 6.12 +3 -0
 
-@@ @@
+@ held exists @ @@
+	mutex_lock(&vcpu->mutex);
+	... when != mutex_unlock(&vcpu->mutex);
+	r = create_vcpu_fd(vcpu);
+
+@ depends on !held @ @@
 kvm_vm_ioctl_create_vcpu(...)
 {
 	<...
@@ -14,7 +19,7 @@ kvm_vm_ioctl_create_vcpu(...)
 	...>
 }
 
-@@ @@
+@ depends on !held @ @@
 kvm_vm_ioctl_create_vcpu(...)
 {
 	<...
@@ -23,7 +28,7 @@ kvm_vm_ioctl_create_vcpu(...)
 	...>
 }
 
-@@ @@
+@ depends on !held @ @@
 kvm_vm_ioctl_create_vcpu(...)
 {
 	<...

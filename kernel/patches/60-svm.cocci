@@ -95,6 +95,7 @@ svm_hardware_setup(...)
 {
 	<...
 	kvm_configure_mmu(...);
-+	if (npt_enabled) kvm_paging_register(&svm_paging_ops);
++	if (npt_enabled)
++		kvm_paging_register(&svm_paging_ops);
 	...>
 }

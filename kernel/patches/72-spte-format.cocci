@@ -4,10 +4,12 @@
 // file: arch/x86/kvm/mmu/spte.h
 // file: arch/x86/kvm/mmu/spte.c
 // file: arch/x86/kvm/mmu/mmu.c
-// expect: 6.1 +55 -39
-// expect: 6.12 +55 -39
+// expect: 6.1 +60 -41
+// expect: 6.12 +60 -41
+// expect: 7.0 +62 -39
+// expect: 7.3 +66 -49
 
-// What a table's format is.
+// What a table's format is. The key is of 73-keys.
 @@ @@
 union kvm_mmu_page_role {
 	...
@@ -15,8 +17,39 @@ union kvm_mmu_page_role {
 		...
 -		unsigned :5;
 +		unsigned ept:1;
-+		unsigned :4;
++		unsigned key:4;
 		...
+	};
+};
+
+// Linux 7 has fewer bits left, and none of smm but the lowest is used.
+@@ @@
+union kvm_mmu_page_role {
+	...
+	struct {
+		...
+-		unsigned :4;
++		unsigned ept:1;
++		unsigned :3;
+		...
+-		unsigned smm:8;
++		unsigned key:4;
++		unsigned smm:4;
+	};
+};
+
+@@ @@
+union kvm_mmu_page_role {
+	...
+	struct {
+		...
+-		unsigned:3;
++		unsigned ept:1;
++		unsigned :2;
+		...
+-		unsigned smm:8;
++		unsigned key:4;
++		unsigned smm:4;
 	};
 };
 
@@ -30,6 +63,15 @@ kvm_calc_tdp_mmu_root_page_role(...)
 }
 
 @@ @@
+kvm_calc_tdp_mmu_root_page_role(...)
+{
+	...
+	role.ad_disabled = !kvm_ad_enabled;
++	role.ept = two_spte_formats();
+	...
+}
+
+@@ @@
 kvm_calc_shadow_ept_root_page_role(...)
 {
 	...
@@ -38,33 +80,108 @@ kvm_calc_shadow_ept_root_page_role(...)
 	...
 }
 
-// Who makes an entry marks it, and goes by the mark itself then.
+// Who makes an entry marks it, by its table's masks.
 @@ @@
 make_spte(...)
 {
 	...
++	const struct spte_masks *masks = masks_of_role(sp->role);
 -	u64 spte = SPTE_MMU_PRESENT_MASK;
-+	u64 spte = SPTE_MMU_PRESENT_MASK | spte_format_of(sp->role);
++	u64 spte = SPTE_MMU_PRESENT_MASK | masks->format;
 	...
 }
 
 @@ @@
 make_nonleaf_spte(...)
 {
++	const struct spte_masks *masks = masks_of_role(sptep_to_sp(child_pt)->role);
 -	u64 spte = SPTE_MMU_PRESENT_MASK;
-+	u64 spte = SPTE_MMU_PRESENT_MASK | spte_format_of(sptep_to_sp(child_pt)->role);
++	u64 spte = SPTE_MMU_PRESENT_MASK | masks->format;
 	...
 }
 
+// Who reads one goes by its mark.
 @@
-identifier f =~ "^(spte_shadow_accessed_mask|spte_shadow_dirty_mask|is_access_track_spte|is_executable_pte|is_ept_ve_possible|check_spte_writable_invariants|is_mmu_writable_spte|restore_acc_track_spte|spte_has_volatile_bits|make_spte|make_spte_executable|make_nonleaf_spte|mark_spte_for_access_track|spte_write_protect|spte_clear_dirty|mmu_spte_age|kvm_rmap_age_gfn_range)$";
-identifier mask =~ "^shadow_(user|accessed|dirty|nx|x|present|memtype|acc_track|host_writable|mmu_writable)_mask$";
+identifier f =~ "^(is_executable_pte|check_spte_writable_invariants|spte_has_volatile_bits)$";
+type T;
+@@
+T f(u64 spte)
+{
++	const struct spte_masks *masks = masks_of_spte(spte);
++
+	...
+}
+
+@@ @@
+make_spte_executable(u64 spte)
+{
++	const struct spte_masks *masks = masks_of_spte(spte);
+	bool is_access_track = is_access_track_spte(spte);
+	...
+}
+
+// Linux 7.
+@@
+identifier f =~ "^(make_spte_executable|make_spte_nonexecutable)$";
+type T;
+expression list args;
+@@
+T f(u64 spte)
+{
++	const struct spte_masks *masks = masks_of_spte(spte);
++
+	return modify_spte_protections(args);
+}
+
+@@
+identifier f =~ "^(change_spte_executable|spte_permission_fault)$";
+@@
+f(...)
+{
++	const struct spte_masks *masks = masks_of_spte(spte);
+	...
+}
+
+@@ @@
+kvm_rmap_age_gfn_range(...)
+{
+	<...
+-	old_spte & ~shadow_accessed_mask
++	old_spte & ~masks_of_spte(old_spte)->shadow_accessed_mask
+	...>
+}
+
+// EPT's memory type.
+@@ @@
+make_spte(...)
+{
+	<...
+-	kvm_x86_ops.get_mt_mask
++	kvm_x86_ops.get_mt_mask && !role_is_plain(sp->role)
+	...>
+}
+
+@@
+identifier f =~ "^(is_executable_pte|check_spte_writable_invariants|spte_has_volatile_bits|make_spte|make_spte_executable|make_spte_nonexecutable|change_spte_executable|spte_permission_fault|make_nonleaf_spte)$";
+identifier mask =~ "^shadow_(user|accessed|dirty|nx|x|xs|xu|present|memtype|acc_track|host_writable|mmu_writable)_mask$";
 @@
 f(...)
 {
 	<...
 -	mask
-+	SPTE_MASK(spte, mask)
++	masks->mask
+	...>
+}
+
+@@
+identifier f =~ "^(spte_shadow_accessed_mask|spte_shadow_dirty_mask|is_access_track_spte|is_ept_ve_possible|is_mmu_writable_spte|restore_acc_track_spte|mark_spte_for_access_track|spte_write_protect|spte_clear_dirty|spte_needs_atomic_update|is_accessed_spte|mmu_spte_age|kvm_rmap_age_gfn_range)$";
+identifier mask =~ "^shadow_(accessed|dirty|present|acc_track|mmu_writable)_mask$";
+@@
+f(...)
+{
+	<...
+-	mask
++	masks_of_spte(spte)->mask
 	...>
 }
 
@@ -75,18 +192,19 @@ kvm_mmu_changed_pte_notifier_make_spte(...)
 {
 	<...
 -	mask
-+	SPTE_MASK(new_spte, mask)
++	masks_of_spte(new_spte)->mask
 	...>
 }
 
 // MMIO entries.
-@@ @@
+@@
+expression E;
+@@
 +#include "spte_format.h"
 is_mmio_spte(...)
 {
-+	if (two_spte_formats())
-+		return either_is_mmio_spte(spte);
-	return ...;
+-	return E;
++	return (E) || plain_is_mmio_spte(spte);
 }
 
 @@ @@
@@ -98,10 +216,10 @@ make_mmio_spte(...)
 +	(role_is_plain(vcpu->arch.mmu->root_role) ? plain_shadow_mmio_value : vcpu->kvm->arch.shadow_mmio_value)
 |
 -	shadow_mmio_value
-+	ROLE_MASK(vcpu->arch.mmu->root_role, shadow_mmio_value)
++	MMIO_MASK(vcpu->arch.mmu->root_role, shadow_mmio_value)
 |
 -	shadow_mmio_access_mask
-+	ROLE_MASK(vcpu->arch.mmu->root_role, shadow_mmio_access_mask)
++	MMIO_MASK(vcpu->arch.mmu->root_role, shadow_mmio_access_mask)
 )
 	...>
 }
@@ -122,7 +240,7 @@ f(...)
 	<...
 (
 -	shadow_mmio_access_mask
-+	ROLE_MASK(vcpu->arch.mmu->root_role, shadow_mmio_access_mask)
++	MMIO_MASK(vcpu->arch.mmu->root_role, shadow_mmio_access_mask)
 |
 -	enable_mmio_caching
 +	vcpu_mmio_caching(vcpu)
@@ -144,14 +262,14 @@ kvm_mmu_set_ept_masks(...)
 {
 +	kvm_spte_formats_two();
 	...
+	kvm_mmu_set_mmio_spte_mask(...);
++	kvm_spte_masks_of_ept();
 }
 
 @@ @@
 kvm_mmu_reset_all_pte_masks(...)
 {
-	u8 low_phys_bits;
-	u64 mask;
-+
-+	kvm_spte_formats_one();
 	...
+	kvm_mmu_set_mmio_spte_mask(...);
++	kvm_spte_formats_one();
 }

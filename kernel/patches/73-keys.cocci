@@ -7,26 +7,37 @@
 // file: arch/x86/kvm/mmu/spte.c
 // file: arch/x86/kvm/x86.h
 // file: arch/x86/kvm/svm/svm.c
+// file: arch/x86/kvm/vmx/vmx.c
 // expect: 6.1 +20 -9
 // expect: 6.12 +20 -9
+// expect: 7.0 +20 -9
+// expect: 7.3 +20 -9
 
 @@ @@
 #include "spte_format.h"
 +#include "spte_keys.h"
 
-// A guest's large page may be mapped with several keys, and its pieces are in a table of their own for each. A vCPU in
-// long mode and one under PAE paging must not share tables: what is a key for the one is reserved for the other.
+// A guest's large page may be mapped with several keys, and its pieces are in a table of their own for each: role.key,
+// which 72-spte-format makes. A vCPU that has keys shares no table with one that has none: role.keyed.
 @@ @@
 union kvm_mmu_page_role {
 	...
 	struct {
 		...
--		unsigned :4;
-+		unsigned key:4;
-		...
 -		unsigned smm:8;
-+		unsigned lma:1;
++		unsigned keyed:1;
 +		unsigned smm:7;
+	};
+};
+
+@@ @@
+union kvm_mmu_page_role {
+	...
+	struct {
+		...
+-		unsigned smm:4;
++		unsigned keyed:1;
++		unsigned smm:3;
 	};
 };
 
@@ -35,7 +46,7 @@ kvm_calc_cpu_role(...)
 {
 	...
 	role.base.efer_nx = ____is_efer_nx(regs);
-+	role.base.lma = ____is_efer_lma(regs);
++	role.base.keyed = kvm_paging_has_keys(vcpu, ____is_efer_lma(regs));
 	...
 }
 
@@ -133,7 +144,18 @@ FNAME__page_fault(...)
 }
 
 // The cache of the last device access has no key.
-@@ @@
+@ walks @ @@
+#include "regs.h"
+
+@ depends on walks @ @@
+vcpu_match_mmio_gva(...)
+{
++	if (vcpu->arch.gva_walk.fmt.pkru_mask)
++		return false;
+	...
+}
+
+@ depends on !walks @ @@
 vcpu_match_mmio_gva(...)
 {
 +	if (vcpu->arch.walk_mmu->pkru_mask)
@@ -148,5 +170,14 @@ svm_set_cr4(...)
 	<...
 -	cr4 &= ~(X86_CR4_SMEP | X86_CR4_SMAP | X86_CR4_PKE);
 +	cr4 &= ~(X86_CR4_SMEP | X86_CR4_SMAP);
+	...>
+}
+
+@@ @@
+vmx_set_cr4(...)
+{
+	<...
+-	hw_cr4 &= ~(X86_CR4_SMEP | X86_CR4_SMAP | X86_CR4_PKE);
++	hw_cr4 &= ~(X86_CR4_SMEP | X86_CR4_SMAP);
 	...>
 }

@@ -18,7 +18,7 @@ use crate::{BUSYBOX, TINY_VMM};
 /// MSRs that KVM does not know.
 const PROVOKED: [&str; 11] = [
     "the paging mode stays",
-    "goes back to it",
+    "goes back to ",
     "needs nested paging",
     "ignored rdmsr",
     "ignored wrmsr",

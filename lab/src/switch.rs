@@ -12,8 +12,8 @@ use crate::{BUSYBOX, TINY_VMM};
 
 /// Kernel messages about refused switches, which some cases provoke.
 const REFUSED: &str = "the paging mode stays";
-/// The kernel's message about a guest that needs nested paging.
-const BROUGHT_BACK: &str = "goes back to it";
+/// The kernel's messages about a guest that needs nested paging, and about shadow pages that got no memory.
+const BROUGHT_BACK: &str = "goes back to ";
 /// What the kernel says instead of the last if they are many.
 const MANY: &str = "callbacks suppressed";
 const BEGINS: &str = "switch cases begin";

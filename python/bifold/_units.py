@@ -235,7 +235,7 @@ DOCS: dict[str, str] = {
     "pmu": "Where cycles, instructions, TLB misses, flushes and walk cycles come from: hardware if a PMU counted them.",
     "pmu_share": "Least share of the vCPUs' time during which a hardware counter ran; the counts are scaled by it.",
     "refs_per_walk": "References to page tables per walk.",
-    "refusal": "Why KVM would refuse to switch the VM to its other mode, as in paging_refusal; unknown if it would not, without that file, and in the daemon's recordings.",
+    "refusal": "Why KVM would refuse to switch the VM to its other mode, as in paging_refusal, or room if a cgroup leaves too little memory for shadow paging; unknown if neither, without that file, and in the daemon's recordings.",
     "remote_tlb_flush": "TLB flushes of all vCPUs.",
     "reported_page_faults": "Page faults that the guest's kernel handled, by a reporter inside the guest.",
     "reported_progress": "Progress of the guest's work, by a reporter inside the guest: the sum of all names.",

@@ -56,10 +56,13 @@ const GAUGES: [PerVm; 2] = [
 ];
 
 /// Counts. Prometheus adds `_total` to their names.
-const COUNTERS: [PerVm; 3] = [
+const COUNTERS: [PerVm; 4] = [
     ("bifold_vm_decisions", "Decisions of the VM's policy", |v| Some(v.totals.decisions as f64)),
     ("bifold_vm_switches", "Switches of the VM by the daemon", |v| Some(v.totals.switched as f64)),
     ("bifold_vm_refused", "Switches that KVM refused", |v| Some(v.totals.refused as f64)),
+    ("bifold_vm_ended_early", "Stays in shadow paging that ended early", |v| {
+        Some(v.totals.ended_early as f64)
+    }),
 ];
 
 /// Figures of `bifold stat` that are metrics too, by their names there, and what the status has of each.

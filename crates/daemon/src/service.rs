@@ -172,7 +172,7 @@ impl<'a> Service<'a> {
 
     fn answer(&mut self, request: Request) -> Answer {
         let answer = match request {
-            Request::Status {} => Ok(Answer::Status(self.engine.status())),
+            Request::Status {} => Ok(Answer::Status(Box::new(self.engine.status()))),
             Request::Explain { vm } => {
                 self.engine.explain(&vm).map(|explanation| Answer::Explained(Box::new(explanation)))
             }

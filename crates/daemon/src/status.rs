@@ -25,6 +25,9 @@ pub struct Status {
     pub reading_s: f64,
     /// Why no VM can be switched on this host; null if VMs can be.
     pub only_observes: Option<String>,
+    /// What the operator should know: keys of the configuration without effect, and public holes of the
+    /// loaded KVM modules.
+    pub warnings: Vec<String>,
     /// The last error of the recording or of the metrics' file; null if there is none.
     pub trouble: Option<String>,
     /// The VMs, by identifier.
@@ -142,13 +145,16 @@ pub struct VmStatus {
     pub rule: Option<String>,
     /// The rule's policy; null without one.
     pub policy: Option<String>,
-    /// `acts`; `observes`; `held`; `never`; `no rule`; `cannot`, KVM will not switch this VM; or `blocked`,
-    /// KVM would refuse now the switch that the policy wants.
+    /// `acts`; `observes`; `held`; `never`; `no rule`; `cannot`, KVM will not switch this VM; or `blocked`:
+    /// KVM would refuse now the switch that the policy wants, a cgroup leaves no room for it, or a stay in
+    /// shadow paging has just ended early.
     pub state: String,
-    /// Why, if the state needs a reason: KVM's reason, or how long the VM is held; null otherwise.
+    /// Why, if the state needs a reason: KVM's reason, how long the VM is held, or why a rule with `act` only
+    /// observes; null otherwise.
     pub note: Option<String>,
-    /// KVM's word for the reason to refuse the switch that the policy wants, as in `paging_refusal`; null if
-    /// KVM would not refuse that, or if that is unknown.
+    /// KVM's word for the reason to refuse the switch that the policy wants, as in `paging_refusal`, or
+    /// `room` if a cgroup leaves too little memory for the stay; null if nothing would refuse the switch, or
+    /// if that is unknown.
     pub refusal: Option<String>,
     /// The mode that the policy wanted last; null before the first decision.
     pub wants: Option<String>,
@@ -175,6 +181,8 @@ pub struct Totals {
     pub switched: u64,
     /// Requests that KVM refused.
     pub refused: u64,
+    /// Stays in shadow paging that ended early: KVM ended them, or the daemon for lack of memory.
+    pub ended_early: u64,
     /// Exits, as far as they are known.
     pub exits: u64,
     /// Time of the vCPUs on CPUs, as far as known. Unit: ns.

@@ -8,7 +8,7 @@ use std::collections::BTreeMap;
 
 /// A process's mapping of at least so many bytes holds memory of its guest; smaller ones are the process's
 /// own.
-const GUEST: u64 = 64 << 20;
+pub(crate) const GUEST: u64 = 64 << 20;
 
 /// The memory of a guest that its host has backed, in bytes.
 ///

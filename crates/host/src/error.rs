@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! Errors of reading and switching a host's VMs. Each message says what is wrong and what to do.
 
+use crate::guest_memory::Shortage;
 use crate::paging::Obstacle;
 use crate::vm_id::VmId;
 use bifold_mmu::Mode;
@@ -148,7 +149,7 @@ impl HostError {
     }
 }
 
-/// KVM's answer to a switch that it refused.
+/// KVM's answer to a switch that it refused, or why KVM was not asked.
 #[derive(Debug)]
 #[non_exhaustive]
 pub enum Refusal {
@@ -170,6 +171,8 @@ pub enum Refusal {
     Forbidden,
     /// ENOMEM.
     NoMemory,
+    /// KVM was not asked: a cgroup leaves too little memory for a stay.
+    NoRoom(Shortage),
     /// Any other error.
     Other(io::Error),
 }
@@ -224,7 +227,12 @@ impl fmt::Display for Refusal {
             Refusal::Forbidden => {
                 "the kernel forbids it: a switch takes CAP_SYS_ADMIN, and a kernel that is not locked down (/sys/kernel/security/lockdown; Secure Boot locks it)"
             }
-            Refusal::NoMemory => "the host has too little memory for the switch, and nothing has changed",
+            Refusal::NoMemory => {
+                "there is too little memory for the switch (ENOMEM), and nothing has changed; free memory of the host, or raise memory.max of the VM's cgroup"
+            }
+            Refusal::NoRoom(shortage) => {
+                return write!(f, "not tried (room): {shortage}; {}", Shortage::REMEDY);
+            }
             Refusal::Other(e) => return write!(f, "{e}"),
         };
         f.write_str(words)

@@ -20,6 +20,8 @@ pub struct Kvm {
     pub hardware: Vec<Hardware>,
     /// The mode in which a new VM starts; `None` if KVM has one mode for all VMs.
     pub default: Option<Mode>,
+    /// The public holes whose fixes the modules have (`paging_fixes`); `None` if the modules do not tell.
+    pub fixes: Option<Vec<String>>,
 }
 
 /// A vendor module and its parameter for nested paging.
@@ -59,7 +61,11 @@ impl Host {
             b"nested" => Some(Mode::Nested),
             _ => None,
         });
-        Ok(Kvm { hardware, default })
+        let fixes = read(&modules.join("kvm/parameters/paging_fixes")).ok();
+        let words = |bytes: Vec<u8>| {
+            String::from_utf8_lossy(&bytes).split_ascii_whitespace().map(String::from).collect()
+        };
+        Ok(Kvm { hardware, default, fixes: fixes.map(words) })
     }
 }
 

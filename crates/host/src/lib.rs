@@ -32,6 +32,7 @@ pub mod exit_counts;
 mod guest;
 pub mod guest_memory;
 pub mod held;
+pub mod holes;
 pub mod keys;
 pub mod ksm;
 mod kvm;

@@ -35,10 +35,17 @@ pub enum Happened {
 }
 
 impl Host {
-    /// Switches a VM. Returns when all vCPUs run in the new mode.
+    /// Switches a VM. Returns when all vCPUs run in the new mode. KVM is not asked for shadow paging where a
+    /// cgroup leaves too little memory for a stay.
     pub fn switch(&self, vm: &Vm, to: Mode) -> Result<Switch, HostError> {
         let dir = self.vm_dir(vm.id);
         let before = Paging::read(&dir);
+        if to == Mode::Shadow && before.state() == Some(State::In(Mode::Nested)) {
+            if let Some(shortage) = self.shortage(vm.pid) {
+                let refusal = Refusal::NoRoom(shortage);
+                return Err(HostError::Refused { vm: vm.id, to, refusal, hardware: None });
+            }
+        }
         let file = OpenOptions::new().write(true).open(dir.join(MODE_FILE));
         let start = Instant::now();
         let written = file.and_then(|file| write_mode(&file, to));

@@ -272,6 +272,40 @@ fn open_files_say_what_holds_now_and_switch() {
 }
 
 #[test]
+fn kvm_is_not_asked_for_shadow_paging_without_room() {
+    let tree = Tree::kvm(Some("nested\n"));
+    let dir = tree.vm("1-2", Some(b"nested\n"));
+    let (proc, top) = (&tree.host.proc, tree.host.sys.join("fs/cgroup/web"));
+    put(&proc.join("self/mounts"), b"cgroup2 /sys/fs/cgroup cgroup2 rw 0 0\n");
+    put(&proc.join("1/cgroup"), b"0::/web\n");
+    put(&proc.join("1/maps"), b"7f0000000000-7f0040000000 rw-p 00000000 00:00 0\n");
+    put(&top.join("memory.max"), b"1073741824\n");
+    put(&top.join("memory.current"), b"1072693248\n");
+    let says = |vm: &Vm| vm.paging.obstacle().map(|(to, o)| (to, o.reason.word().to_owned(), o.lasts()));
+    assert_eq!(says(&tree.only()), Some((Mode::Shadow, "room".into(), Some(false))));
+    assert!(tree.host.paging(tree.only().id).obstacle().is_some());
+    let e = tree.host.switch(&tree.only(), Mode::Shadow).unwrap_err();
+    let text = e.to_string().replace(top.to_str().unwrap(), "/web");
+    assert_eq!(
+        text,
+        "VM 1-2 was not switched to shadow mode: not tried (room): shadow paging needs up to 61 MiB of kernel memory, \
+         and cgroup /web has 1 MiB left: raise its memory.max (MemoryMax= of systemd, hard_limit of libvirt); \
+         page cache of the guest's disks counts in the cgroup too, and cache=none of QEMU keeps it out"
+    );
+    assert_eq!(fs::read(dir.join("paging_mode")).unwrap(), b"nested\n");
+    // KVM's own reason comes first, and the way back needs no room.
+    put(&dir.join("paging_refusal"), b"smm vcpu 0\n");
+    assert_eq!(says(&tree.only()).unwrap().1, "smm");
+    put(&dir.join("paging_refusal"), b"none\n");
+    put(&dir.join("paging_mode"), b"shadow\n");
+    assert_eq!(says(&tree.only()), None);
+    tree.host.switch(&tree.only(), Mode::Nested).unwrap();
+    put(&top.join("memory.current"), b"536870912\n");
+    assert_eq!(says(&tree.only()), None);
+    tree.host.switch(&tree.only(), Mode::Shadow).unwrap();
+}
+
+#[test]
 fn counts_tell_whose_switch_the_figures_are_of() {
     let own = |n| Paging::Own {
         state: Ok(State::In(Mode::Nested)),

@@ -62,8 +62,8 @@ impl Host {
     pub fn vm(&self, id: VmId) -> Option<Vm> {
         let dir = self.vm_dir(id);
         let vcpus = self.vcpu_count(id)?;
-        let paging = Paging::read(&dir);
         let process = self.process(id.thread);
+        let paging = Paging::read(&dir).with_room(|| self.shortage(process.pid));
         // The files of a VM that ends go one by one, so what was read may be incomplete.
         dir.is_dir().then_some(Vm { id, pid: process.pid, name: process.name, vcpus, paging })
     }

@@ -144,7 +144,12 @@ fn mode(row: &IntervalRow) -> Option<Advice> {
     let from = row.interval.mode?;
     let cycles = row.measured.cycles.filter(|c| *c > 0.0)?;
     let percent = |c: f64| 100.0 * c / cycles;
-    let how = if row.vm.switchable() { "" } else { "; this KVM has one mode for all VMs" };
+    let returns = row.vm.paging_stats().returns().filter(|n| *n > 1 && to == Mode::Shadow);
+    let how = match returns {
+        Some(n) => format!("; KVM has brought the VM back from shadow paging {n} times"),
+        None if row.vm.switchable() => String::new(),
+        None => "; this KVM has one mode for all VMs".into(),
+    };
     Some(Advice {
         change: Change::To(to),
         gain: Gain::About((now - other) / cycles),
@@ -243,14 +248,20 @@ mod tests {
     }
 
     fn vm_with(backing: Option<Backing>, refusal: &str) -> Watched {
+        vm_that_ended(backing, refusal, 0)
+    }
+
+    /// A VM with so many stays in shadow paging that KVM ended.
+    fn vm_that_ended(backing: Option<Backing>, refusal: &str, ended: u64) -> Watched {
         let (fake, id) = (FakeHost::new(), VmId { thread: 100, fd: 7 });
         fake.vm(id, "web");
         fake.refusal(id, refusal);
+        fake.ended_early(id, ended, 0);
         let (host, kvm) = (fake.host(), fake.host().kvm().unwrap());
         let all = Statistic::ALL;
         let mut vm = Watched::begin((&host, &kvm), None, all, id, None, &|| Duration::ZERO).unwrap();
         vm.backing = backing;
-        vm.look_at_refusal();
+        vm.look_at_refusal(&host);
         vm
     }
 
@@ -360,6 +371,11 @@ mod tests {
         let Some(Gain::About(many)) = shadow(Some(20_000)) else { panic!() };
         assert!(few > 0.5 && many < few && many > LEAST, "{few} {many}");
         assert_eq!(shadow(Some(1_000_000)), None, "each would exit in shadow paging");
+        let guest = Some(GuestInterval { page_faults: Some(10), ..GuestInterval::default() });
+        let interval = Interval { guest, ..interval(Mode::Nested, CYCLES / 2, |_| ()) };
+        let told = |ended| said(&vm_that_ended(None, "none", ended), &interval)[0].reason.clone();
+        assert!(told(2).ends_with("; KVM has brought the VM back from shadow paging 2 times"), "{}", told(2));
+        assert!(!told(1).contains("brought"), "once is no pattern");
     }
 
     #[test]

@@ -206,7 +206,7 @@ const LAST: [Column; 11] = [
         "refusal",
         "",
         Type::Text,
-        "Why KVM would refuse to switch the VM to its other mode, as in paging_refusal; unknown if it would not, without that file, and in the daemon's recordings.",
+        "Why KVM would refuse to switch the VM to its other mode, as in paging_refusal, or room if a cgroup leaves too little memory for shadow paging; unknown if neither, without that file, and in the daemon's recordings.",
         |r| r.vm.obstacle().filter(|_| r.vcpu.is_none()).map(|o| o.reason.word()).into(),
     ),
 ];

@@ -66,6 +66,32 @@ impl FakeHost {
         put(&self.host().vm_dir(id).join("paging_refusal"), &format!("{line}\n"));
     }
 
+    /// What KVM counted of stays that it ended: for the guest, and for memory.
+    pub fn ended_early(&self, id: VmId, by_guest: u64, for_memory: u64) {
+        let path = self.host().vm_dir(id).join("paging_stats");
+        let stats = fs::read_to_string(&path).unwrap();
+        let kept =
+            stats.lines().filter(|l| !l.starts_with("switches_by_guest") && !l.starts_with("back_for"));
+        let kept: String = kept.map(|l| format!("{l}\n")).collect();
+        put(&path, &format!("{kept}switches_by_guest {by_guest}\nback_for_memory {for_memory}\n"));
+    }
+
+    /// Puts a VM with 1 GiB of memory into a cgroup of its own, with so many bytes left below its limit.
+    pub fn room(&self, id: VmId, left: u64, met: u64) {
+        const MAX: u64 = 2 << 30;
+        let host = self.host();
+        put(&host.proc.join("self/mounts"), "cgroup2 /cgroup cgroup2 rw 0 0\n");
+        put(&host.proc.join(format!("{}/cgroup", id.thread)), &format!("0::/vm-{}\n", id.thread));
+        put(
+            &host.proc.join(format!("{}/maps", id.thread)),
+            "7f0000000000-7f0040000000 rw-p 00000000 00:00 0\n",
+        );
+        let group = self.dir.path().join(format!("cgroup/vm-{}", id.thread));
+        put(&group.join("memory.max"), &format!("{MAX}\n"));
+        put(&group.join("memory.current"), &format!("{}\n", MAX - left));
+        put(&group.join("memory.events"), &format!("low 0\nhigh 0\nmax {met}\noom 0\n"));
+    }
+
     /// A vCPU and its times; its thread has the number of process and vCPU together.
     pub fn vcpu(&self, id: VmId, number: u32, ran_ns: u64, waited_ns: u64) {
         let host = self.host();

@@ -8,8 +8,8 @@ use crate::hardware::{OpenError, Pmu, ThreadCounters};
 use crate::interval::{Interval, Reading, VcpuReading};
 use crate::reporter::{MemoryView, Reporter, socket};
 use bifold_host::{
-    Backing, BinaryStatistics, Entries, Forecast, Host, Kvm, Obstacle, Paging, State, Statistic, Statistics,
-    StatisticsFiles, ThreadTimes, Vcpu, VmDirectory, VmId,
+    Backing, BinaryStatistics, Entries, Forecast, Host, Kvm, Mode, Obstacle, Paging, PagingStats, State,
+    Statistic, Statistics, StatisticsFiles, ThreadTimes, Vcpu, VmDirectory, VmId,
 };
 use std::io;
 use std::path::PathBuf;
@@ -157,10 +157,14 @@ impl Watched {
         self.backing = host.backing(self.pid);
     }
 
-    /// Looks whether KVM would refuse to switch the VM. KVM looks at each vCPU for that.
-    pub(crate) fn look_at_refusal(&mut self) {
+    /// Looks whether KVM would refuse to switch the VM, or a cgroup leaves too little room. KVM looks at each
+    /// vCPU for that.
+    pub(crate) fn look_at_refusal(&mut self, host: &Host) {
         let read = self.directory.as_ref().map(VmDirectory::forecast);
-        self.forecast = read.and_then(Result::ok).unwrap_or_default();
+        let forecast = read.and_then(Result::ok).unwrap_or_default();
+        let is_nested = self.switchable && self.last.state == Some(State::In(Mode::Nested));
+        let shortage = || if is_nested { host.shortage(self.pid) } else { None };
+        self.forecast = forecast.with_room(shortage);
     }
 
     fn find_vcpus(&mut self, host: &Host, pmu: Option<&Pmu>) {
@@ -242,6 +246,11 @@ impl Watched {
         self.last.state
     }
 
+    /// KVM's figures of the VM's switches, at the last reading.
+    pub fn paging_stats(&self) -> &PagingStats {
+        &self.last.paging
+    }
+
     /// Whether this VM has a mode of its own, which can be switched.
     pub fn switchable(&self) -> bool {
         self.switchable
@@ -307,5 +316,21 @@ mod tests {
         assert_eq!(seen(&mut watch, 12), None, "the mode is another");
         std::fs::remove_file(fake.host().vm_dir(ID).join("paging_refusal")).unwrap();
         assert_eq!((seen(&mut watch, 22), watch.vms().count()), (None, 1), "older modules");
+    }
+
+    #[test]
+    fn a_cgroup_without_room_is_an_obstacle_of_a_vm_in_nested_paging() {
+        let fake = FakeHost::new();
+        fake.vm(ID, "web");
+        fake.room(ID, 1 << 20, 0);
+        let mut watch = Watch::new(fake.host(), HardwareSource::None).unwrap();
+        watch.forecast_switches();
+        let mut seen = |seconds| {
+            watch.tick(&|| Duration::from_secs(seconds));
+            watch.vm(ID).unwrap().obstacle().map(|o| o.reason.word().to_string())
+        };
+        assert_eq!(seen(0).as_deref(), Some("room"));
+        fake.mode(ID, "shadow", 1);
+        assert_eq!((seen(1), seen(20)), (None, None), "the way back needs no room");
     }
 }

@@ -265,7 +265,7 @@ impl Watch {
         for one in self.vms.values_mut().filter(|_| self.forecasts) {
             let state = one.vm.state();
             if one.forecast.is_none_or(|(before, then)| then != state || before + REFRESH <= at) {
-                one.vm.look_at_refusal();
+                one.vm.look_at_refusal(&self.host);
                 one.forecast = Some((at, state));
             }
         }

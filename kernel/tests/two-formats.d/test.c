@@ -12,5 +12,6 @@ void kvm_spte_formats_test(bool nested)
 	shadow_host_writable_mask = EPT_SPTE_HOST_WRITABLE;
 	shadow_mmu_writable_mask = EPT_SPTE_MMU_WRITABLE;
 	shadow_mmio_value = shadow_mmio_mask = BIT_ULL(50) | PT_PRESENT_MASK;
+	kvm_spte_masks_of_ept();
 }
 EXPORT_SYMBOL_GPL(kvm_spte_formats_test);

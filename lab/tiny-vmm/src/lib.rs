@@ -147,6 +147,9 @@ enum Verb {
         #[arg(default_value_t = 1024)]
         pages: u64,
     },
+    /// The VM of a case of `switch` whose cgroup has little room.
+    #[command(hide = true)]
+    SwitchLimited,
     /// Another user's attempt, for a case of `switch`.
     #[command(hide = true)]
     SwitchAs { user: u32, file: std::path::PathBuf },
@@ -233,6 +236,7 @@ fn run(args: Args) -> Result<bool> {
             fuzz::child(seed, millis, close, limit).map(|()| true)
         }
         Verb::SwitchVictim { pages } => switch::victim(pages).map(|()| true),
+        Verb::SwitchLimited => switch::limited_vm().map(|()| true),
         Verb::SwitchAs { user, file } => switch::as_other_user(user, &file).map(|()| true),
         Verb::Predict { guests, configs, set } => print_predictions(&guests, configs, &set).map(|()| true),
     }

@@ -5,7 +5,7 @@ use super::needs::{KSM, KVM, MODULE, SWITCHING};
 use crate::full;
 use bifold_guest::doctor::{Check, checks};
 use bifold_host::ksm::{Counter, Ksm, KsmError, Setting};
-use bifold_host::{Host, HostError, Vm, printable};
+use bifold_host::{Host, HostError, Kvm, Vm, printable};
 
 /// Runs the checks for everything that some verb needs.
 pub fn all_checks(host: &Host) -> Vec<Check> {
@@ -96,6 +96,12 @@ fn refused(vms: &[Vm]) -> String {
     }
 }
 
+/// A warning about public holes of the loaded modules, and a line for each hole.
+fn holes(kvm: &Kvm) -> String {
+    let lines = kvm.open_holes().into_iter().map(|hole| format!("\n{}", hole.line()));
+    kvm.holes_warning().map_or(String::new(), |warning| format!("\n{warning}{}", lines.collect::<String>()))
+}
+
 /// Whether KVM shows its VMs, and whether KVM can switch them.
 pub fn kvm_checks(host: &Host) -> [Check; 2] {
     let seen = host.kvm().and_then(|kvm| host.vms().map(|vms| (kvm, vms)));
@@ -104,7 +110,7 @@ pub fn kvm_checks(host: &Host) -> [Check; 2] {
             let switching = match kvm.default {
                 Some(mode) => {
                     let own = format!("each VM has a mode of its own, {} at first", mode.name());
-                    Ok(own + &refused(&vms))
+                    Ok(own + &refused(&vms) + &holes(&kvm))
                 }
                 None => Err((
                     "this KVM has one paging mode for all VMs".to_string(),

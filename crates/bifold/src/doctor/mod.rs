@@ -34,8 +34,8 @@ Examples:
 /// Check which verbs work on this machine, and what the others lack
 ///
 /// For each verb, prints whether it works, works in part or cannot work here. For each missing thing, prints
-/// how to get it. Names the VMs whose paging mode KVM would not switch now, and why. Changes nothing without
-/// --restore.
+/// how to get it. Names the VMs whose paging mode KVM would not switch now, and why, and the public holes
+/// whose fixes the loaded KVM modules may lack. Changes nothing without --restore.
 ///
 /// With VERB (`compare`, `share run`, or `share` for all its verbs), the exit status is 0 if the verb works
 /// in full, and 77 otherwise. Without VERB, the exit status is that of `bifold doctor compare`.

@@ -42,7 +42,9 @@ pub fn config(file: file::File, folder: &Path) -> Result<Config, Wrong> {
         if vm.memory.is_some() && !has_memory {
             wrong.push(format!("{at}: memory needs the table [memory] with a limit and a policy"));
         }
-        rules.extend(rule(vm, &at, (&limits, share.as_ref()), estimator.as_ref(), folder, &mut wrong));
+        let rule = rule(vm, &at, (&limits, share.as_ref()), estimator.as_ref(), folder, &mut wrong);
+        notes.extend(rule.iter().filter(|r| r.untrusted).map(|_| untrusted(&at)));
+        rules.extend(rule);
     }
     if has_memory && rules.iter().all(|r| r.memory.is_none()) {
         notes.push("memory is not used: no rule has a table vm.memory".into());
@@ -162,7 +164,24 @@ fn rule(
     }
     let vms = Pattern::new(&vm.name);
     let of_memory = vm.memory.and_then(|given| memory::of_rule(given, share, at, wrong));
-    Some(Rule { vms, decides, act: vm.act, limits, reporter: vm.reporter, memory: of_memory })
+    let trusted = vm.trusted.unwrap_or(!vms.is_wildcard());
+    Some(Rule {
+        decides,
+        act: vm.act && trusted,
+        untrusted: vm.act && !trusted && vm.trusted.is_none(),
+        limits,
+        reporter: vm.reporter,
+        memory: of_memory,
+        vms,
+    })
+}
+
+/// What to write into a rule whose pattern may fit guests of others.
+fn untrusted(at: &str) -> String {
+    format!(
+        "{at}: the daemon does not switch VMs of a pattern, since a guest in shadow paging reaches more of KVM: write `trusted = \
+         true` into the rule if you trust all guests that may get such a name, or give each VM a rule of its own before this one"
+    )
 }
 
 fn policy(vm: &file::Vm, name: &str, folder: &Path) -> Result<Named, SpecError> {

@@ -76,6 +76,8 @@ toml_table! {
         #[serde(default)]
         act: bool = "false",
             "Whether the daemon switches the VM. With false, the daemon only says what it would do.";
+        trusted: Option<bool> = "true; false if name has * or ?",
+            "Whether you trust the guests: a VM in shadow paging reaches code of KVM that nested=0 closes to others. With false, `act` has no effect.";
         min_stay_s: Option<f64> = "of limits",
             "As in `limits`, for these VMs.";
         most_switches_per_hour: Option<u64> = "of limits",

@@ -13,6 +13,7 @@
 //!     policy = "dsp"
 //!     parameters = { interval_s = 2.0 }
 //!     act = true
+//!     trusted = true
 //!     "#,
 //!     "bifold.toml".as_ref(),
 //! )?;
@@ -69,6 +70,9 @@ pub struct Rule {
     pub decides: Option<Decides>,
     /// Whether the daemon switches the VMs; else it only says what it would do.
     pub act: bool,
+    /// Whether the daemon does not switch the VMs for one reason alone: they are named by a pattern, and the
+    /// rule does not say that they are trusted.
+    pub untrusted: bool,
     /// How often a VM may be switched.
     pub limits: Limits,
     /// The socket of the VM's reporter; `{name}` stands for the VM's name. Without it, the VMM's command line
@@ -152,6 +156,11 @@ impl Pattern {
     /// The pattern of this text.
     pub fn new(text: &str) -> Pattern {
         Pattern { text: text.into(), id: VmId::parse(text), names: WildMatch::new(text) }
+    }
+
+    /// Whether the pattern can fit several names, and so the name of a VM that its author did not know.
+    pub fn is_wildcard(&self) -> bool {
+        self.text.contains(['*', '?'])
     }
 
     /// The pattern's text.

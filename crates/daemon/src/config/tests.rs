@@ -98,6 +98,28 @@ fn the_first_rule_that_fits_is_the_vms_and_never_comes_before_all() {
 }
 
 #[test]
+fn a_pattern_acts_only_if_its_rule_says_that_it_is_trusted() {
+    let seen = |name: &str, more: &str| {
+        let text = format!("[[vm]]\nname = \"{name}\"\npolicy = \"dsp\"\nact = true\n{more}\n");
+        let config = parse(&text).unwrap();
+        (config.rules[0].act, config.rules[0].untrusted, config.notes.len())
+    };
+    for name in ["*", "web-*", "web-?"] {
+        assert_eq!(seen(name, ""), (false, true, 1), "{name}");
+        assert_eq!(seen(name, "trusted = true"), (true, false, 0), "{name}");
+        assert_eq!(seen(name, "trusted = false"), (false, false, 0), "{name}");
+    }
+    for name in ["web", "7-13"] {
+        assert_eq!(seen(name, ""), (true, false, 0), "{name}");
+        assert_eq!(seen(name, "trusted = false"), (false, false, 0), "{name}");
+    }
+    assert_eq!(parse(&vm("")).unwrap().notes, Vec::<String>::new(), "a rule that observes needs no trust");
+    let notes = parse(&vm("act = true")).unwrap().notes;
+    assert!(notes[0].contains("vm[0] (web-*): the daemon does not switch VMs of a pattern"), "{notes:?}");
+    assert!(notes[0].contains("`trusted = true`"), "{notes:?}");
+}
+
+#[test]
 fn the_socket_of_a_reporter_may_have_the_vms_name_but_lead_nowhere_else() {
     let config = parse(&vm("reporter = \"/run/r/{name}.sock\"").replace("web-*", "*")).unwrap();
     let id = VmId { thread: 1, fd: 2 };

@@ -57,7 +57,7 @@ pub enum Request {
 #[serde(rename_all = "lowercase")]
 pub enum Answer {
     /// All VMs.
-    Status(Status),
+    Status(Box<Status>),
     /// A VM and its last events.
     Explained(Box<Explanation>),
     /// What was done, in sentences.

@@ -76,12 +76,12 @@ struct Day {
 
 /// The configurations that the day changes between: which names act.
 const CONFIGS: [&str; 3] = [
-    "[[vm]]\nname = \"acts-*\"\npolicy = \"toggle\"\nact = true\nparameters = { interval_s = 60 }\n\
+    "[[vm]]\nname = \"acts-*\"\npolicy = \"toggle\"\nact = true\ntrusted = true\nparameters = { interval_s = 60 }\n\
      [[vm]]\nname = \"look-*\"\npolicy = \"toggle\"\nparameters = { interval_s = 60 }\n\
-     [[vm]]\nname = \"dsp-*\"\npolicy = \"dsp\"\nact = true\nparameters = { interval_s = 60 }\nreporter = \"DIR/{name}\"\n\
-     [[vm]]\nname = \"probe-*\"\nact = true\nreporter = \"DIR/{name}\"\nprobe = { every_s = 3600, length_s = 300 }\n",
-    "[[vm]]\nname = \"acts-1*\"\npolicy = \"always-shadow\"\nact = true\n\
-     [[vm]]\nname = \"acts-*\"\npolicy = \"toggle\"\nact = true\nparameters = { interval_s = 120 }\n",
+     [[vm]]\nname = \"dsp-*\"\npolicy = \"dsp\"\nact = true\ntrusted = true\nparameters = { interval_s = 60 }\nreporter = \"DIR/{name}\"\n\
+     [[vm]]\nname = \"probe-*\"\nact = true\ntrusted = true\nreporter = \"DIR/{name}\"\nprobe = { every_s = 3600, length_s = 300 }\n",
+    "[[vm]]\nname = \"acts-1*\"\npolicy = \"always-shadow\"\nact = true\ntrusted = true\n\
+     [[vm]]\nname = \"acts-*\"\npolicy = \"toggle\"\nact = true\ntrusted = true\nparameters = { interval_s = 120 }\n",
     "",
 ];
 

@@ -7,10 +7,12 @@
 //!   own modes;
 //! - a VM's own mode is in the journal before the daemon first switches the VM;
 //! - a VM whose rule is gone is given back, and tried again after [`AGAIN`](switcher) if KVM refuses;
-//! - for a policy, KVM is not asked for a switch that it would refuse ([`crate::vm::mode::ObstacleCheck`]).
-//!   Giving a VM back is always tried.
+//! - for a policy, KVM is not asked for a switch that it would refuse ([`crate::vm::mode::ObstacleCheck`]),
+//!   nor for a stay in shadow paging soon after one that ended early ([`crate::vm::mode::Stays`]). Giving a
+//!   VM back is always tried.
 
 mod ask;
+mod room;
 mod switcher;
 
 pub use switcher::Source;
@@ -198,6 +200,7 @@ impl Engine {
             intervals: self.intervals,
             reading_s: self.reading.as_secs_f64(),
             only_observes: self.only_observes(),
+            warnings: self.warnings(),
             trouble: Some(trouble.values().cloned().collect::<Vec<_>>().join("; ")).filter(|t| !t.is_empty()),
             vms: self.vms.modes().into_values().map(|vm| self.switcher.status_of(vm)).collect(),
             memory: self.memory.status(&self.vms, &self.config, log.up),
@@ -207,6 +210,12 @@ impl Engine {
     /// Why no VM of this host can be switched.
     pub fn only_observes(&self) -> Option<String> {
         self.switcher.only_observes()
+    }
+
+    /// What the operator should know: what the configuration has and the daemon does not do, and holes of the
+    /// loaded modules.
+    pub fn warnings(&self) -> Vec<String> {
+        self.config.notes.iter().cloned().chain(self.watch().kvm().holes_warning()).collect()
     }
 
     /// The configuration.

@@ -82,6 +82,7 @@ impl Switcher {
             recorder.reading(&IntervalRow::observed(self.log.time, watched, interval, &seen));
         }
         vm.count(&seen, interval);
+        self.see_stays(vm);
         let choice = vm.interval(&seen);
         if let Some(text) = vm.new_missing() {
             vm.tell(&mut self.log, &text);
@@ -89,6 +90,7 @@ impl Switcher {
         if let Some(choice) = choice {
             self.decided(vm, choice);
         }
+        self.look_at_room(vm);
     }
 
     /// Carries a decision out, and writes down what became of it.
@@ -142,8 +144,9 @@ impl Switcher {
         }
     }
 
-    /// Switches a VM because its policy wants that. The error says why it was not.
-    fn switch(&mut self, vm: &mut ModeHalf, to: Mode) -> Result<Done, NotSwitched> {
+    /// Switches a VM because its policy wants that, or because a stay has to end. The error says why it was
+    /// not.
+    pub fn switch(&mut self, vm: &mut ModeHalf, to: Mode) -> Result<Done, NotSwitched> {
         let (id, started) = (vm.id, vm.started);
         // Names are looked at every ten seconds; a VM with another name may have another rule.
         let name = self.watch.host().process(id.thread).name;

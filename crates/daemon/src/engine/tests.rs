@@ -8,6 +8,8 @@ use bifold_live::HardwareSource;
 use std::collections::BTreeMap;
 use std::path::Path;
 
+mod stays;
+
 const WEB: VmId = VmId { thread: 100, fd: 7 };
 const DB: VmId = VmId { thread: 200, fd: 7 };
 
@@ -155,7 +157,7 @@ fn a_vm_that_loses_its_rule_returns_to_its_own_mode() {
 #[test]
 fn a_daemon_that_was_killed_leaves_what_the_next_gives_back() {
     let mut world = World::new();
-    let mut engine = world.engine(&shadow("*", "act = true"));
+    let mut engine = world.engine(&shadow("*", "act = true\ntrusted = true"));
     world.run(&mut engine, 3);
     assert_eq!(world.modes(), ["shadow", "shadow"]);
     drop(engine);
@@ -188,7 +190,7 @@ fn a_vm_with_the_identifier_of_another_is_left_alone() {
 #[test]
 fn a_vm_that_ends_leaves_nothing_behind() {
     let mut world = World::new();
-    let mut engine = world.engine(&shadow("*", "act = true"));
+    let mut engine = world.engine(&shadow("*", "act = true\ntrusted = true"));
     world.run(&mut engine, 3);
     world.end(WEB);
     world.end(DB);
@@ -200,7 +202,7 @@ fn a_vm_that_ends_leaves_nothing_behind() {
 #[test]
 fn held_vms_stay_and_undo_gives_back() {
     let mut world = World::new();
-    let mut engine = world.engine(&shadow("*", "act = true"));
+    let mut engine = world.engine(&shadow("*", "act = true\ntrusted = true"));
     world.run(&mut engine, 1);
     assert!(engine.hold("web", Some(5.0), Duration::from_secs(1)).unwrap().contains("for 5 s"));
     world.run(&mut engine, 3);
@@ -268,7 +270,7 @@ fn kvms_identifier_comes_before_a_name_that_looks_like_one() {
 #[test]
 fn without_a_place_for_the_journal_no_vm_is_switched() {
     let mut world = World::new();
-    let mut engine = world.engine(&shadow("*", "act = true"));
+    let mut engine = world.engine(&shadow("*", "act = true\ntrusted = true"));
     std::fs::create_dir(world.folder.path().join("modes.new")).unwrap();
     let told = world.run(&mut engine, 3);
     assert_eq!(world.modes(), ["nested", "nested"]);
@@ -285,7 +287,7 @@ fn a_kvm_with_one_mode_for_all_is_observed() {
     for id in [WEB, DB] {
         std::fs::remove_file(world.fake.host().vm_dir(id).join("paging_mode")).unwrap();
     }
-    let mut engine = world.engine(&shadow("*", "act = true"));
+    let mut engine = world.engine(&shadow("*", "act = true\ntrusted = true"));
     let told = world.run(&mut engine, 5);
     assert!(engine.only_observes().unwrap().contains("one paging mode for all VMs"));
     assert!(told.iter().any(|t| t.contains("not-switched: this KVM has one paging mode")), "{told:?}");
@@ -308,7 +310,7 @@ fn the_recording_replays_to_the_same_decisions() {
     let file = world.folder.path().join("vms.jsonl");
     let text = format!(
         "[limits]\nmin_stay_s = 7\nblackout_s = 2\nmost_switches_per_hour = 12\n[recording]\nfile = \"{}\"\n\
-         [[vm]]\nname = \"*\"\npolicy = \"toggle\"\nact = true\nparameters = {{ interval_s = 3 }}\n",
+         [[vm]]\nname = \"*\"\npolicy = \"toggle\"\nact = true\ntrusted = true\nparameters = {{ interval_s = 3 }}\n",
         file.display()
     );
     let mut engine = world.engine(&text);
@@ -358,7 +360,7 @@ fn a_mode_that_the_policy_wants_twice_is_in_the_log_once() {
 fn a_vm_that_kvm_would_refuse_is_not_asked_for_and_is_switched_when_the_reason_goes() {
     let mut world = World::new();
     world.refuses(WEB, "hypervisor vcpu 1");
-    let mut engine = world.engine(&shadow("*", "act = true"));
+    let mut engine = world.engine(&shadow("*", "act = true\ntrusted = true"));
     let told = world.run(&mut engine, 100);
     assert_eq!((world.modes(), world.refused[&WEB]), (["nested", "shadow"], 0), "{told:?}");
     let blocked: Vec<&String> = told.iter().filter(|t| t.contains("hypervisor")).collect();

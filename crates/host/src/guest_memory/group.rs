@@ -145,16 +145,23 @@ impl Host {
     /// # Errors
     /// If cgroups are of version 1, or no group below the topmost has the controller.
     pub fn memory_group(&self, pid: u32) -> Result<MemoryGroup, NoMemoryGroup> {
+        let mut folders = self.memory_folders(pid)?.into_iter();
+        let with = folders.find(|folder| folder.join("memory.current").exists());
+        let mut group = MemoryGroup::read(&with.ok_or(NoMemoryGroup::NoGroup)?);
+        // KVM's thread `kvm-nx-lpage-re` and vhost's join the guest's groups.
+        group.processes.retain(|&pid| !self.is_of_kernel(pid));
+        Ok(group)
+    }
+
+    /// The folders of a process's cgroup and of the groups above it, the topmost excluded: a limit of each
+    /// holds for the process. Not all need have the controller.
+    pub(crate) fn memory_folders(&self, pid: u32) -> Result<Vec<PathBuf>, NoMemoryGroup> {
         let mount = self.memory_groups()?;
         let groups = text(&self.proc.join(format!("{pid}/cgroup")));
         let group = groups.lines().find_map(|l| l.strip_prefix("0::")).ok_or(NoMemoryGroup::NoGroup)?;
         let path = below(group);
         let parts = path.ancestors().filter(|p| !p.as_os_str().is_empty());
-        let with = parts.map(|p| mount.join(p)).find(|p| p.join("memory.current").exists());
-        let mut group = MemoryGroup::read(&with.ok_or(NoMemoryGroup::NoGroup)?);
-        // KVM's thread `kvm-nx-lpage-re` and vhost's join the guest's groups.
-        group.processes.retain(|&pid| !self.is_of_kernel(pid));
-        Ok(group)
+        Ok(parts.map(|p| mount.join(p)).collect())
     }
 }
 

@@ -8,10 +8,12 @@ mod devices;
 mod group;
 mod monitor;
 mod process;
+mod room;
 mod swap;
 
 pub use devices::{Balloon, GuestStatistics, Machine, VirtioMem};
 pub use group::{Limit, MemoryGroup, NoMemoryGroup};
 pub use monitor::{Monitor, MonitorPlace};
 pub use process::ProcessMemory;
+pub use room::{Room, ShadowNeed, Shortage};
 pub use swap::Swap;

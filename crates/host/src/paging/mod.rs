@@ -8,6 +8,7 @@ mod stats;
 pub use refusal::{Forecast, Obstacle, RefusalReason};
 pub use stats::{Of, PagingStats, Stat, Unit};
 
+use crate::guest_memory::Shortage;
 use crate::{Host, VmId, one_line, read};
 use bifold_mmu::Mode;
 use rustix::io::Errno;
@@ -114,11 +115,13 @@ pub enum Paging {
 }
 
 impl Host {
-    /// A VM's mode, figures of switches, and whether KVM would refuse a switch. The files are opened and
+    /// A VM's mode, figures of switches, and what would refuse a switch: KVM, or [no
+    /// room](RefusalReason::Room) in a cgroup. The files are opened and
     /// closed: while one is open, KVM keeps the VM, also after its process has ended (`open_for` in
     /// `kernel/src`).
     pub fn paging(&self, vm: VmId) -> Paging {
-        Paging::read(&self.vm_dir(vm))
+        let shortage = || self.shortage(self.process(vm.thread).pid);
+        Paging::read(&self.vm_dir(vm)).with_room(shortage)
     }
 }
 
@@ -143,6 +146,15 @@ impl Paging {
         };
         let stats = read(STATS_FILE).map(|bytes| PagingStats::parse(&bytes));
         Paging::Own { state, stats: stats.map_err(Unreadable::from), forecast: forecast(read(REFUSAL_FILE)) }
+    }
+
+    /// The same with a VM's shortage of room for shadow paging, which is looked for where KVM names no
+    /// reason.
+    pub(crate) fn with_room(mut self, shortage: impl FnOnce() -> Option<Shortage>) -> Paging {
+        if let Paging::Own { state: Ok(State::In(Mode::Nested)), forecast: Ok(forecast), .. } = &mut self {
+            *forecast = std::mem::take(forecast).with_room(shortage);
+        }
+        self
     }
 
     /// The VM's own state, if known.

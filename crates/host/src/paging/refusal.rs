@@ -2,9 +2,10 @@
 //! Parses a VM's file `paging_refusal`: whether KVM would refuse to switch the VM to its other mode now, and
 //! why.
 
+use crate::guest_memory::Shortage;
 use std::fmt;
 
-/// Whether KVM would refuse to switch a VM to its other mode now.
+/// Whether KVM would refuse to switch a VM to its other mode now, or this side would not try.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub enum Forecast {
     /// Not known: KVM's modules are older and have no such file, or the file was not read.
@@ -44,6 +45,9 @@ pub enum RefusalReason {
     Smm,
     /// A vCPU runs without paging (Intel).
     RealMode,
+    /// A cgroup of the VM leaves too little memory for a stay in shadow paging. KVM does not foresee this:
+    /// it is found here.
+    Room(Shortage),
     /// A word of newer modules.
     Other(String),
 }
@@ -63,6 +67,7 @@ impl RefusalReason {
             RefusalReason::Keys => "keys",
             RefusalReason::Smm => "smm",
             RefusalReason::RealMode => "real-mode",
+            RefusalReason::Room(_) => "room",
             RefusalReason::Other(word) => word,
         }
     }
@@ -103,6 +108,16 @@ impl Forecast {
         }
     }
 
+    /// The forecast for a VM in nested paging: a shortage of room, which is looked for where KVM names no
+    /// reason.
+    pub fn with_room(self, shortage: impl FnOnce() -> Option<Shortage>) -> Forecast {
+        if self.obstacle().is_some() {
+            return self;
+        }
+        let room = |shortage| Obstacle { reason: RefusalReason::Room(shortage), vcpu: None };
+        shortage().map_or(self, |shortage| Forecast::Refused(room(shortage)))
+    }
+
     /// What would refuse the switch, if that is known.
     pub fn obstacle(&self) -> Option<&Obstacle> {
         match self {
@@ -123,9 +138,15 @@ impl Obstacle {
             RefusalReason::Hypervisor
             | RefusalReason::Keys
             | RefusalReason::Smm
-            | RefusalReason::RealMode => Some(false),
+            | RefusalReason::RealMode
+            | RefusalReason::Room(_) => Some(false),
             RefusalReason::Other(_) => None,
         }
+    }
+
+    /// Whether another obstacle has the same reason, whatever vCPU or amounts it names.
+    pub fn is_like(&self, other: &Obstacle) -> bool {
+        self.reason.word() == other.reason.word()
     }
 
     /// What a user can do about it.
@@ -146,6 +167,7 @@ impl Obstacle {
             }
             RefusalReason::Smm => "try again: it takes milliseconds",
             RefusalReason::RealMode => "try again when the guest's kernel runs",
+            RefusalReason::Room(_) => Shortage::REMEDY,
             RefusalReason::Other(_) => {
                 "the kernel log may say more (dmesg); a newer Bifold may know the reason"
             }
@@ -182,6 +204,7 @@ impl fmt::Display for Obstacle {
             RefusalReason::RealMode => {
                 write!(f, "{vcpu} runs without paging, as firmware and boot loaders do")
             }
+            RefusalReason::Room(shortage) => shortage.fmt(f),
             RefusalReason::Other(word) => {
                 write!(f, "KVM's reason is `{word}`")?;
                 self.vcpu.map_or(Ok(()), |n| write!(f, " of vCPU {n}"))

@@ -68,6 +68,7 @@ stats! {
     switches_to_shadow: Count of Life = "switches to shadow mode",
     switches_to_nested: Count of Life = "switches to nested mode",
     switches_by_guest: Count of Life = "switches that the guest caused",
+    back_for_memory: Count of Part = "switches back for lack of memory",
     by_guest_failed: Count of Life = "guest-caused switches that failed",
     refused: Count of Life = "switches refused",
     refused_host: Count of Part = "refused: this host has one paging mode",
@@ -118,6 +119,14 @@ impl PagingStats {
     /// The known figures with their names.
     pub fn known(&self) -> impl Iterator<Item = (&'static str, u64)> {
         PagingStats::STATS.iter().zip(self.values()).filter_map(|(stat, value)| Some((stat.name, value?)))
+    }
+
+    /// How often KVM itself ended a stay in shadow paging: the guest began to use what only nested paging
+    /// has, or there was too little memory. `None` if KVM counts neither.
+    pub fn returns(&self) -> Option<u64> {
+        let counts = [self.switches_by_guest, self.back_for_memory];
+        let known = || counts.into_iter().flatten();
+        known().next().map(|_| known().fold(0, u64::saturating_add))
     }
 
     /// Number of switches in both directions.

@@ -6,9 +6,8 @@
 pub mod rules;
 
 use crate::order::{Facts, facts, used};
-use bifold_host::LiveGuest;
-use bifold_host::guest_memory::{GuestStatistics, Swap};
-use bifold_host::{Host, MemInfo};
+use bifold_host::guest_memory::{GuestStatistics, Shortage, Swap};
+use bifold_host::{Host, LiveGuest, MemInfo, RefusalReason};
 use std::time::{SystemTime, UNIX_EPOCH};
 
 /// Statistics older than this are not of now.
@@ -21,6 +20,30 @@ pub struct GuestMemory {
     pub guest: LiveGuest,
     /// What is known of its memory.
     pub facts: Facts,
+    /// What is known of its stays in shadow paging.
+    pub stays: StayFacts,
+}
+
+/// What a KVM with a paging mode per VM tells of a guest's stays in shadow paging, which take memory of the
+/// guest's cgroup. Empty on other hosts, and where only the guest's memory was looked at.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct StayFacts {
+    /// The cgroup that leaves too little for a stay, if the guest is in nested paging.
+    pub shortage: Option<Shortage>,
+    /// Stays that KVM has ended.
+    pub ended: u64,
+}
+
+impl StayFacts {
+    fn of(host: &Host, guest: &LiveGuest) -> StayFacts {
+        let Some(vm) = guest.vm else { return StayFacts::default() };
+        let paging = host.paging(vm);
+        let shortage = match paging.obstacle().map(|(_, obstacle)| &obstacle.reason) {
+            Some(RefusalReason::Room(shortage)) => Some(shortage.clone()),
+            _ => None,
+        };
+        StayFacts { shortage, ended: paging.stats().returns().unwrap_or(0) }
+    }
 }
 
 /// A host's memory, and that of its guests.
@@ -50,7 +73,7 @@ pub fn see(host: &Host) -> HostMemory {
 /// if that has ended.
 pub fn see_one(host: &Host, guest: LiveGuest, seen: Option<Facts>) -> Option<HostMemory> {
     let guest = match seen {
-        Some(facts) => GuestMemory { guest, facts },
+        Some(facts) => GuestMemory { guest, facts, stays: StayFacts::default() },
         None => of_guest(host, guest)?,
     };
     Some(with(host, vec![guest]))
@@ -59,8 +82,9 @@ pub fn see_one(host: &Host, guest: LiveGuest, seen: Option<Facts>) -> Option<Hos
 fn of_guest(host: &Host, guest: LiveGuest) -> Option<GuestMemory> {
     let place = host.monitor_place(guest.pid);
     let facts = facts(host, guest.pid, place.as_ref());
+    let stays = StayFacts::of(host, &guest);
     // The process may have ended meanwhile.
-    (host.started(guest.pid) == Some(guest.started)).then_some(GuestMemory { guest, facts })
+    (host.started(guest.pid) == Some(guest.started)).then_some(GuestMemory { guest, facts, stays })
 }
 
 fn with(host: &Host, guests: Vec<GuestMemory>) -> HostMemory {

@@ -112,6 +112,18 @@ pub const RULES: &[Rule] = &[
         why: "Each allocation of the process then waits for reclaim (Linux, admin-guide/cgroup-v2.rst: memory.high).",
         look: throttled,
     },
+    Rule {
+        name: "no-room-for-shadow",
+        when: "KVM has a paging mode for each VM, the guest is in nested paging, and a cgroup leaves less memory than a stay in shadow paging needs.",
+        why: "KVM charges reverse maps and shadow pages to the guest's cgroup: at its limit, memory of the guest goes to swap, or KVM ends the stay. Bifold does not ask KVM for such a stay.",
+        look: no_room_for_shadow,
+    },
+    Rule {
+        name: "stays-end-early",
+        when: "KVM has ended at least two stays of the guest in shadow paging by itself.",
+        why: "The guest does now and then what only nested paging has, or memory is refused. Each such stay costs two switches and brings little.",
+        look: stays_end_early,
+    },
 ];
 
 /// All findings, guest by guest.
@@ -347,6 +359,20 @@ fn throttled(_: &HostMemory, guest: &GuestMemory) -> Option<FindingText> {
         what,
         how: format!("raise memory.high in {}, or give the guest a smaller size", group.folder.display()),
     })
+}
+
+fn no_room_for_shadow(_: &HostMemory, guest: &GuestMemory) -> Option<FindingText> {
+    let shortage = guest.stays.shortage.as_ref()?;
+    let what = format!("{} has no room for a stay in shadow paging: {shortage}", name(guest));
+    Some(FindingText { what, how: format!("raise memory.max in {}", shortage.folder.display()) })
+}
+
+fn stays_end_early(_: &HostMemory, guest: &GuestMemory) -> Option<FindingText> {
+    let ended = Some(guest.stays.ended).filter(|ended| *ended > 1)?;
+    let what = format!("KVM has ended {ended} stays of {} in shadow paging", name(guest));
+    let how = "leave the VM in nested paging (never in bifold.toml), or do not offer the guest what needs nested paging (-cpu \
+               host,-svm,-vmx,-pku)";
+    Some(FindingText { what, how: how.into() })
 }
 
 #[cfg(test)]

@@ -3,7 +3,7 @@
 
 use std::fs;
 use std::os::fd::{AsFd, OwnedFd};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail};
@@ -225,17 +225,32 @@ pub fn supply(fd: &OwnedFd, start: u64) -> Result<()> {
     )
 }
 
-/// A cgroup of this case; it goes when it is dropped, if its processes have gone.
-struct Cgroup(std::path::PathBuf);
+/// A cgroup of a case; it goes when it is dropped, if its processes have gone.
+pub(super) struct Cgroup(PathBuf);
 
 impl Cgroup {
-    fn new(root: &Path, name: &str) -> Result<Cgroup> {
+    /// Where cgroups with a count of memory can be made, if this kernel has them.
+    pub(super) fn memory_root() -> Result<Option<PathBuf>> {
+        let root = PathBuf::from("/tmp/switch-cgroups");
+        fs::create_dir_all(&root)?;
+        let none = rustix::mount::MountFlags::empty();
+        let mounted = root.join("cgroup.controllers").exists()
+            || rustix::mount::mount("cgroup2", &root, "cgroup2", none, None).is_ok();
+        let counts = mounted && fs::write(root.join("cgroup.subtree_control"), "+memory").is_ok();
+        Ok(counts.then_some(root))
+    }
+
+    pub(super) fn new(root: &Path, name: &str) -> Result<Cgroup> {
         let dir = root.join(name);
         fs::create_dir_all(&dir).with_context(|| dir.display().to_string())?;
         Ok(Cgroup(dir))
     }
 
-    fn take(&self, pid: u32) -> Result<()> {
+    pub(super) fn path(&self) -> &Path {
+        &self.0
+    }
+
+    pub(super) fn take(&self, pid: u32) -> Result<()> {
         Ok(fs::write(self.0.join("cgroup.procs"), pid.to_string())?)
     }
 
@@ -260,14 +275,11 @@ pub fn charged(n: &mut Notes) -> Result<()> {
     // An entry of 8 bytes for each page. The kernel charges in batches of 256 KB per CPU.
     const MAPS: u64 = 8 * PAGES;
     const BATCHES: u64 = 1 << 20;
-    let root = Path::new("/tmp/switch-cgroups");
-    fs::create_dir_all(root)?;
-    let mounted = rustix::mount::mount("cgroup2", root, "cgroup2", rustix::mount::MountFlags::empty(), None);
-    if mounted.is_err() || fs::write(root.join("cgroup.subtree_control"), "+memory").is_err() {
+    let Some(root) = Cgroup::memory_root()? else {
         n.skip("this kernel has no memory cgroups");
         return Ok(());
-    }
-    let (vm, switcher) = (Cgroup::new(root, "vm")?, Cgroup::new(root, "switcher")?);
+    };
+    let (vm, switcher) = (Cgroup::new(&root, "vm")?, Cgroup::new(&root, "switcher")?);
     let (mut child, path) = super::control::start_victim(PAGES)?;
     let run = (|| {
         vm.take(child.id())?;

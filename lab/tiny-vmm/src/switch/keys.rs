@@ -212,11 +212,15 @@ fn prepare(m: &Machine, world: &World) -> Result<()> {
 }
 
 fn registers(m: &Machine, vcpu: usize, cr0: u64) -> Result<()> {
+    registers_with(m, vcpu, cr0, CR4 | PKE)
+}
+
+fn registers_with(m: &Machine, vcpu: usize, cr0: u64, cr4: u64) -> Result<()> {
     m.with(vcpu, move |v| {
         let mut s = v.get_sregs()?;
         (s.gdt.base, s.gdt.limit, s.idt.base, s.idt.limit) = (GDT, 23, IDT, 0xfff);
         s.cs = kvm_segment { selector: 8, ..s.cs };
-        (s.cr0, s.cr4) = (cr0, CR4 | PKE);
+        (s.cr0, s.cr4) = (cr0, cr4);
         Ok(v.set_sregs(&s)?)
     })
 }
@@ -304,6 +308,42 @@ pub fn keys(n: &mut Notes) -> Result<()> {
         n.same("switches for the guest", m.stats()?["switches_by_guest"], 0);
     }
     n.number("switches", switches);
+    Ok(())
+}
+
+/// A vCPU without keys in its CPUID runs first, and one with keys is made then. What the first has mapped has no
+/// keys, and is not for the second.
+pub fn keys_late(n: &mut Notes) -> Result<()> {
+    if !offered(n)? {
+        return Ok(());
+    }
+    for nested in [true, false] {
+        let mut m = Machine::new(MachineSpec {
+            pages: 1024 + 512 * BIG_PAGES,
+            nested: Some(nested),
+            ..MachineSpec::default()
+        })?;
+        let (mut world, mut random) = (World::new(), Rng(11));
+        prepare(&m, &world)?;
+        registers_with(&m, 0, CR0, CR4)?;
+        let small = (0..SMALL_PAGES).map(|i| SMALL + (i << 12));
+        let all: Vec<_> =
+            small.chain((0..BIG_PAGES).map(|b| BIG + (b << 21))).map(|at| (Step::Load(at), NONE)).collect();
+        play(n, &m, 0, &all, "without keys")?;
+        m.give_keys();
+        let late = m.add_vcpu()?;
+        registers(&m, late, CR0)?;
+        for round in 0..4 {
+            // The first step forbids all that the vCPU without keys has read.
+            let mut steps = vec![(Step::Cr4(CR4 | PKE), NONE), (Step::Pkru(0x5555_5555), NONE)];
+            (world.pkru, world.keys_on) = (0x5555_5555, true);
+            steps.extend(world.steps(&mut random, MOST / 4));
+            play(n, &m, late, &steps, "with keys, beside a vCPU without")?;
+            let first = (Step::Load(BIG), NONE);
+            play(n, &m, 0, &[first], "without keys, beside a vCPU with keys")?;
+            m.switch(if (round % 2 == 0) == nested { "shadow" } else { "nested" })?;
+        }
+    }
     Ok(())
 }
 

@@ -194,6 +194,11 @@ impl Machine {
         Ok(n)
     }
 
+    /// Gives keys to vCPUs that are added from now on, if KVM offers them.
+    pub fn give_keys(&mut self) {
+        self.keys = true;
+    }
+
     /// Number of vCPUs.
     pub fn len(&self) -> usize {
         self.vcpus.len()

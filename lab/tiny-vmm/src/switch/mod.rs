@@ -7,9 +7,11 @@
 mod control;
 mod cost;
 mod drops;
+mod holes;
 mod host;
 mod inner;
 mod keys;
+mod limited;
 mod machine;
 mod memory;
 mod modes;
@@ -21,6 +23,7 @@ mod vmm;
 mod windows;
 
 pub use control::{as_other_user, victim};
+pub use limited::limited_vm;
 
 use std::collections::BTreeMap;
 
@@ -123,6 +126,7 @@ cases! {
     Control "refuse" control::refuse: "a vCPU that is a hypervisor itself keeps its mode; all is as before",
     Control "guest-hypervisor" needs::guest_hypervisor: "a guest in shadow paging that begins to be a hypervisor brings its VM back to nested paging",
     Sound "keys" keys::keys: "protection keys hold in either mode, while the guest changes them and the VM is switched",
+    Sound "keys-late" keys::keys_late: "a vCPU with keys beside one without, which was there first",
     Sound "keys-without-wp" keys::keys_without_wp: "keys without CR0.WP bring the VM back to nested paging",
     Sound "keys-beside-pae" keys::keys_beside_pae: "a vCPU under PAE paging beside one with keys has no tables of the other's",
     Sound "nested-roots" inner::roots: "a guest runs a guest of its own right after a stay in shadow paging",
@@ -157,6 +161,7 @@ cases! {
     Memory "dirty-log" memory::dirty_log: "no write is missed by the dirty log in either mode and in between",
     Memory "slots" memory::slots: "memory slots added, removed and moved in either mode",
     Whole "charged" host::charged: "reverse maps are charged to the VM's cgroup, not the switcher's",
+    Whole "limited" limited::limited: "a cgroup's limit refuses a stay in shadow paging or ends it, and never the VM",
     Host "ksm" host::ksm: "the host merges and unmerges pages in either mode",
     Host "pageout" host::pageout: "the host swaps or drops pages in either mode",
     Host "thp-split" host::split: "the host splits huge pages in either mode",
@@ -165,6 +170,10 @@ cases! {
     Named "hidden-faults" cost::hidden_faults: "faults after a stay in nested paging, 512 MB of 4 KB pages",
     Named "once-a-second" cost::once_a_second: "nested, shadow, nested once a second: violations",
     Named "cost" cost::cost: "a switch by shadow pages and by memory: 256 MB, 1, 4, 16 GB, as memory allows",
+    Memory "large-to-table" holes::large_to_table: "a large page becomes a table at the same frame, behind KVM's back",
+    Memory "other-table" holes::other_table: "a directory entry leads to another table, behind KVM's back",
+    Memory "window-over-page" holes::window_over_page: "an entry leads to a device's window, behind KVM's back",
+    Memory "little-room" holes::little_room: "every fault takes shadow pages of the guest to make room",
 }
 
 /// Messages to the kernel's log around allocations that fail on purpose, of which the kernel may warn.

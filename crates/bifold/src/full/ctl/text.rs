@@ -27,6 +27,9 @@ fn table(status: &Status) -> String {
     for text in [&status.only_observes, &status.trouble].into_iter().flatten() {
         out += &wrapped(text, 2);
     }
+    for text in &status.warnings {
+        out += &wrapped(&format!("warning: {}", printable(text)), 2);
+    }
     if status.vms.is_empty() {
         return match &status.memory {
             Some(memory) => out + "no VM of KVM is running here\n" + &of_memory(memory),
@@ -129,6 +132,9 @@ fn of_vm(v: &VmStatus) -> String {
         "did      {} decisions, {} switches, {} refused by KVM\n",
         t.decisions, t.switched, t.refused
     );
+    if t.ended_early > 0 {
+        out += &format!("stays    {} in shadow paging ended early\n", t.ended_early);
+    }
     if let Some(why) = &v.why {
         out += &wrapped(&format!("wants    {}: {why}", or_unknown(&v.wants)), 9);
     }
@@ -248,7 +254,7 @@ mod tests {
     #[test]
     fn memory_has_a_table_and_an_explanation_of_its_own() {
         let status = Status { version: "0.1.0".into(), memory: Some(memory()), ..Status::default() };
-        insta::assert_snapshot!(answer(&Answer::Status(status)), @r"
+        insta::assert_snapshot!(answer(&Answer::Status(Box::new(status))), @r"
         daemon 0, Bifold 0.1.0, up 0 s
         no VM of KVM is running here
 
@@ -317,7 +323,7 @@ mod tests {
 
     #[test]
     fn a_table_says_what_is_unknown_and_escapes_names() {
-        let text = answer(&Answer::Status(status()));
+        let text = answer(&Answer::Status(Box::new(status())));
         insta::assert_snapshot!(text, @r"
         daemon 7, Bifold 0.1.0, up 61 s
                                           own                                   switches
@@ -341,10 +347,15 @@ mod tests {
             ..web()
         };
         let says = "blocked: vCPU 1 is a hypervisor itself (EFER.SVME or CR4.VMXE)\n";
-        let table = answer(&Answer::Status(Status { vms: vec![blocked.clone()], ..Status::default() }));
+        let table =
+            answer(&Answer::Status(Box::new(Status { vms: vec![blocked.clone()], ..Status::default() })));
         assert!(table.ends_with(&format!("web-1: {says}")), "{table}");
         let explained = answer(&about(blocked, Vec::new()));
         assert!(explained.contains(&format!("daemon   {says}")), "{explained}");
+        assert!(!explained.contains("ended early"), "{explained}");
+        let mut ended = web();
+        ended.totals.ended_early = 2;
+        assert!(answer(&about(ended, Vec::new())).contains("stays    2 in shadow paging ended early\n"));
     }
 
     #[test]
@@ -353,12 +364,14 @@ mod tests {
             only_observes: Some("this KVM has one paging mode".into()),
             version: "0.1.0".into(),
             trouble: Some("cannot use /var/lib/bifold/vms.jsonl: No space left on device".into()),
+            warnings: vec!["vm[0] (w\u{1b}*): a pattern".into()],
             ..Status::default()
         };
-        insta::assert_snapshot!(answer(&Answer::Status(status)), @r"
+        insta::assert_snapshot!(answer(&Answer::Status(Box::new(status))), @r"
         daemon 0, Bifold 0.1.0, up 0 s
         this KVM has one paging mode
         cannot use /var/lib/bifold/vms.jsonl: No space left on device
+        warning: vm[0] (w\u{1b}*): a pattern
         no VM is running here
         ");
     }

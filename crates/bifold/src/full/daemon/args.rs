@@ -20,12 +20,14 @@ Examples:
 ///
 /// Reads all VMs once a second, lets the policy of each decide, and says when a policy wants the other mode.
 /// Switches only the VMs whose rule in the configuration says `act = true`, and these only as often as its
-/// limits allow. A VM that no rule switches any more returns to the mode it had, and so do all at the
-/// daemon's end. If the daemon is killed, the VMs stay in their modes, and the next start gives back what is
-/// to be given back.
+/// limits allow; a rule for a pattern of names needs `trusted = true` too. A VM that no rule switches any
+/// more returns to the mode it had, and so do all at the daemon's end. If the daemon is killed, the VMs stay
+/// in their modes, and the next start gives back what is to be given back.
 ///
 /// KVM is not asked for a switch that it would refuse: the log names the reason, and the daemon looks again
-/// after 10 s, then less and less often.
+/// after 10 s, then less and less often. Nor is KVM asked for shadow paging where a cgroup of the VM leaves
+/// too little memory, or soon after a stay there that ended early. The daemon brings a VM back to nested
+/// paging before its cgroup's memory runs out.
 ///
 /// With the table `memory` in the configuration, a policy also divides memory among the VMs whose rules have
 /// a table `vm.memory`. It takes memory by their balloons where that says `act = true`, as

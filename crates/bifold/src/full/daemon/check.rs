@@ -141,6 +141,7 @@ mod tests {
             name = "web-*"
             policy = "dsp"
             act = true
+            trusted = true
             min_stay_s = 30
             [[vm]]
             name = "*"

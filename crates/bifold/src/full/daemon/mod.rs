@@ -59,6 +59,9 @@ pub fn run(args: &DaemonArgs) -> anyhow::Result<Status> {
     if let Some(why) = engine.only_observes() {
         note(true, format_args!("observes only: {why}"));
     }
+    if let Some(warning) = engine.watch().kvm().holes_warning() {
+        note(true, warning);
+    }
     let away = service.run(&control, &signals);
     if !away.is_empty() {
         anyhow::bail!(

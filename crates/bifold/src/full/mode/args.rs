@@ -21,6 +21,11 @@ Examples:
 /// what KVM counts of the VM's switches. With VM and a mode, switches the VM, and prints how long the switch
 /// took and what it dropped. The VM keeps running, except for a short pause of its vCPUs.
 ///
+/// Shadow paging takes kernel memory of up to 4.4 % of the guest's, which is charged to the VM's cgroup. A VM
+/// whose cgroup leaves less is not switched (`room`). A guest in shadow paging reaches code of KVM that
+/// `nested=0` closes to others: switch only guests that you trust. A note names the public holes whose fixes
+/// the loaded modules may lack.
+///
 /// Needs root, KVM and debugfs. Switching needs the KVM modules that `make kernel` builds; an
 /// unmodified KVM has one mode for all VMs, and this verb shows it.
 #[derive(Debug, Args)]

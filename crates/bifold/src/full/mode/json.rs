@@ -2,7 +2,9 @@
 //! Paging modes as JSON. Unknown values are null.
 
 use super::{HostVms, OneVm};
-use bifold_host::{Forecast, Happened, Kvm, Mode, Of, Paging, PagingStats, Stat, Switch, Unit, Vm};
+use bifold_host::{
+    Forecast, Happened, Kvm, Mode, Of, Paging, PagingStats, RefusalReason, Stat, Switch, Unit, Vm,
+};
 use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
 use serde::{Serialize, Serializer};
 use serde_json::{Map, Value, json};
@@ -73,6 +75,9 @@ struct KvmRow {
     host_mode: Option<Mode>,
     /// The loaded modules for a vendor's processors.
     modules: Vec<Module>,
+    /// Public holes that VMs may reach in shadow paging, as the modules do not name their fixes; empty if KVM
+    /// has one mode for all VMs.
+    open_holes: Vec<&'static str>,
 }
 
 /// A module of KVM.
@@ -104,10 +109,24 @@ struct VmRow<'a> {
     /// The new mode, if a switch is under way; null otherwise.
     switching_to: Option<Mode>,
     /// Why KVM would refuse to switch the VM to its other mode now, as in `paging_refusal`: `none` if KVM
-    /// would not refuse; null if unknown.
+    /// would not refuse; null if unknown. `room` if a cgroup leaves too little memory for a stay in shadow
+    /// paging, which Bifold then does not ask KVM for.
     refusal: Option<&'a str>,
     /// The first vCPU that has the reason; null if the reason is of no vCPU.
     refusal_vcpu: Option<u32>,
+    /// The cgroup behind the refusal `room`; null for other reasons.
+    room: Option<RoomRow>,
+}
+
+/// A cgroup that leaves too little memory for a stay in shadow paging.
+#[derive(Serialize, JsonSchema)]
+struct RoomRow {
+    /// The cgroup's folder.
+    cgroup: String,
+    /// What the cgroup has left. Unit: bytes.
+    left_bytes: u64,
+    /// What a stay needs. Unit: bytes.
+    need_bytes: u64,
 }
 
 /// A VM of the list.
@@ -221,6 +240,7 @@ fn kvm(kvm: &Kvm) -> KvmRow {
         default_mode: kvm.default,
         host_mode: kvm.host_mode(),
         modules: kvm.hardware.iter().map(module).collect(),
+        open_holes: kvm.open_holes().iter().map(|hole| hole.name).collect(),
     }
 }
 
@@ -235,6 +255,14 @@ fn describe<'a>(vm: &'a Vm, kvm: &Kvm) -> VmRow<'a> {
         Forecast::Fine => Some("none"),
         Forecast::Refused(obstacle) => Some(obstacle.reason.word()),
     };
+    let room = match forecast.obstacle().map(|o| &o.reason) {
+        Some(RefusalReason::Room(shortage)) => Some(RoomRow {
+            cgroup: shortage.folder.display().to_string(),
+            left_bytes: shortage.left,
+            need_bytes: shortage.need,
+        }),
+        _ => None,
+    };
     VmRow {
         vm: vm.id.to_string(),
         pid: vm.pid,
@@ -245,5 +273,6 @@ fn describe<'a>(vm: &'a Vm, kvm: &Kvm) -> VmRow<'a> {
         switching_to: state.and_then(|s| s.switching_to()),
         refusal,
         refusal_vcpu: forecast.obstacle().and_then(|o| o.vcpu),
+        room,
     }
 }

@@ -14,7 +14,7 @@ use crate::console::{note, print};
 use crate::doctor::needs::{KVM, Needs, SWITCHING};
 use crate::status::Status;
 use crate::usage::UsageError;
-use bifold_host::{Happened, Host, HostError, Kvm, Paging, Switch, Vm, select};
+use bifold_host::{Happened, Host, HostError, Kvm, Mode, Paging, Switch, Vm, select};
 use bifold_report::Format;
 
 /// What the verb needs of the machine.
@@ -53,11 +53,12 @@ fn answer(host: &Host, args: &ModeArgs) -> anyhow::Result<(String, Vec<String>)>
         return Ok((data, one.notes()));
     };
     let switch = host.switch(&one.vm, mode)?;
+    let holes = one.kvm.holes_warning().filter(|_| mode == Mode::Shadow);
     let data = match args.format {
         Format::Json => json::switched(&one.vm, &switch)?,
         _ => text::switched(&one.vm, &switch),
     };
-    Ok((data, notes_of(&switch)))
+    Ok((data, notes_of(&switch).into_iter().chain(holes).collect()))
 }
 
 /// A host's VMs.
@@ -79,6 +80,7 @@ impl HostVms {
             notes.push("no VM is running here".into());
         }
         notes.extend(one_mode(&self.kvm, &self.vms));
+        notes.extend(self.kvm.holes_warning());
         notes
     }
 }
@@ -87,6 +89,7 @@ impl OneVm {
     fn notes(&self) -> Vec<String> {
         let mut notes = unreadable(&self.vm);
         notes.extend(one_mode(&self.kvm, std::slice::from_ref(&self.vm)));
+        notes.extend(self.kvm.holes_warning());
         notes
     }
 }

@@ -3,6 +3,7 @@
 
 use super::*;
 use bifold_host::PagingStats;
+use bifold_host::holes::HOLES;
 use clap::Parser as _;
 use std::fs;
 use std::path::Path;
@@ -72,6 +73,8 @@ fn host(dir: &Path, switchable: bool) -> Host {
     }
     if switchable {
         put(&host.sys.join("module/kvm/parameters/paging_mode"), "nested\n");
+        let fixed: Vec<&str> = HOLES.iter().map(|hole| hole.name).collect();
+        put(&host.sys.join("module/kvm/parameters/paging_fixes"), &(fixed.join(" ") + "\n"));
     }
     host
 }
@@ -157,6 +160,36 @@ fn what_kvm_would_refuse_is_told_with_the_reason() {
         .iter()
         .for_each(|id| fs::remove_file(host.debug.join("kvm").join(id).join("paging_refusal")).unwrap());
     out += &all(&host, &["", "977 --format json"]);
+    insta::assert_snapshot!(out);
+}
+
+#[test]
+fn a_cgroup_without_room_and_stays_that_ended_are_told() {
+    let dir = tempfile::tempdir().unwrap();
+    let host = host(dir.path(), true);
+    let group = host.sys.join("fs/cgroup/machine.slice");
+    put(&host.proc.join("self/mounts"), "cgroup2 /sys/fs/cgroup cgroup2 rw 0 0\n");
+    put(&host.proc.join("977/cgroup"), "0::/machine.slice\n");
+    put(&host.proc.join("977/maps"), "7f0000000000-7f0200000000 rw-p 00000000 00:00 0\n");
+    put(&group.join("memory.max"), "9663676416\n");
+    put(&group.join("memory.current"), "9395240960\n");
+    let stats = host.debug.join("kvm/977-9/paging_stats");
+    put(&stats, &STATS.replace("by_guest 0", "by_guest 3\nback_for_memory 2"));
+    let mut out = all(&host, &["", "977", "977 --format json", "977 shadow"]);
+    put(&group.join("memory.max"), "max\n");
+    out += &ran(&host, "977");
+    insta::assert_snapshot!(out);
+}
+
+#[test]
+fn holes_of_the_loaded_modules_are_told() {
+    let dir = tempfile::tempdir().unwrap();
+    let host = host(dir.path(), true);
+    let fixes = host.sys.join("module/kvm/parameters/paging_fixes");
+    put(&fixes, "CVE-2026-23401 CVE-2026-46113 CVE-2026-53359\n");
+    let mut out = all(&host, &["web --format json", "web nested"]);
+    fs::remove_file(&fixes).unwrap();
+    out += &all(&host, &["", "web nested", "977 shadow"]);
     insta::assert_snapshot!(out);
 }
 

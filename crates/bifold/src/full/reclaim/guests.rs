@@ -52,6 +52,7 @@ pub fn silent(seen: &HostMemory) -> Vec<String> {
 #[cfg(test)]
 pub fn example() -> HostMemory {
     use bifold_host::guest_memory::{Balloon, GuestStatistics, Machine, NoMemoryGroup, ProcessMemory, Swap};
+    use bifold_live::memory::StayFacts;
     use bifold_live::order::{Facts, NoMonitor};
     const GIB: u64 = 1 << 30;
     let statistics = GuestStatistics {
@@ -88,6 +89,7 @@ pub fn example() -> HostMemory {
             swap,
             hugetlb: false,
         },
+        stays: StayFacts::default(),
     };
     HostMemory {
         time_s: 1_000_005,

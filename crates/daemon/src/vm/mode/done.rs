@@ -39,6 +39,9 @@ pub enum NotSwitched {
     /// Switches in the last hour, as many as the rule allows.
     #[error("{0} switches in the last hour")]
     TooMany(u64),
+    /// Seconds until the next stay in shadow paging may begin.
+    #[error("its last stay in shadow paging ended early, and the next may begin in {0:.0} s")]
+    EndedEarly(f64),
     /// It is too early to ask KVM again.
     #[error("KVM refused a moment ago")]
     Refused,
@@ -73,7 +76,7 @@ impl Done {
             (Done::Switched(_), _) => false,
             (Done::NotSwitched(_), Done::NotSwitched(_)) => true,
             (Done::Blocked(a), Done::Blocked(b)) | (Done::WouldBeRefused(a), Done::WouldBeRefused(b)) => {
-                a.reason == b.reason
+                a.is_like(b)
             }
             (a, b) => a == b,
         }

@@ -3,9 +3,11 @@
 
 mod done;
 mod obstacle;
+mod stays;
 
 pub use done::{Done, NotSwitched};
 pub use obstacle::ObstacleCheck;
+pub use stays::{EarlyEnd, Stays};
 
 use super::Hold;
 use crate::config::{Config, Rule};
@@ -45,6 +47,8 @@ pub struct ModeHalf {
     pub look: Option<ObstacleCheck>,
     /// Not before this time since the daemon's start: KVM refused.
     pub again: Duration,
+    /// Stays in shadow paging, and the pause after those that ended early.
+    pub stays: Stays,
     pub totals: Totals,
     load: Option<f64>,
     last: Option<Choice>,
@@ -76,6 +80,7 @@ impl ModeHalf {
             cannot: None,
             look: None,
             again: Duration::ZERO,
+            stays: Stays::default(),
             totals: Totals::default(),
             load: None,
             last: None,
@@ -151,9 +156,22 @@ impl ModeHalf {
     /// for a VM that is only observed now and then.
     pub fn wants_look(&self, to: Mode, up: Duration) -> bool {
         let held = self.hold.is_some_and(|hold| hold.lasts(up));
-        let may = self.cannot.is_none() && !held && self.again <= up;
+        let may = self.cannot.is_none() && !held && self.again <= up && self.pause(to, up).is_none();
         let is_over = |look: &ObstacleCheck| look.is_over(to, up) || (self.acts && look.obstacle.is_none());
         may && self.look.as_ref().is_none_or(is_over)
+    }
+
+    /// How long the VM is not switched to this mode, because its last stay there ended early.
+    fn pause(&self, to: Mode, up: Duration) -> Option<Duration> {
+        self.stays.pause(up).filter(|_| to == Mode::Shadow)
+    }
+
+    /// Whether the daemon may bring the VM back to nested paging when its memory runs out.
+    pub fn may_end_stay(&self, up: Duration) -> bool {
+        self.acts
+            && self.cannot.is_none()
+            && !self.hold.is_some_and(|hold| hold.lasts(up))
+            && self.again <= up
     }
 
     /// What would refuse a switch to this mode, by the last look.
@@ -164,11 +182,13 @@ impl ModeHalf {
     /// Why the daemon may not switch the VM to this mode now; `None` if it may.
     pub fn may_not(&mut self, to: Mode, up: Duration) -> Option<Done> {
         self.hold = self.hold.filter(|hold| hold.lasts(up));
-        match (&self.cannot, self.hold, self.obstacle(to)) {
+        let pause = self.pause(to, up).map(|left| NotSwitched::EndedEarly(left.as_secs_f64()));
+        match (&self.cannot, self.hold, pause, self.obstacle(to)) {
             (.., Some(o)) if !self.acts => Some(Done::WouldBeRefused(o.clone())),
             _ if !self.acts => Some(Done::WouldSwitch),
-            (_, Some(_), _) => Some(Done::Held),
+            (_, Some(_), ..) => Some(Done::Held),
             (Some(why), ..) => Some(Done::NotSwitched(NotSwitched::Answer(why.clone()))),
+            (.., Some(pause), _) => Some(Done::NotSwitched(pause)),
             (.., Some(o)) => Some(Done::Blocked(o.clone())),
             _ if up < self.again => Some(Done::NotSwitched(NotSwitched::Refused)),
             _ => None,
@@ -194,6 +214,15 @@ impl ModeHalf {
         add(&mut self.totals.exits, interval.statistics.get(Statistic::Exits));
         add(&mut self.totals.ran_ns, interval.ran_ns());
         add(&mut self.totals.waited_ns, interval.waited_ns());
+    }
+
+    /// Why a rule with `act` only observes the VM.
+    fn untrusted(&self) -> Option<String> {
+        let rule = self.rule.as_ref().filter(|rule| rule.untrusted)?;
+        Some(format!(
+            "{} is a pattern; `trusted = true` in its rule lets the daemon switch the VM",
+            rule.vms.text()
+        ))
     }
 
     fn missing(&self) -> Option<String> {
@@ -234,14 +263,18 @@ impl ModeHalf {
         let look = self.look.as_ref().filter(|l| held.is_none() && state.is_none_or(|s| s.mode() != l.to));
         let obstacle =
             look.and_then(|l| l.obstacle.as_ref().filter(|o| o.lasts() == Some(true) || wants(l.to)));
+        let paused = self.stays.pause(up).filter(|_| wants(Mode::Shadow));
+        let paused = paused.map(|left| NotSwitched::EndedEarly(left.as_secs_f64()).to_string());
+        let obstacle = obstacle.filter(|o| paused.is_none() || o.lasts() == Some(true));
         let (word, note) = match (held, &self.cannot, obstacle) {
             _ if self.never => ("never", None),
             _ if self.pilot.is_none() => ("no rule", None),
             (Some(hold), ..) => ("held", Some(hold.left(up))),
-            _ if !self.acts => ("observes", obstacle.map(Obstacle::to_string)),
+            _ if !self.acts => ("observes", self.untrusted().or(obstacle.map(Obstacle::to_string))),
             (None, Some(why), _) => ("cannot", Some(why.clone())),
             (.., Some(o)) if o.lasts() == Some(true) => ("cannot", Some(o.to_string())),
             (.., Some(o)) => ("blocked", Some(o.to_string())),
+            _ if paused.is_some() => ("blocked", paused),
             _ => ("acts", None),
         };
         VmStatus {

@@ -31,8 +31,7 @@ impl ObstacleCheck {
         let obstacle =
             paging.obstacle().filter(|(mode, _)| *mode == to).map(|(_, obstacle)| obstacle.clone());
         let stays = |before: &&ObstacleCheck| {
-            let same =
-                before.obstacle.as_ref().zip(obstacle.as_ref()).is_some_and(|(a, b)| a.reason == b.reason);
+            let same = before.obstacle.as_ref().zip(obstacle.as_ref()).is_some_and(|(a, b)| a.is_like(b));
             before.to == to && same
         };
         let pause = before.filter(stays).map_or(FIRST, |before| (2 * before.pause).min(LONGEST));

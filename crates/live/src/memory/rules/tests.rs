@@ -2,6 +2,7 @@
 //! Each rule on a host for which it has something to say, and on one for which it has not.
 
 use super::*;
+use crate::memory::StayFacts;
 use crate::order::Facts;
 use bifold_host::LiveGuest;
 use bifold_host::MemInfo;
@@ -43,7 +44,7 @@ fn well() -> HostMemory {
         swap: None,
         stalls_us: None,
         waiting_60: Some(0.0),
-        guests: vec![GuestMemory { guest, facts }],
+        guests: vec![GuestMemory { guest, facts, stays: StayFacts::default() }],
     }
 }
 
@@ -148,6 +149,20 @@ fn a_group_at_its_limit_is_reported_if_pages_come_back() {
         .len()
     };
     assert_eq!([limited(7, 4 * GIB), limited(0, 4 * GIB), limited(7, 8 * GIB)], [1, 0, 0]);
+}
+
+#[test]
+fn stays_in_shadow_paging_without_room_and_those_that_kvm_ends_are_reported() {
+    let found = after(|h| {
+        let (folder, left, need) = ("/g".into(), MIB, 99 * MIB);
+        h.guests[0].stays = StayFacts { shortage: Some(Shortage { folder, left, need }), ended: 3 };
+    });
+    let rules: Vec<_> = found.iter().map(|f| f.0).collect();
+    assert_eq!(rules, ["no-room-for-shadow", "stays-end-early"]);
+    assert!(found[0].1.contains("needs up to 99 MiB of kernel memory, and cgroup /g has 1 MiB left"));
+    assert_eq!(found[0].2, "raise memory.max in /g");
+    assert_eq!(found[1].1, "KVM has ended 3 stays of vm1 in shadow paging");
+    assert!(after(|h| h.guests[0].stays.ended = 1).is_empty(), "once is no pattern");
 }
 
 #[test]

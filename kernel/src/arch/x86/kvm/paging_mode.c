@@ -118,6 +118,13 @@ static void vcpu_set_mode(struct kvm_vcpu *vcpu, bool nested)
 	if (kvm_paging_vendor.leave)
 		kvm_paging_vendor.leave(vcpu);
 	kvm_mmu_unload(vcpu);
+	if (nested)
+		kvm_paging_mmu_wake(vcpu);
+	else
+		kvm_paging_mmu_rest(vcpu);
+	/* What failed in the last stay may succeed in this one. */
+	if (!nested)
+		vcpu->arch.paging.needs_memory = false;
 	WRITE_ONCE(vcpu->arch.paging.nested, nested);
 	kvm_paging_vendor.enter(vcpu);
 	kvm_paging_mmu_reset(vcpu);
@@ -140,8 +147,11 @@ static void join(struct kvm_vcpu *vcpu, bool nested, u64 round)
 	struct kvm_paging_vm *p = &vcpu->kvm->arch.paging;
 	enum kvm_paging_refusal why = KVM_PAGING_FINE;
 
-	if (vcpu->arch.paging.nested != nested)
+	if (vcpu->arch.paging.nested != nested) {
 		why = kvm_paging_check_vcpu(vcpu, nested);
+		if (why == KVM_PAGING_FINE && !nested && !kvm_paging_mmu_fill(vcpu))
+			why = KVM_PAGING_MEMORY;
+	}
 	if (why == KVM_PAGING_FINE) {
 		vcpu_set_mode(vcpu, nested);
 		return;

@@ -44,6 +44,7 @@ enum kvm_paging_refusal kvm_paging_check_vm(struct kvm *kvm, bool nested);
 enum kvm_paging_refusal kvm_paging_check_vcpu(struct kvm_vcpu *vcpu, bool nested);
 enum kvm_paging_refusal kvm_paging_forecast(struct kvm *kvm, bool nested, int *vcpu_id);
 int kvm_paging_refuse(struct kvm *kvm, enum kvm_paging_refusal why, int vcpu_id);
+bool kvm_paging_has_keys(struct kvm_vcpu *vcpu, bool long_mode);
 bool kvm_paging_keys_need_nested(struct kvm_vcpu *vcpu, unsigned long cr0);
 extern const char *const kvm_paging_refusal_words[KVM_PAGING_REFUSALS];
 
@@ -85,6 +86,10 @@ bool kvm_paging_mmu_tracked_by_others(struct kvm *kvm);
 void kvm_paging_mmu_drop_shadow(struct kvm *kvm);
 void kvm_paging_mmu_free_shadow(struct kvm *kvm);
 unsigned long kvm_paging_mmu_zap_nested(struct kvm *kvm);
+void kvm_paging_mmu_may_fail(struct kvm_vcpu *vcpu, bool may);
+bool kvm_paging_mmu_fill(struct kvm_vcpu *vcpu);
+void kvm_paging_mmu_rest(struct kvm_vcpu *vcpu);
+void kvm_paging_mmu_wake(struct kvm_vcpu *vcpu);
 void kvm_paging_mmu_ready(struct kvm_vcpu *vcpu);
 void kvm_paging_mmu_reset(struct kvm_vcpu *vcpu);
 void kvm_paging_mmu_destroy(struct kvm_vcpu *vcpu);

@@ -16,14 +16,18 @@
 /* How often a VM is to go back to nested paging for an instruction, or for a call of user space, before that fails. */
 #define TRIES 5
 
-/* Back to nested paging, for what the guest does. */
-static int bring_back(struct kvm *kvm)
+/* Back to nested paging, for what the guest does, or as its shadow pages get no memory. */
+static int bring_back(struct kvm *kvm, bool for_memory)
 {
 	struct kvm_paging_vm *p = &kvm->arch.paging;
 	bool was_nested = READ_ONCE(p->nested);
 	int r = kvm_paging_set_mode(kvm, true);
 
-	if (!r && !was_nested) {
+	if (!r && !was_nested && for_memory) {
+		WRITE_ONCE(p->back_for_memory, p->back_for_memory + 1);
+		pr_info_ratelimited("kvm [%d]: no memory for shadow pages (a cgroup's limit?): the VM goes back to nested paging\n",
+				    kvm->userspace_pid);
+	} else if (!r && !was_nested) {
 		WRITE_ONCE(p->by_guest, p->by_guest + 1);
 		pr_info_ratelimited("kvm [%d]: the guest begins to use what only nested paging has, and goes back to it\n",
 				    kvm->userspace_pid);
@@ -35,8 +39,12 @@ static int bring_back(struct kvm *kvm)
 void kvm_paging_go_nested_work(struct work_struct *work)
 {
 	struct kvm_paging_vm *p = container_of(work, struct kvm_paging_vm, go_nested);
-	int r = bring_back(container_of(p, struct kvm, arch.paging));
+	bool for_memory = xchg(&p->for_memory, false);
+	int r = bring_back(container_of(p, struct kvm, arch.paging), for_memory);
 
+	/* Reverse maps, too. */
+	if (!r && for_memory)
+		flush_work(&p->tidy);
 	spin_lock(&p->lock);
 	p->answer = r;
 	WRITE_ONCE(p->answers, p->answers + 1);
@@ -65,9 +73,33 @@ int kvm_paging_go_nested(struct kvm_vcpu *vcpu)
 }
 EXPORT_SYMBOL_GPL(kvm_paging_go_nested);
 
+/*
+ * vcpu_run() is about to leave KVM_RUN with r, and whether it has to. Where shadow paging got no memory, the vCPU waits for
+ * nested paging and for what the stay had, and does again what failed. If that fails again in nested paging, it allocates as
+ * upstream.
+ */
+bool kvm_paging_ends_run(struct kvm_vcpu *vcpu, int r)
+{
+	struct kvm_paging_vcpu *v = &vcpu->arch.paging;
+
+	if (r != -ENOMEM || !v->may_fail || !kvm_paging_have_both())
+		return true;
+	if (kvm_vcpu_tdp(vcpu) && v->waited) {
+		v->waited = false;
+		kvm_paging_mmu_may_fail(vcpu, false);
+		return false;
+	}
+	v->needs_memory = true;
+	kvm_make_request(KVM_REQ_PAGING_MODE, vcpu);
+	return false;
+}
+
 /* Whether the vCPU has what it needs of the VM's mode. It is loaded. */
 static bool satisfied(struct kvm_vcpu *vcpu)
 {
+	/* The answer says so. */
+	if (vcpu->arch.paging.needs_memory)
+		return false;
 	if (vcpu->arch.paging.needs_nested)
 		return kvm_paging_can_nest(vcpu);
 	return !tdp_enabled || kvm_vcpu_tdp(vcpu) || !kvm_paging_keys_need_nested(vcpu, kvm_read_cr0(vcpu));
@@ -104,6 +136,13 @@ int kvm_paging_await_nested(struct kvm_vcpu *vcpu)
 		v->failed = 0;
 		return 0;
 	}
+	if (v->failed >= TRIES && v->needs_memory) {
+		/* Another vCPU is in the way. As upstream, with the OOM killer. */
+		v->needs_memory = false;
+		v->failed = 0;
+		kvm_paging_mmu_may_fail(vcpu, false);
+		return 0;
+	}
 	if (v->failed >= TRIES) {
 		WRITE_ONCE(p->by_guest_failed, p->by_guest_failed + 1);
 		pr_info_ratelimited("kvm [%d]: vCPU %d needs nested paging and the VM cannot go there: the paging mode stays shadow\n",
@@ -122,6 +161,8 @@ int kvm_paging_await_nested(struct kvm_vcpu *vcpu)
 		v->asks = true;
 		v->answers = READ_ONCE(p->answers);
 		kvm_paging_window(ask);
+		if (v->needs_memory)
+			WRITE_ONCE(p->for_memory, true);
 		queue_work(system_unbound_wq, &p->go_nested);
 	}
 	/* The switch that is asked for wants this vCPU parked, which comes back here when that switch has ended. */
@@ -134,8 +175,11 @@ int kvm_paging_await_nested(struct kvm_vcpu *vcpu)
 	if (!answered)
 		return 1;
 	v->asks = false;
-	if (!answer)
+	if (!answer) {
+		v->waited |= v->needs_memory;
+		v->needs_memory = false;
 		return 1;
+	}
 	v->failed++;
 	/* Whoever is in the way may be so for a moment, and each try stops all vCPUs. Another's switch must not wait. */
 	if (wait_event_interruptible_timeout(p->released, READ_ONCE(p->switching), msecs_to_jiffies(10u << v->failed)) >= 0)
@@ -234,7 +278,7 @@ bool kvm_paging_went_nested(struct kvm_vcpu *vcpu, unsigned int ioctl, int *r)
 	v->wants_nested = false;
 	v->tries++;
 	mutex_unlock(&vcpu->mutex);
-	back = bring_back(vcpu->kvm);
+	back = bring_back(vcpu->kvm, false);
 	/* Another thread may run the vCPU meanwhile, for as long as it likes: no hung task. */
 	while (!mutex_trylock(&vcpu->mutex))
 		schedule_timeout_idle(1);

@@ -57,6 +57,12 @@ enum kvm_paging_refusal kvm_paging_check_vm(struct kvm *kvm, bool nested)
 	return kvm_paging_vendor.check_vm(kvm, nested);
 }
 
+/* Whether the vCPU's shadow entries have the keys of its guest's: mmu/spte_keys.h. */
+bool kvm_paging_has_keys(struct kvm_vcpu *vcpu, bool long_mode)
+{
+	return long_mode && !kvm_vcpu_tdp(vcpu) && guest_cpuid_has(vcpu, X86_FEATURE_PKU);
+}
+
 /*
  * Shadow entries have the guest's protection keys, and the processor applies them. But it runs with CR0.WP set under
  * shadow paging, and a page that a guest without CR0.WP writes as its kernel becomes a kernel's page there, to which no
@@ -115,6 +121,8 @@ enum kvm_paging_refusal kvm_paging_forecast(struct kvm *kvm, bool nested, int *v
 /* Counts a refusal and says it. Under paging.mutex. Returns the error. */
 int kvm_paging_refuse(struct kvm *kvm, enum kvm_paging_refusal why, int vcpu_id)
 {
+	if (why == KVM_PAGING_MEMORY)
+		return -ENOMEM;
 	WRITE_ONCE(kvm->arch.paging.refused[why], kvm->arch.paging.refused[why] + 1);
 	if (why < KVM_PAGING_HYPERVISOR) {
 		pr_info_ratelimited("kvm [%d]: %s, the paging mode stays\n", kvm->userspace_pid, reasons[why]);

@@ -9,12 +9,28 @@
 #include <linux/seq_file.h>
 
 #include "mmu.h"
+#include "paging_fixes.h"
 #include "paging_mode.h"
 
 /* As debugfs asks for CAP_SYS_ADMIN, so does the capability, unless the administrator trusts who may open /dev/kvm. */
 static bool paging_by_vmm;
 module_param(paging_by_vmm, bool, 0644);
 MODULE_PARM_DESC(paging_by_vmm, "Whether a VMM without CAP_SYS_ADMIN may choose shadow paging for its VMs (default: no)");
+
+/* What kernel/build saw in the source. Who loads the modules cannot claim more. */
+static int set_paging_fixes(const char *value, const struct kernel_param *param)
+{
+	return -EPERM;
+}
+
+static int get_paging_fixes(char *buffer, const struct kernel_param *param)
+{
+	return sysfs_emit(buffer, "%s\n", KVM_PAGING_FIXES);
+}
+
+static const struct kernel_param_ops paging_fixes_ops = { .set = set_paging_fixes, .get = get_paging_fixes };
+module_param_cb(paging_fixes, &paging_fixes_ops, NULL, 0444);
+MODULE_PARM_DESC(paging_fixes, "Public holes of shadow paging that are not in these modules");
 
 static bool may_choose_shadow(void)
 {
@@ -88,6 +104,7 @@ static int stats_show(struct seq_file *m, void *unused)
 		{ "switches_to_nested", READ_ONCE(p->to_nested) },
 		{ "switches_by_guest", READ_ONCE(p->by_guest) },
 		{ "by_guest_failed", READ_ONCE(p->by_guest_failed) },
+		{ "back_for_memory", READ_ONCE(p->back_for_memory) },
 		{ "refused", refused },
 		{ "refused_host", READ_ONCE(p->refused[KVM_PAGING_HOST]) },
 		{ "refused_encrypted", READ_ONCE(p->refused[KVM_PAGING_ENCRYPTED]) },

@@ -34,14 +34,7 @@ pub(super) fn known_reason(
     if matches!(step, Step::Run(_)) && shadow && emulation(b) && !emulation(a) {
         return Some("KVM's emulator does not know an instruction that it met in shadow paging");
     }
-    // kvm-amd takes PKE from the processor's CR4 under shadow paging while the guest has no paging, so that
-    // the two instructions of protection keys do not exist. The VM may be in nested paging again when the run
-    // ends.
-    let keys = |run: &Run| run.ops.iter().any(|op| matches!(op, GuestOp::Rdpkru | GuestOp::Wrpkru { .. }));
     let unknown = b.get("vector") == Some(6) && a.get("vector") != Some(6);
-    if matches!(step, Step::Run(run) if !run.width.paged() && keys(run)) && unknown {
-        return Some("an instruction of protection keys without paging, in shadow paging");
-    }
     // Shadow paging has two tables for the pieces of a large page that the kernel reads and, without CR0.WP,
     // writes against the page's rights. An instruction that reads one piece and writes another of the same
     // page never has both (validate_direct_spte in the kernel's mmu.c).

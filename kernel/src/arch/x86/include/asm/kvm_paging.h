@@ -14,6 +14,7 @@
 #define _ASM_X86_KVM_PAGING_H
 
 #include <linux/atomic.h>
+#include <linux/kvm_types.h>
 #include <linux/mutex.h>
 #include <linux/spinlock.h>
 #include <linux/types.h>
@@ -33,8 +34,13 @@ enum kvm_paging_refusal {
 	KVM_PAGING_HOST, KVM_PAGING_ENCRYPTED, KVM_PAGING_DMA, KVM_PAGING_TSS,
 	/* A vCPU, as it is now. */
 	KVM_PAGING_HYPERVISOR, KVM_PAGING_KEYS, KVM_PAGING_SMM, KVM_PAGING_REAL_MODE,
+	/* For -ENOMEM. No word of paging_refusal, which does not try. */
+	KVM_PAGING_MEMORY,
 	KVM_PAGING_REFUSALS,
 };
+
+/* Of a vCPU's MMU: reverse maps' descriptors, tables, what these shadow, and their headers. */
+#define KVM_PAGING_CACHES 4
 
 struct kvm_paging_vcpu {
 	/* The mode of this vCPU's MMU and of its VMCB or VMCS. */
@@ -47,6 +53,13 @@ struct kvm_paging_vcpu {
 	bool held;
 	/* The PDP table of PAE paging is in the clear, which shadow paging needs under memory encryption. */
 	bool pae_in_clear;
+	/* See kvm_paging_mmu_may_fail(). By its own thread or who holds its mutex, as what follows. */
+	bool may_fail;
+	/* The MMU's caches of nested paging rest while the vCPU is in shadow paging: kvm_paging_mmu_rest(). */
+	bool rests;
+	struct kvm_mmu_memory_cache resting[KVM_PAGING_CACHES];
+	/* The protection key in a guest's entry that a shadow entry has, too: mmu/spte_keys.h. */
+	u64 key_mask;
 	/*
 	 * The instruction that the guest executes next needs nested paging; how often the VM could not go there; and
 	 * whether that was often enough: the instruction fails.
@@ -56,6 +69,11 @@ struct kvm_paging_vcpu {
 	bool gave_up;
 	/* Where that instruction is. */
 	unsigned long needs_at;
+	/*
+	 * An allocation failed: the vCPU waits until the VM is in nested paging and has given back what its stay had; and
+	 * whether it has waited so.
+	 */
+	bool needs_memory, waited;
 	/* It has asked for nested paging when there were so many answers. By its own thread. */
 	bool asks;
 	u64 answers;
@@ -82,11 +100,6 @@ struct kvm_paging_vm {
 	bool chosen;
 	/* A switch is under way: vCPUs park instead of entering the guest. */
 	bool switching;
-	/*
-	 * A vCPU of the VM has protection keys in its CPUID: shadow entries have those of the guest's entries. Set once,
-	 * when the MMU of such a vCPU is set up for shadow paging.
-	 */
-	bool keys;
 	/* A write protection is for a shadow page's sake alone. Under mmu_lock for write. */
 	bool shadowing;
 	/*
@@ -111,13 +124,15 @@ struct kvm_paging_vm {
 	struct work_struct go_nested;
 	u64 answers;
 	int answer;
+	/* What is asked for is memory. */
+	bool for_memory;
 	/* Gives back what only shadow paging needs. */
 	struct work_struct tidy;
 
 	/* Tables of the TDP MMU, where upstream has no number of them. */
 	atomic64_t tdp_tables;
 
-	u64 to_shadow, to_nested, by_guest, by_guest_failed, refused[KVM_PAGING_REFUSALS];
+	u64 to_shadow, to_nested, by_guest, by_guest_failed, back_for_memory, refused[KVM_PAGING_REFUSALS];
 	u64 timed_out, interrupted, no_memory;
 	u64 in_guest_last, shadow_pages_dropped, tables_dropped;
 	struct kvm_paging_time quiesce, work, resume, drop;
@@ -137,5 +152,6 @@ bool kvm_paging_allows_smm(struct kvm_vcpu *vcpu);
 void kvm_paging_wants_nothing(struct kvm_vcpu *vcpu);
 bool kvm_paging_went_nested(struct kvm_vcpu *vcpu, unsigned int ioctl, int *r);
 int kvm_paging_go_nested(struct kvm_vcpu *vcpu);
+bool kvm_paging_ends_run(struct kvm_vcpu *vcpu, int r);
 
 #endif

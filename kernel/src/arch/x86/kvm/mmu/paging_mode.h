@@ -48,6 +48,61 @@ bool kvm_paging_roots_are_tdp(struct kvm_mmu *mmu)
 	return false;
 }
 
+#if LINUX_VERSION_CODE < KERNEL_VERSION(6, 6, 0)
+#define kvm_paging_write_track(slot) ((slot)->arch.gfn_track[KVM_PAGE_TRACK_WRITE])
+#else
+#define kvm_paging_write_track(slot) ((slot)->arch.gfn_write_track)
+#endif
+
+/*
+ * What only shadow paging needs may not be there: the VM does without that mode then. A cgroup without room is an error,
+ * and no reason for the OOM killer to end the VM.
+ */
+#define KVM_PAGING_MAY_FAIL (GFP_KERNEL_ACCOUNT | __GFP_RETRY_MAYFAIL | __GFP_NOWARN)
+
+/* As memslot_rmap_alloc() and kvm_page_track_write_tracking_alloc(), which wait for the OOM killer. */
+static int kvm_paging_alloc_slot(struct kvm_memory_slot *slot)
+{
+	int level;
+
+	for (level = PG_LEVEL_4K; level <= KVM_MAX_HUGEPAGE_LEVEL; level++) {
+		struct kvm_rmap_head **rmap = &slot->arch.rmap[level - PG_LEVEL_4K];
+
+		if (!*rmap)
+			*rmap = __vcalloc(__kvm_mmu_slot_lpages(slot, slot->npages, level), sizeof(**rmap),
+					  KVM_PAGING_MAY_FAIL);
+		if (!*rmap)
+			return -ENOMEM;
+	}
+	if (!kvm_paging_write_track(slot))
+		kvm_paging_write_track(slot) = __vcalloc(slot->npages, sizeof(*kvm_paging_write_track(slot)),
+							 KVM_PAGING_MAY_FAIL);
+	return kvm_paging_write_track(slot) ? 0 : -ENOMEM;
+}
+
+/* As mmu_first_shadow_root_alloc(). What an error leaves is given back by kvm_paging_mmu_free_shadow(). */
+static int kvm_paging_alloc_slots(struct kvm *kvm)
+{
+	struct kvm_memory_slot *slot;
+	int i, bkt, r = 0;
+
+	mutex_lock(&kvm->slots_arch_lock);
+	if (kvm_shadow_root_allocated(kvm))
+		goto out;
+	for (i = 0; i < KVM_PAGING_ADDRESS_SPACES(kvm); i++) {
+		kvm_for_each_memslot(slot, bkt, __kvm_memslots(kvm, i)) {
+			r = kvm_paging_alloc_slot(slot);
+			if (r)
+				goto out;
+		}
+	}
+	/* After the pointers, as readers have no lock. */
+	smp_store_release(&kvm->arch.shadow_root_allocated, true);
+out:
+	mutex_unlock(&kvm->slots_arch_lock);
+	return r;
+}
+
 /*
  * Reverse maps and write tracking, which a VM under nested paging does without. Charged to the VM's cgroup, not to that
  * of who asks for the switch.
@@ -57,8 +112,12 @@ int kvm_paging_mmu_alloc_shadow(struct kvm *kvm)
 	struct mem_cgroup *memcg = get_mem_cgroup_from_mm(kvm->mm);
 	struct mem_cgroup *before = set_active_memcg(memcg);
 	int idx = srcu_read_lock(&kvm->srcu);
-	int r = mmu_first_shadow_root_alloc(kvm);
+	int r = kvm_paging_alloc_slots(kvm);
 
+	/* A dirty log of a stay splits large pages by these, and does without where there is no memory. */
+	kvm->arch.split_shadow_page_cache.gfp_custom = KVM_PAGING_MAY_FAIL;
+	kvm->arch.split_page_header_cache.gfp_custom = KVM_PAGING_MAY_FAIL;
+	kvm->arch.split_desc_cache.gfp_custom = KVM_PAGING_MAY_FAIL;
 	srcu_read_unlock(&kvm->srcu, idx);
 	set_active_memcg(before);
 	mem_cgroup_put(memcg);
@@ -288,19 +347,83 @@ unsigned long kvm_paging_mmu_zap_nested(struct kvm *kvm)
 	return tables;
 }
 
+static struct kvm_mmu_memory_cache *kvm_paging_cache(struct kvm_vcpu *vcpu, int i)
+{
+	struct kvm_mmu_memory_cache *const caches[KVM_PAGING_CACHES] = {
+		&vcpu->arch.mmu_pte_list_desc_cache, &vcpu->arch.mmu_shadow_page_cache,
+		&vcpu->arch.mmu_shadowed_info_cache, &vcpu->arch.mmu_page_header_cache,
+	};
+
+	return caches[i];
+}
+
 /*
- * The MMU of a vCPU in shadow paging is set up, or set up anew as a control register has changed.
- *
- * Keys: entries get those of the guest's entries where its processors have keys, not where CR4.PKE is set: vCPUs with
- * CR4.PKE and without it share shadow pages, and the processor ignores keys without it. Guests on other processors may
- * use these bits for themselves.
+ * Whether a vCPU goes without a shadow page rather than call the OOM killer: in shadow paging, and after it if the vCPU was
+ * born there, until an allocation fails with no shadow page left to drop. The VM goes back to nested paging then, see
+ * kvm_paging_ends_run().
  */
+void kvm_paging_mmu_may_fail(struct kvm_vcpu *vcpu, bool may)
+{
+	int i;
+
+	vcpu->arch.paging.may_fail = may;
+	for (i = 0; i < KVM_PAGING_CACHES; i++)
+		kvm_paging_cache(vcpu, i)->gfp_custom = may ? KVM_PAGING_MAY_FAIL : 0;
+}
+
+/*
+ * Before a vCPU leaves nested paging: whether its caches have what it needs to begin there again. A cgroup that has given
+ * all it has to a stay in shadow paging would give nothing then.
+ */
+bool kvm_paging_mmu_fill(struct kvm_vcpu *vcpu)
+{
+	int r;
+
+	kvm_paging_mmu_may_fail(vcpu, true);
+	r = mmu_topup_memory_caches(vcpu, false);
+	kvm_paging_mmu_may_fail(vcpu, false);
+	return !r;
+}
+
+/* The vCPU leaves nested paging: its caches rest, and shadow paging has its own. */
+void kvm_paging_mmu_rest(struct kvm_vcpu *vcpu)
+{
+	struct kvm_paging_vcpu *v = &vcpu->arch.paging;
+	int i;
+
+	for (i = 0; i < KVM_PAGING_CACHES; i++) {
+		struct kvm_mmu_memory_cache *cache = kvm_paging_cache(vcpu, i);
+
+		v->resting[i] = *cache;
+		cache->nobjs = cache->capacity = 0;
+		cache->objects = NULL;
+	}
+	v->rests = true;
+}
+
+/* The vCPU is back in nested paging, with what its caches had. One that was born in shadow paging has those of now. */
+void kvm_paging_mmu_wake(struct kvm_vcpu *vcpu)
+{
+	struct kvm_paging_vcpu *v = &vcpu->arch.paging;
+	int i;
+
+	if (!v->rests)
+		return;
+	for (i = 0; i < KVM_PAGING_CACHES; i++) {
+		kvm_mmu_free_memory_cache(kvm_paging_cache(vcpu, i));
+		*kvm_paging_cache(vcpu, i) = v->resting[i];
+	}
+	v->rests = v->may_fail = false;
+}
+
+/* The MMU of a vCPU in shadow paging is set up, or set up anew as a control register has changed. */
 void kvm_paging_mmu_ready(struct kvm_vcpu *vcpu)
 {
 	struct kvm_paging_vcpu *v = &vcpu->arch.paging;
 
-	if (guest_cpuid_has(vcpu, X86_FEATURE_PKU))
-		WRITE_ONCE(vcpu->kvm->arch.paging.keys, true);
+	v->key_mask = vcpu->arch.mmu->root_role.keyed ? KVM_PAGING_PTE_KEY_MASK : 0;
+	if (tdp_enabled)
+		kvm_paging_mmu_may_fail(vcpu, true);
 	/* A vCPU born under nested paging has the table in cipher, if that is how this host has its memory. */
 	if (tdp_enabled && !v->pae_in_clear && vcpu->arch.root_mmu.pae_root) {
 		set_memory_decrypted((unsigned long)vcpu->arch.root_mmu.pae_root, 1);
@@ -311,9 +434,10 @@ void kvm_paging_mmu_ready(struct kvm_vcpu *vcpu)
 		kvm_make_request(KVM_REQ_PAGING_MODE, vcpu);
 }
 
-/* Before a vCPU's PDP table is freed. */
+/* Before a vCPU's PDP table and caches are freed. */
 void kvm_paging_mmu_destroy(struct kvm_vcpu *vcpu)
 {
+	kvm_paging_mmu_wake(vcpu);
 	if (vcpu->arch.paging.pae_in_clear)
 		set_memory_encrypted((unsigned long)vcpu->arch.root_mmu.pae_root, 1);
 }
@@ -327,6 +451,8 @@ void kvm_paging_mmu_reset(struct kvm_vcpu *vcpu)
 	vcpu->arch.guest_mmu.cpu_role.ext.valid = 0;
 	vcpu->arch.nested_mmu.root_role.invalid = 1;
 	vcpu->arch.nested_mmu.cpu_role.ext.valid = 0;
+	/* Those of shadow paging come with kvm_paging_mmu_ready(). */
+	vcpu->arch.paging.key_mask = 0;
 	kvm_init_mmu(vcpu);
 }
 

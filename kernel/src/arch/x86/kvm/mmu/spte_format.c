@@ -10,11 +10,18 @@ u64 __read_mostly plain_shadow_mmio_value;
 u64 __read_mostly plain_shadow_mmio_mask;
 u64 __read_mostly plain_shadow_mmio_access_mask;
 
+struct spte_masks ept_masks __read_mostly;
+
 DEFINE_STATIC_KEY_FALSE(kvm_two_spte_formats);
 
-/* A vendor module comes: one format until it says more. The other one may have been here before. */
+/*
+ * A vendor module comes, and the masks are as for all but EPT: one format until it says more. The other one may have been
+ * here before.
+ */
 void kvm_spte_formats_one(void)
 {
+#define SPTE_MASKS_CHECK(mask, plain) WARN_ON_ONCE(mask != plain_masks.mask);
+	SPTE_MASKS(SPTE_MASKS_CHECK)
 	static_branch_disable(&kvm_two_spte_formats);
 }
 
@@ -25,4 +32,12 @@ void kvm_spte_formats_two(void)
 	plain_shadow_mmio_mask = shadow_mmio_mask;
 	plain_shadow_mmio_access_mask = shadow_mmio_access_mask;
 	static_branch_enable(&kvm_two_spte_formats);
+}
+
+/* The masks are EPT's. */
+void kvm_spte_masks_of_ept(void)
+{
+	ept_masks.format = SPTE_EPT_FORMAT;
+#define SPTE_MASKS_KEEP(mask, plain) ept_masks.mask = mask;
+	SPTE_MASKS(SPTE_MASKS_KEEP)
 }

@@ -7,12 +7,13 @@
  * tables. On a host with EPT a VM under shadow paging has plain ones beside:
  *  - A table's format is in its role, kvm_mmu_page_role.ept. A child's role is made out of
  *    its parent's, a root's when the vCPU's MMU is set up: no table has both.
- *  - Who makes an entry takes the format from the table's role, and marks an EPT one.
+ *  - Who makes an entry takes the masks from the table's role, and marks an EPT one.
  *  - Who reads an entry that is shadow-present tells by the mark.
+ *  - Either asks once for all masks, since the question is an instruction also where there is one format.
  *  - MMIO entries are told apart without a mark: bits 2:0 are 110b in an EPT one, and bit
  *    0 is set in a plain one.
  * Without EPT, on AMD or by module parameter, there is one format, no mark and no bit in
- * a role, and the masks are used as before.
+ * a role, and the plain masks are constants.
  */
 #ifndef __KVM_X86_MMU_SPTE_FORMAT_H
 #define __KVM_X86_MMU_SPTE_FORMAT_H
@@ -31,19 +32,36 @@ static_assert(!(SPTE_EPT_FORMAT & (GENMASK_ULL(51, 12) | SPTE_TDP_AD_MASK | SPTE
 static_assert(!(SPTE_EPT_FORMAT & (EPT_SPTE_HOST_WRITABLE | EPT_SPTE_MMU_WRITABLE)));
 static_assert(!(SPTE_EPT_FORMAT & (SHADOW_ACC_TRACK_SAVED_BITS_MASK << SHADOW_ACC_TRACK_SAVED_BITS_SHIFT)));
 
-/* The plain masks, as kvm_mmu_reset_all_pte_masks() sets them up. */
-#define plain_shadow_user_mask PT_USER_MASK
-#define plain_shadow_accessed_mask PT_ACCESSED_MASK
-#define plain_shadow_dirty_mask PT_DIRTY_MASK
-#define plain_shadow_nx_mask PT64_NX_MASK
-#define plain_shadow_x_mask 0ull
-#define plain_shadow_present_mask PT_PRESENT_MASK
-#define plain_shadow_memtype_mask 0ull
-#define plain_shadow_acc_track_mask 0ull
-#define plain_shadow_host_writable_mask DEFAULT_SPTE_HOST_WRITABLE
-#define plain_shadow_mmu_writable_mask DEFAULT_SPTE_MMU_WRITABLE
+/* The masks of a format, by upstream's names. */
+#define SPTE_MASKS(M)									\
+	M(shadow_user_mask, PT_USER_MASK)						\
+	M(shadow_accessed_mask, PT_ACCESSED_MASK)					\
+	M(shadow_dirty_mask, PT_DIRTY_MASK)						\
+	M(shadow_nx_mask, PT64_NX_MASK)							\
+	M(shadow_x_mask, 0)								\
+	M(shadow_present_mask, PT_PRESENT_MASK)						\
+	M(shadow_memtype_mask, 0)							\
+	M(shadow_acc_track_mask, 0)							\
+	M(shadow_host_writable_mask, DEFAULT_SPTE_HOST_WRITABLE)			\
+	M(shadow_mmu_writable_mask, DEFAULT_SPTE_MMU_WRITABLE)
 
-/* What depends on the processor, kept before EPT's take its place. */
+struct spte_masks {
+	/* What an entry of the format is marked with. */
+	u64 format;
+#define SPTE_MASKS_FIELD(mask, plain) u64 mask;
+	SPTE_MASKS(SPTE_MASKS_FIELD)
+};
+
+/* As kvm_mmu_reset_all_pte_masks() sets them up, which spte_format.c checks. */
+static const struct spte_masks plain_masks = {
+#define SPTE_MASKS_PLAIN(mask, plain) .mask = plain,
+	SPTE_MASKS(SPTE_MASKS_PLAIN)
+};
+
+/* EPT's, which depend on the processor. */
+extern struct spte_masks ept_masks;
+
+/* The plain ones that depend on the processor, kept before EPT's take their place. */
 extern u64 plain_shadow_mmio_value, plain_shadow_mmio_mask, plain_shadow_mmio_access_mask;
 
 /* Whether there are both. */
@@ -55,9 +73,14 @@ static inline bool two_spte_formats(void)
 }
 
 /* For entries that are shadow-present. */
-static inline bool spte_is_plain(u64 spte)
+static __always_inline const struct spte_masks *masks_of_spte(u64 spte)
 {
-	return two_spte_formats() && !(spte & SPTE_EPT_FORMAT);
+	return two_spte_formats() && (spte & SPTE_EPT_FORMAT) ? &ept_masks : &plain_masks;
+}
+
+static __always_inline const struct spte_masks *masks_of_role(union kvm_mmu_page_role role)
+{
+	return two_spte_formats() && role.ept ? &ept_masks : &plain_masks;
 }
 
 static inline bool role_is_plain(union kvm_mmu_page_role role)
@@ -65,13 +88,7 @@ static inline bool role_is_plain(union kvm_mmu_page_role role)
 	return two_spte_formats() && !role.ept;
 }
 
-static inline u64 spte_format_of(union kvm_mmu_page_role role)
-{
-	return role.ept ? SPTE_EPT_FORMAT : 0;
-}
-
-#define SPTE_MASK(spte, mask) (spte_is_plain(spte) ? plain_##mask : mask)
-#define ROLE_MASK(role, mask) (role_is_plain(role) ? plain_##mask : mask)
+#define MMIO_MASK(role, mask) (role_is_plain(role) ? plain_##mask : mask)
 
 /* An entry of a table whose format is not known, if there are both. */
 static inline bool either_is_mmio_spte(u64 spte)
@@ -94,5 +111,6 @@ static inline bool vcpu_mmio_caching(struct kvm_vcpu *vcpu)
 /* spte_format.c */
 void kvm_spte_formats_one(void);
 void kvm_spte_formats_two(void);
+void kvm_spte_masks_of_ept(void);
 
 #endif

@@ -4,5 +4,5 @@
  * functions whose names are made by a macro and no semantic patch can give: it asks them
  * of the table sp.
  */
-#define shadow_present_mask ROLE_MASK(sp->role, shadow_present_mask)
-#define shadow_host_writable_mask ROLE_MASK(sp->role, shadow_host_writable_mask)
+#define shadow_present_mask masks_of_role(sp->role)->shadow_present_mask
+#define shadow_host_writable_mask masks_of_role(sp->role)->shadow_host_writable_mask

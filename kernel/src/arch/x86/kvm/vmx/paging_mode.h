@@ -120,6 +120,33 @@ static void vmx_paging_enter(struct kvm_vcpu *vcpu)
 	/* EPT_POINTER or GUEST_CR3 come with the root, INVEPT or INVVPID with the request to flush all. */
 }
 
+/*
+ * The base of FS or GS, for its MSR. In virtual-8086 mode, in which real mode runs without unrestricted guest, the hardware
+ * takes no base but the selector's: the guest's is in rmode.segs, and its instructions are emulated while the two differ.
+ */
+static unsigned long vmx_paging_get_base(struct kvm_vcpu *vcpu, int seg)
+{
+	struct kvm_segment segment;
+
+	if (!to_vmx(vcpu)->rmode.vm86_active)
+		return vmcs_readl(seg == VCPU_SREG_FS ? GUEST_FS_BASE : GUEST_GS_BASE);
+	vmx_get_segment(vcpu, &segment, seg);
+	return segment.base;
+}
+
+static void vmx_paging_set_base(struct kvm_vcpu *vcpu, int seg, unsigned long base)
+{
+	struct kvm_segment segment;
+
+	if (!to_vmx(vcpu)->rmode.vm86_active) {
+		vmcs_writel(seg == VCPU_SREG_FS ? GUEST_FS_BASE : GUEST_GS_BASE, base);
+		return;
+	}
+	vmx_get_segment(vcpu, &segment, seg);
+	segment.base = base;
+	vmx_set_segment(vcpu, &segment, seg);
+}
+
 static const struct kvm_paging_ops vmx_paging_ops = {
 	.check_vm = vmx_paging_check_vm,
 	.check_vcpu = vmx_paging_check_vcpu,
