@@ -13,17 +13,19 @@
 #define SVM_PAGING_WITH_NP 0
 #define SVM_PAGING_CTL2 virt_ext
 #define SVM_PAGING_VLS VIRTUAL_VMLOAD_VMSAVE_ENABLE_MASK
+#define svm_paging_encrypted(kvm) sev_guest(kvm)
 #else
 #define SVM_PAGING_CTL misc_ctl
 #define SVM_PAGING_NP SVM_MISC_ENABLE_NP
 #define SVM_PAGING_WITH_NP (gmet_enabled ? SVM_MISC_ENABLE_GMET : 0)
 #define SVM_PAGING_CTL2 misc_ctl2
 #define SVM_PAGING_VLS SVM_MISC2_ENABLE_V_VMLOAD_VMSAVE
+#define svm_paging_encrypted(kvm) ____sev_guest(kvm)
 #endif
 
 static enum kvm_paging_refusal svm_paging_check_vm(struct kvm *kvm, bool nested)
 {
-	if (sev_guest(kvm))
+	if (svm_paging_encrypted(kvm))
 		return KVM_PAGING_ENCRYPTED;
 #if IS_ENABLED(CONFIG_HYPERV)
 	/* Its enlightened TLB knows nested paging only. */
