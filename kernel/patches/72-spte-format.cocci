@@ -4,10 +4,10 @@
 // file: arch/x86/kvm/mmu/spte.h
 // file: arch/x86/kvm/mmu/spte.c
 // file: arch/x86/kvm/mmu/mmu.c
-// expect: 6.1 +60 -41
-// expect: 6.12 +60 -41
-// expect: 7.0 +62 -39
-// expect: 7.3 +66 -49
+// expect: 6.1 +68 -48
+// expect: 6.12 +68 -48
+// expect: 7.0 +68 -44
+// expect: 7.3 +72 -54
 
 // What a table's format is. The key is of 73-keys.
 @@ @@
@@ -81,11 +81,35 @@ kvm_calc_shadow_ept_root_page_role(...)
 }
 
 // Who makes an entry marks it, by its table's masks.
-@@ @@
-make_spte(...)
+@@
+parameter list parameters;
+@@
++#include "spte_make.h"
++
+-make_spte(parameters)
++make_spte_of(const struct spte_masks *masks, parameters)
 {
 	...
-+	const struct spte_masks *masks = masks_of_role(sp->role);
+}
+
+@@ @@
+make_spte_of(...)
+{
+	<...
+(
+-	spte_shadow_accessed_mask(spte)
++	(spte_ad_enabled(spte) ? masks->shadow_accessed_mask : 0)
+|
+-	spte_shadow_dirty_mask(spte)
++	(spte_ad_enabled(spte) ? masks->shadow_dirty_mask : 0)
+)
+	...>
+}
+
+@@ @@
+make_spte_of(...)
+{
+	...
 -	u64 spte = SPTE_MMU_PRESENT_MASK;
 +	u64 spte = SPTE_MMU_PRESENT_MASK | masks->format;
 	...
@@ -153,16 +177,16 @@ kvm_rmap_age_gfn_range(...)
 
 // EPT's memory type.
 @@ @@
-make_spte(...)
+make_spte_of(...)
 {
 	<...
 -	kvm_x86_ops.get_mt_mask
-+	kvm_x86_ops.get_mt_mask && !role_is_plain(sp->role)
++	kvm_x86_ops.get_mt_mask && masks->format
 	...>
 }
 
 @@
-identifier f =~ "^(is_executable_pte|check_spte_writable_invariants|spte_has_volatile_bits|make_spte|make_spte_executable|make_spte_nonexecutable|change_spte_executable|spte_permission_fault|make_nonleaf_spte)$";
+identifier f =~ "^(is_executable_pte|check_spte_writable_invariants|spte_has_volatile_bits|make_spte_of|make_spte_executable|make_spte_nonexecutable|change_spte_executable|spte_permission_fault|make_nonleaf_spte)$";
 identifier mask =~ "^shadow_(user|accessed|dirty|nx|x|xs|xu|present|memtype|acc_track|host_writable|mmu_writable)_mask$";
 @@
 f(...)

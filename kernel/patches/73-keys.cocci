@@ -88,7 +88,7 @@ f(...)
 typedef u64;
 expression pfn;
 @@
-make_spte(...)
+make_spte_of(...)
 {
 	<...
 	spte |= (u64)pfn << PAGE_SHIFT;

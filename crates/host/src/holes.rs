@@ -27,7 +27,7 @@ pub const HOLES: &[Hole] = &[
     Hole {
         name: "CVE-2026-46113",
         guest: "lets KVM use a shadow page again for another frame of the guest's tables",
-        fixed: &["6.18.30"],
+        fixed: &["6.1.175", "6.12.88", "6.18.30"],
     },
     Hole {
         name: "CVE-2026-53359",
@@ -37,7 +37,7 @@ pub const HOLES: &[Hole] = &[
     Hole {
         name: "CVE-2026-64561",
         guest: "makes so many shadow pages that KVM frees the tables that it is filling",
-        fixed: &["Debian's 6.1.192", "6.12.103", "7.1.6"],
+        fixed: &["6.1.183", "6.12.101", "7.1.6"],
     },
 ];
 

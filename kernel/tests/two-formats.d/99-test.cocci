@@ -15,7 +15,7 @@ svm_hardware_setup(...)
 }
 
 @@ @@
-make_spte(...)
+make_spte_of(...)
 {
 	<...
 +	WARN_ONCE(!two_spte_formats() != !tdp_enabled || !(spte & SPTE_EPT_FORMAT) != !kvm_vcpu_tdp(vcpu), "entry %llx has the wrong format", spte);
