@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! Asks apt for packages of this machine, of i386, or of another release.
 //!
-//! A machine's apt knows no i386 packages unless its administrator has added that architecture, and no packages
-//! of another release. For those, apt runs with folders of its own in the cache and no look at what is
-//! installed. It changes nothing of the machine. For i386 it has the machine's sources, for another release a
-//! source of its own, in the folders that `kernel/archives.sh` uses too.
+//! A machine's apt knows no i386 packages unless its administrator has added that architecture, and none of
+//! another release. For those, apt runs with folders of its own in the cache and no look at what is installed.
+//! It changes nothing of the machine. For i386 it has the machine's sources, for another release a source of its
+//! own, in the folders that `kernel/archives.sh` uses too.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -252,7 +252,7 @@ mod tests {
         assert_eq!(UBUNTU.among("http://u/|Ubuntu|Ubuntu|main|resolute\n").as_deref(), Some("http://u/"));
     }
 
-    /// Byte by byte as `open_archive` of `kernel/archives.sh` writes it, or both would read the lists by turns.
+    /// Byte by byte as `open_archive` of `kernel/archives.sh` writes it: else both read the lists by turns.
     #[test]
     fn the_source_is_that_of_the_kernels_scripts() {
         assert_eq!(

@@ -9,60 +9,20 @@
 //! Debian's i386 kernels.
 
 mod image;
+mod series;
 
 use std::ffi::OsStr;
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use crate::apt::{Apt, Archive};
+use crate::apt::Apt;
 use crate::error::GuestError;
 use bifold_trace::TableFormat;
 pub use image::own;
 use image::{own_for, payload};
-
-/// The kernel series that are built, tested and booted here; the file's head has the format.
-const SERIES: &str = include_str!("../../../kernel/series.txt");
-
-/// A line of `kernel/series.txt`.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Series {
-    /// `6.1`
-    pub name: &'static str,
-    /// Whose packages have these kernels.
-    archive: Archive,
-    /// Which release has it, in words.
-    pub release: &'static str,
-}
-
-impl Series {
-    /// The series of a package or a series' name, if it is in the list.
-    fn of(wanted: &str) -> Option<Series> {
-        let version = version_of(wanted);
-        series().into_iter().find(|s| {
-            version.strip_prefix(s.name).is_some_and(|rest| rest.is_empty() || rest.starts_with('.'))
-        })
-    }
-
-    /// The apts that may have the series: this machine's, and one for the series.
-    fn apts(self) -> impl Iterator<Item = Apt> {
-        let other = (!self.archive.suites.is_empty()).then_some(Apt::Of(self.archive));
-        [Apt::Own].into_iter().chain(other)
-    }
-}
-
-/// All series in the order of `kernel/series.txt`.
-pub fn series() -> Vec<Series> {
-    let lines = SERIES.lines().filter(|l| !l.starts_with('#'));
-    lines
-        .filter_map(|l| {
-            let (name, rest) = l.split_once(' ')?;
-            let (archive, release) = rest.trim_start().split_once(' ')?;
-            let (archive, suites) = archive.split_once(':').unwrap_or((archive, ""));
-            Some(Series { name, archive: Archive { name: archive, suites }, release: release.trim() })
-        })
-        .collect()
-}
+pub use series::{Series, series};
+use series::{apt_with, newest_of_series};
 
 /// A kernel and where its modules are.
 #[derive(Debug, Clone)]
@@ -218,7 +178,8 @@ fn stored(dir: &Path) -> Kernel {
     }
 }
 
-/// A kernel with KVM's modules for the laboratory: of a package, or the newest of a series such as `6.1`. If apt does not know the series, the newest kernel of the series in the cache.
+/// A kernel with KVM's modules for the laboratory: of a package, or the newest of a series such as `6.1`. If apt
+/// does not know the series, the newest kernel of the series in the cache.
 pub fn for_lab(wanted: &str, stage: &mut dyn FnMut(&str)) -> Result<Kernel, GuestError> {
     let cache = cache_dir(LAB.name)?;
     let (apt, package) = if wanted.starts_with(PREFIX) {
@@ -250,69 +211,6 @@ fn newest_stored(cache: &Path, series: &str) -> Option<Kernel> {
         .filter(|p| p.file_name().is_some_and(|n| n.to_string_lossy().starts_with(&stem)))
         .max_by_key(|p| numbers(p))
         .map(|p| stored(&p))
-}
-
-/// The apt that has a package of a kernel.
-fn apt_with(package: &str, stage: &mut dyn FnMut(&str)) -> Apt {
-    let known = |apt: &Apt| {
-        let policy =
-            apt.command("apt-cache").and_then(|mut c| tool(c.args(["policy", package]), "apt-cache policy"));
-        policy.is_ok_and(|p| !downloadable(&String::from_utf8_lossy(&p)).is_empty())
-    };
-    let mut apts = Series::of(package).into_iter().flat_map(Series::apts);
-    apts.find(|apt| apt.update(stage).is_ok() && known(apt)).unwrap_or(Apt::Own)
-}
-
-/// The newest package of a series, including backports and security updates, and the apt that has it. The choice is
-/// that of `newest` in `kernel/packages.sh`, whose modules are for this kernel.
-fn newest_of_series(wanted: &str, stage: &mut dyn FnMut(&str)) -> Result<(Apt, String), GuestError> {
-    let line = Series::of(wanted);
-    let none = |why| {
-        let known: Vec<_> = series().iter().map(|s| format!("{}: {}", s.name, s.release)).collect();
-        GuestError::NoSuchKernel { series: wanted.to_owned(), why, known: known.join("; ") }
-    };
-    if let Some(found) = newest_of(Apt::Own, line, wanted)? {
-        return Ok((Apt::Own, found));
-    }
-    for apt in line.into_iter().flat_map(Series::apts).skip(1) {
-        apt.update(stage).map_err(|e| none(e.to_string()))?;
-        if let Some(found) = newest_of(apt, line, wanted)? {
-            return Ok((apt, found));
-        }
-    }
-    Err(none("run apt-get update or add the package source".into()))
-}
-
-fn newest_of(apt: Apt, line: Option<Series>, series: &str) -> Result<Option<String>, GuestError> {
-    let kind = if line.is_some_and(|l| l.archive.name == "ubuntu") { "-generic" } else { "-amd64" };
-    let stem = format!("{PREFIX}{series}.");
-    let out = tool(apt.command("apt-cache")?.arg("pkgnames").arg(&stem), "apt-cache pkgnames")?;
-    let names = String::from_utf8_lossy(&out).into_owned();
-    let names: Vec<&str> = names
-        .split_whitespace()
-        // Leaves out cloud kernels, real-time kernels and debugging symbols.
-        .filter(|n| version_of(n).ends_with(kind) && !n.contains("-cloud-") && !n.contains("-rt-"))
-        .collect();
-    if names.is_empty() {
-        return Ok(None);
-    }
-    let policy = tool(apt.command("apt-cache")?.arg("policy").args(&names), "apt-cache policy")?;
-    Ok(downloadable(&String::from_utf8_lossy(&policy)).into_iter().max_by_key(|n| numbers(Path::new(n))))
-}
-
-/// The packages in the output of `apt-cache policy` that can be downloaded. apt also knows names of packages
-/// that no source has any more.
-fn downloadable(policy: &str) -> Vec<String> {
-    let mut found = Vec::new();
-    let mut name = "";
-    for line in policy.lines() {
-        match line.strip_prefix("  Candidate: ") {
-            Some(version) if version != "(none)" => found.push(name.to_owned()),
-            _ if line.starts_with(PREFIX) => name = line.trim_end_matches(':'),
-            _ => {}
-        }
-    }
-    found
 }
 
 fn version_of(package: &str) -> &str {
@@ -365,7 +263,7 @@ fn fetch_into(
         let boot = tree.join("boot").join(format!("vmlinuz-{version}"));
         [boot].into_iter().chain(folders.iter().map(|d| d.join("vmlinuz"))).find(|p| p.is_file())
     };
-    // Ubuntu has the modules in a package of their own, Debian since 7.2 the image, the modules and their lists.
+    // Ubuntu has the modules in a package of their own; Debian has since 7.2 the image, modules and lists so.
     for part in ["linux-modules", "linux-base", "linux-binary"] {
         if modules().is_none() || image().is_none() {
             unpack(tmp, &tree, store, &format!("{part}-{version}"), stage)?;
@@ -437,41 +335,4 @@ fn keep_needed(lib: &Path, to: &Path, wanted: &[&[&str]]) -> Result<(), GuestErr
     let builtin = lib.join("modules.builtin");
     fs::copy(&builtin, to.join("modules.builtin")).map_err(GuestError::file(&builtin, "cannot copy"))?;
     Ok(())
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn every_series_says_which_release_has_it() {
-        let all = series();
-        assert!(all.len() > 1, "{all:?}");
-        for s in all {
-            assert!(
-                s.name.split('.').count() == 2 && s.name.split('.').all(|n| n.parse::<u32>().is_ok()),
-                "{s:?}"
-            );
-            let title = if s.archive.name == "ubuntu" { "Ubuntu " } else { "Debian " };
-            assert!(s.release.starts_with(title), "{s:?}");
-            assert!(["debian", "ubuntu"].contains(&s.archive.name), "{s:?}");
-        }
-    }
-
-    #[test]
-    fn a_package_belongs_to_its_series() {
-        let of = |w| Series::of(w).map(|s| s.name);
-        assert_eq!(of("6.1"), Some("6.1"));
-        assert_eq!(of("linux-image-6.12.117+deb12-amd64"), Some("6.12"));
-        assert_eq!(of("linux-image-7.0.0-44-generic"), Some("7.0"));
-        assert_eq!(of("6.17"), None);
-    }
-
-    #[test]
-    fn only_packages_with_a_candidate_can_be_had() {
-        let policy = "linux-image-6.1.0-9-amd64:\n  Installed: (none)\n  Candidate: (none)\n  Version table:\n\
-                      linux-image-6.1.0-56-amd64-unsigned:\n  Installed: (none)\n  Candidate: 6.1.192-2\n";
-        assert_eq!(downloadable(policy), ["linux-image-6.1.0-56-amd64-unsigned"]);
-        assert_eq!(version_of("linux-image-6.1.0-56-amd64-unsigned"), "6.1.0-56-amd64");
-    }
 }
