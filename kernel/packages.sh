@@ -54,7 +54,7 @@ versions() {
 
 # newest SERIES: sets image, release and version to those of the newest linux-image of a
 # series such as 6.1, archive to whose packages they are (debian, ubuntu), and source_name to the package of its source.
-# The choice is that of the laboratory (crates/guest/src/kernel.rs, newest_of_series): the
+# The choice is that of the laboratory (crates/guest/src/kernel/series.rs): the
 # modules are for its kernel. Status 1: there is none, and why says the reason.
 newest() {
     local suites
