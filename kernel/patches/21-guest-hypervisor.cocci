@@ -5,10 +5,10 @@
 // file: arch/x86/kvm/x86.c
 // file: arch/x86/kvm/regs.c
 // file: arch/x86/kvm/msrs.c
-// expect: 6.1 +15 -0
-// expect: 6.12 +15 -0
-// expect: 7.0 +15 -0
-// expect: 7.3 +16 -0
+// expect: 6.1 +13 -2
+// expect: 6.12 +13 -2
+// expect: 7.0 +13 -2
+// expect: 7.3 +14 -2
 
 @@ @@
 kvm_emulate_wrmsr(...)
@@ -74,14 +74,8 @@ kvm_vcpu_ioctl_x86_set_vcpu_events(...)
 
 @@ @@
 - r = kvm_arch_vcpu_ioctl_set_sregs(vcpu, kvm_sregs);
-+ kvm_paging_wants_nothing(vcpu);
-+ r = kvm_arch_vcpu_ioctl_set_sregs(vcpu, kvm_sregs);
-+ while (kvm_paging_went_nested(vcpu, ioctl, &r))
-+	r = kvm_arch_vcpu_ioctl_set_sregs(vcpu, kvm_sregs);
++ r = kvm_paging_set_state(vcpu, ioctl, kvm_arch_vcpu_ioctl_set_sregs(vcpu, kvm_sregs));
 
 @@ @@
 - r = kvm_arch_vcpu_ioctl(filp, ioctl, arg);
-+ kvm_paging_wants_nothing(vcpu);
-+ r = kvm_arch_vcpu_ioctl(filp, ioctl, arg);
-+ while (kvm_paging_went_nested(vcpu, ioctl, &r))
-+	r = kvm_arch_vcpu_ioctl(filp, ioctl, arg);
++ r = kvm_paging_set_state(vcpu, ioctl, kvm_arch_vcpu_ioctl(filp, ioctl, arg));

@@ -2,10 +2,10 @@
 // SVM: the VMCB of a vCPU follows the vCPU's mode.
 // file: arch/x86/kvm/svm/svm.c
 // file: arch/x86/kvm/svm/nested.c
-// expect: 6.1 +18 -14
-// expect: 6.12 +19 -15
-// expect: 7.0 +18 -14
-// expect: 7.3 +21 -17
+// expect: 6.1 +19 -14
+// expect: 6.12 +20 -15
+// expect: 7.0 +19 -14
+// expect: 7.3 +22 -17
 
 @@
 identifier f =~ "^(svm_set_efer|svm_set_msr|svm_flush_tlb_gva|svm_vcpu_run|svm_recalc_instruction_intercepts|init_vmcb|svm_set_cr0|svm_set_cr4|svm_handle_exit|svm_load_mmu_pgd|nested_svm_vmrun|__nested_vmcb_check_controls|nested_svm_transition_tlb_flush)$";
@@ -25,11 +25,13 @@ svm_vcpu_run(...)
 {
 	<...
 (
+-	vcpu->arch.regs_avail &= ~SVM_REGS_LAZY_LOAD_SET;
 +	if (kvm_vcpu_tdp(vcpu))
-		vcpu->arch.regs_avail &= ~SVM_REGS_LAZY_LOAD_SET;
++		vcpu->arch.regs_avail &= ~SVM_REGS_LAZY_LOAD_SET;
 |
+-	kvm_clear_available_registers(vcpu, SVM_REGS_LAZY_LOAD_SET);
 +	if (kvm_vcpu_tdp(vcpu))
-		kvm_clear_available_registers(vcpu, SVM_REGS_LAZY_LOAD_SET);
++		kvm_clear_available_registers(vcpu, SVM_REGS_LAZY_LOAD_SET);
 )
 	...>
 }

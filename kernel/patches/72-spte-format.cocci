@@ -4,10 +4,10 @@
 // file: arch/x86/kvm/mmu/spte.h
 // file: arch/x86/kvm/mmu/spte.c
 // file: arch/x86/kvm/mmu/mmu.c
-// expect: 6.1 +68 -48
-// expect: 6.12 +68 -48
-// expect: 7.0 +68 -44
-// expect: 7.3 +72 -54
+// expect: 6.1 +69 -47
+// expect: 6.12 +69 -47
+// expect: 7.0 +69 -43
+// expect: 7.3 +73 -53
 
 // What a table's format is. The key is of 73-keys.
 @@ @@
@@ -222,13 +222,16 @@ kvm_mmu_changed_pte_notifier_make_spte(...)
 
 // MMIO entries.
 @@
-expression E;
+expression value;
 @@
 +#include "spte_format.h"
++
 is_mmio_spte(...)
 {
--	return E;
-+	return (E) || plain_is_mmio_spte(spte);
+	<...
+-	(spte & shadow_mmio_mask) == value
++	is_mmio_of_format(spte, value)
+	...>
 }
 
 @@ @@
@@ -237,7 +240,7 @@ make_mmio_spte(...)
 	<...
 (
 -	vcpu->kvm->arch.shadow_mmio_value
-+	(role_is_plain(vcpu->arch.mmu->root_role) ? plain_shadow_mmio_value : vcpu->kvm->arch.shadow_mmio_value)
++	MMIO_VALUE(vcpu, vcpu->kvm->arch.shadow_mmio_value)
 |
 -	shadow_mmio_value
 +	MMIO_MASK(vcpu->arch.mmu->root_role, shadow_mmio_value)

@@ -151,6 +151,19 @@ bool kvm_paging_allows_sregs(struct kvm_vcpu *vcpu, u64 efer);
 bool kvm_paging_allows_smm(struct kvm_vcpu *vcpu);
 void kvm_paging_wants_nothing(struct kvm_vcpu *vcpu);
 bool kvm_paging_went_nested(struct kvm_vcpu *vcpu, unsigned int ioctl, int *r);
+
+/* A call that sets state for user space, made again if the VM has gone back to nested paging for it. */
+#define kvm_paging_set_state(vcpu, ioctl, call)					\
+({										\
+	int __r;								\
+										\
+	kvm_paging_wants_nothing(vcpu);						\
+	do {									\
+		__r = (call);							\
+	} while (kvm_paging_went_nested(vcpu, ioctl, &__r));			\
+	__r;									\
+})
+
 int kvm_paging_go_nested(struct kvm_vcpu *vcpu);
 bool kvm_paging_ends_run(struct kvm_vcpu *vcpu, int r);
 

@@ -105,13 +105,15 @@ static inline bool role_is_plain(union kvm_mmu_page_role role)
 	return two_spte_formats() && !role.ept;
 }
 
+#define MMIO_VALUE(vcpu, ept) (role_is_plain((vcpu)->arch.mmu->root_role) ? plain_shadow_mmio_value : (ept))
 #define MMIO_MASK(role, mask) (role_is_plain(role) ? plain_##mask : mask)
 
-/* An entry of a table whose format is not known, if there are both. EPT's value may be the VM's own. */
-static inline bool plain_is_mmio_spte(u64 spte)
+/* An entry of a table whose format is not known. The value is EPT's, or the only one. */
+static inline bool is_mmio_of_format(u64 spte, u64 value)
 {
-	return two_spte_formats() && plain_shadow_mmio_value &&
-	       (spte & plain_shadow_mmio_mask) == plain_shadow_mmio_value;
+	if ((spte & shadow_mmio_mask) == value)
+		return true;
+	return two_spte_formats() && plain_shadow_mmio_value && (spte & plain_shadow_mmio_mask) == plain_shadow_mmio_value;
 }
 
 /* An EPT one that can be read causes no misconfiguration. */
