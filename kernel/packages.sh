@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: GPL-2.0-only
 # shellcheck shell=bash
 #
-# What kernel/build and kernel/debug-kernel share: words, tools, and Debian's
-# packages of one kernel, downloaded and never installed (installing a headers
-# package can pull a kernel in and run update-initramfs).
+# What kernel/build and kernel/debug-kernel share: words, tools, and Debian's or
+# Ubuntu's packages of one kernel, downloaded and never installed (installing a
+# headers package can pull a kernel in and run update-initramfs).
 
 export LC_ALL=C DEBIAN_FRONTEND=noninteractive
 readonly MISSING_FEATURE=77 # the exit status of every tool here for "this machine cannot"
@@ -14,6 +14,8 @@ me=${0##*/}
 mapfile -t ALL_SERIES < <(sed -n 's/^\([0-9.]*\) .*/\1/p' "$(dirname "${BASH_SOURCE[0]}")/series.txt")
 # shellcheck disable=SC2034 # for the scripts that source this file
 readonly ALL_SERIES
+# shellcheck source=kernel/archives.sh
+. "$(dirname "${BASH_SOURCE[0]}")/archives.sh"
 
 say() { printf '%s: %s\n' "$me" "$*" >&2; }
 die() { local status=$1; shift; printf '%s: error: %s\n' "$me" "$*" >&2; exit "$status"; }
@@ -46,21 +48,37 @@ need() {
 
 # The versions of package $1 that apt can get, the one it would install first.
 versions() {
-    { apt-cache policy "$1" 2>/dev/null || true; } | sed -n '/(none)/d; s/^  Candidate: //p'
-    { apt-cache madison "$1" 2>/dev/null || true; } | awk -F' *[|] *' '{ print $2 }'
+    { apt-cache "${apt[@]}" policy "$1" 2>/dev/null || true; } | sed -n '/(none)/d; s/^  Candidate: //p'
+    { apt-cache "${apt[@]}" madison "$1" 2>/dev/null || true; } | awk -F' *[|] *' '{ print $2 }'
 }
 
 # newest SERIES: sets image, release and version to those of the newest linux-image of a
-# series such as 6.1. The choice is that of the laboratory (crates/guest/src/kernel.rs,
-# newest_of_series): the modules are for its kernel. Status 1: there is none.
+# series such as 6.1, archive to whose packages they are (debian, ubuntu), and source_name to the package of its source.
+# The choice is that of the laboratory (crates/guest/src/kernel/series.rs): the
+# modules are for its kernel. Status 1: there is none, and why says the reason.
 newest() {
-    local names
-    image='' release='' version=''
+    local suites
     has apt-cache || die "$MISSING_FEATURE" "there is no apt-cache here: Debian's packages are what is built from"
+    why="apt has no kernel of series $1 here"
+    archive=$(sed -n "s/^${1//./\\.} \+\([^ ]*\).*/\1/p" "$(dirname "${BASH_SOURCE[0]}")/series.txt")
+    suites=${archive#*:} archive=${archive%%:*}
+    archive=${archive:-debian}
+    apt=()
+    ! newest_here "$1" || return 0
+    [ "$suites" != "$archive" ] || return 1
+    if ! open_archive "$archive" "$suites"; then why="no kernel of series $1: $why"; return 1; fi
+    newest_here "$1"
+}
+
+# newest_here SERIES: newest(), of the archive that apt is set for.
+newest_here() {
+    local names kind='-amd64(-unsigned)?$'
+    image='' release='' version=''
+    [ "$archive" != ubuntu ] || kind='-generic$'
     # Not the cloud's, not the real-time one. Names stay known after their packages are gone.
-    names=$(apt-cache pkgnames "linux-image-$1." | grep -E -- '-amd64(-unsigned)?$' | grep -Ev -- '-(cloud|rt)-') || return 1
+    names=$(apt-cache "${apt[@]}" pkgnames "linux-image-$1." | grep -E -- "$kind" | grep -Ev -- '-(cloud|rt)-') || return 1
     # shellcheck disable=SC2086 # one word each
-    read -r release < <(apt-cache policy $names | awk '
+    read -r release < <(apt-cache "${apt[@]}" policy $names | awk '
         /^linux-image-/ { name = $1; sub(/:$/, "", name) }
         /^  Candidate: / && $2 != "(none)" {
             release = name; sub(/^linux-image-/, "", release); sub(/-unsigned$/, "", release)
@@ -75,6 +93,8 @@ newest() {
         image+=-unsigned
         version=$(versions "$image" | head -n 1)
     fi
+    source_name=linux-source-$1
+    [ "$archive" != ubuntu ] || source_name=linux-source-${release%%-*}
     [ -n "$version" ]
 }
 
@@ -94,7 +114,7 @@ deb() {
         new=$(mktemp -d "$DEBS/.new-XXXXXX")
         say "downloading $package $wanted"
         # As root apt would drop to user _apt, who may not write here.
-        (cd "$new" && apt-get -q -o APT::Sandbox::User=root download "$package=$wanted" >&2) \
+        (cd "$new" && apt-get "${apt[@]}" -q -o APT::Sandbox::User=root download "$package=$wanted" >&2) \
             || { rm -rf "$new"; die 1 "apt-get could not download $package=$wanted (its messages are above)"; }
         mv "$new"/*.deb "$DEBS/"
         rmdir "$new"
@@ -107,5 +127,9 @@ deb() {
 # A package's dependencies that match a pattern, without versions.
 depends() { dpkg-deb -f "$1" Depends | tr ',|' '\n' | sed 's/^ *//; s/[ :].*//' | grep -E -- "$2" | head -n 1; }
 
-# source_tar SERIES: the kernel's source on stdout, as a tar, out of package file $deb.
-source_tar() { dpkg-deb --fsys-tarfile "$deb" | tar -xO "./usr/src/linux-source-$1.tar.xz" | xz -dc; }
+# source_tar: the kernel's source on stdout, as a tar with all in the folder $source_name, out of package file $deb.
+source_tar() {
+    local file=./usr/src/$source_name.tar.xz unpack=xz
+    [ "$archive" != ubuntu ] || file=./usr/src/$source_name/$source_name.tar.bz2 unpack=bzip2
+    dpkg-deb --fsys-tarfile "$deb" | tar -xO "$file" | $unpack -dc
+}

@@ -3,6 +3,8 @@
 // file: arch/x86/include/asm/kvm_host.h
 // expect: 6.1 +3 -0
 // expect: 6.12 +3 -0
+// expect: 7.0 +3 -0
+// expect: 7.3 +3 -0
 
 @@ @@
 #include <asm/kvm_page_track.h>

@@ -4,6 +4,8 @@
 // file: arch/x86/kvm/debugfs.c
 // expect: 6.1 +23 -1
 // expect: 6.12 +23 -1
+// expect: 7.0 +22 -1
+// expect: 7.3 +22 -1
 
 @@ @@
 #include "mmu.h"
@@ -42,6 +44,15 @@ kvm_arch_vcpu_postcreate(...)
 	struct kvm *kvm = vcpu->kvm;
 +
 +	kvm_paging_vcpu_created(vcpu);
+	...
+}
+
+// Linux 7: without that declaration.
+@@ @@
+kvm_arch_vcpu_postcreate(...)
+{
++	kvm_paging_vcpu_created(vcpu);
+	if (mutex_lock_killable(&vcpu->mutex)) return;
 	...
 }
 

@@ -4,8 +4,11 @@
 // file: virt/kvm/kvm_main.c
 // file: arch/x86/kvm/x86.c
 // file: arch/x86/kvm/regs.c
+// file: arch/x86/kvm/msrs.c
 // expect: 6.1 +13 -2
 // expect: 6.12 +13 -2
+// expect: 7.0 +13 -2
+// expect: 7.3 +14 -2
 
 @@ @@
 kvm_emulate_wrmsr(...)
@@ -18,11 +21,36 @@ kvm_emulate_wrmsr(...)
 	...
 }
 
+// Linux 7: WRMSR with its number in the instruction, too.
+@@ @@
+__kvm_emulate_wrmsr(...)
+{
+	int r;
++
++	if (kvm_paging_wrmsr_needs_nested(vcpu, msr, data))
++		return kvm_paging_go_nested(vcpu);
+	...
+}
+
+@@ @@
+#include "msrs.h"
++#include "paging_mode.h"
+
 @@ @@
 set_efer(...)
 {
 	...
 	if (efer & efer_reserved_bits) return 1;
++	if (!kvm_paging_allows_efer(vcpu, efer))
++		return 1;
+	...
+}
+
+@@ @@
+set_efer(...)
+{
+	...
+	if (efer & ~kvm_caps.supported_efer_bits) return 1;
 +	if (!kvm_paging_allows_efer(vcpu, efer))
 +		return 1;
 	...

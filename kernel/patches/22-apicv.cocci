@@ -4,6 +4,8 @@
 // file: arch/x86/kvm/svm/svm.c
 // expect: 6.1 +1 -1
 // expect: 6.12 +1 -1
+// expect: 7.0 +1 -1
+// expect: 7.3 +1 -1
 
 @@
 expression E;

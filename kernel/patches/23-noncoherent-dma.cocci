@@ -4,6 +4,8 @@
 // file: arch/x86/kvm/x86.c
 // expect: 6.1 +1 -0
 // expect: 6.12 +1 -0
+// expect: 7.0 +1 -0
+// expect: 7.3 +1 -0
 
 @@ @@
 kvm_arch_register_noncoherent_dma(...)

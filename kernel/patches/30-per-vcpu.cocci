@@ -7,9 +7,11 @@
 // file: arch/x86/kvm/mmu/mmu.c
 // expect: 6.1 +10 -8
 // expect: 6.12 +11 -9
+// expect: 7.0 +11 -9
+// expect: 7.3 +13 -11
 
 @@
-identifier f =~ "^(load_pdptrs|kvm_post_set_cr0|kvm_post_set_cr4|kvm_invalidate_pcid|kvm_vcpu_flush_tlb_guest|kvm_hv_vcpu_flush_tlb|kvm_mmu_refresh_passthrough_bits|kvm_init_mmu)$";
+identifier f =~ "^(load_pdptrs|kvm_post_set_cr0|kvm_post_set_cr4|kvm_invalidate_pcid|kvm_vcpu_flush_tlb_guest|kvm_hv_vcpu_flush_tlb|kvm_mmu_refresh_passthrough_bits|kvm_init_mmu|kvm_handle_invpcid|kvm_mmu_invalidate_addr)$";
 @@
 f(...)
 {
@@ -24,7 +26,12 @@ f(...)
 kvm_init_mmu(...)
 {
 	<...
+(
 -	init_kvm_softmmu(vcpu, cpu_role);
 +	{ init_kvm_softmmu(vcpu, cpu_role); kvm_paging_mmu_ready(vcpu); }
+|
+-	init_kvm_shadow_mmu(vcpu, cpu_role);
++	{ init_kvm_shadow_mmu(vcpu, cpu_role); kvm_paging_mmu_ready(vcpu); }
+)
 	...>
 }

@@ -3,6 +3,8 @@
 // file: arch/x86/kvm/mmu/mmu.c
 // expect: 6.1 +6 -3
 // expect: 6.12 +6 -3
+// expect: 7.0 +6 -3
+// expect: 7.3 +6 -3
 
 @@ @@
 #include "mmu.h"

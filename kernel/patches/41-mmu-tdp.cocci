@@ -3,6 +3,8 @@
 // root's page. The vCPU's mode or the page has to say.
 // file: arch/x86/kvm/mmu/mmu.c
 // expect: 6.12 +3 -3
+// expect: 7.0 +4 -4
+// expect: 7.3 +4 -4
 
 @@ @@
 is_tdp_mmu_active(...)
@@ -11,6 +13,16 @@ is_tdp_mmu_active(...)
 -	tdp_mmu_enabled
 +	tdp_mmu_enabled && kvm_vcpu_tdp(vcpu)
 	&& vcpu->arch.mmu->root_role.direct;
+}
+
+// Of a guest without paging the shadow pages are direct ones.
+@@ @@
+kvm_may_have_shadow_mmu_sptes(...)
+{
+	return
+-	!tdp_mmu_enabled
++	!tdp_mmu_enabled || !READ_ONCE(kvm->arch.paging.nested)
+	|| READ_ONCE(kvm->arch.indirect_shadow_pages);
 }
 
 @@ @@

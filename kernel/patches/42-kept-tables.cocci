@@ -6,6 +6,8 @@
 // file: arch/x86/kvm/mmu/mmu.c
 // expect: 6.1 +11 -3
 // expect: 6.12 +11 -3
+// expect: 7.0 +11 -3
+// expect: 7.3 +11 -3
 
 @@ @@
 kvm_mmu_slot_gfn_write_protect(...)

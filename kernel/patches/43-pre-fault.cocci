@@ -3,6 +3,8 @@
 // built a shadow root, outside of KVM_RUN and so of the rendezvous.
 // file: arch/x86/kvm/mmu/mmu.c
 // expect: 6.12 +1 -1
+// expect: 7.0 +1 -1
+// expect: 7.3 +1 -1
 
 @@ @@
 kvm_arch_vcpu_pre_fault_memory(...)

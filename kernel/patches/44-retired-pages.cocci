@@ -5,6 +5,8 @@
 // file: arch/x86/kvm/debugfs.c
 // expect: 6.1 +6 -1
 // expect: 6.12 +6 -1
+// expect: 7.0 +6 -1
+// expect: 7.3 +6 -1
 
 @@ @@
 #include "mmu_internal.h"

@@ -4,6 +4,8 @@
 // file: arch/x86/kvm/mmu/mmu.c
 // expect: 6.1 +4 -0
 // expect: 6.12 +4 -0
+// expect: 7.0 +4 -0
+// expect: 7.3 +4 -0
 
 @@ @@
 mmu_alloc_shadow_roots(...)

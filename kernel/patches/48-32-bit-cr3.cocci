@@ -5,8 +5,23 @@
 // file: arch/x86/kvm/mmu/mmu.c
 // expect: 6.1 +2 -0
 // expect: 6.12 +2 -0
+// expect: 7.0 +2 -0
+// expect: 7.3 +2 -0
 
-@@ @@
+@ walks @ @@
+	struct kvm_pagewalk *w = mmu->w;
+
+@ depends on walks @ @@
+mmu_alloc_shadow_roots(...)
+{
+	<...
+	root_gfn = <+... root_pgd ...+>;
++	if (w->cpu_role.base.level == PT32_ROOT_LEVEL)
++		root_gfn &= GENMASK(31 - PAGE_SHIFT, 0);
+	...>
+}
+
+@ depends on !walks @ @@
 mmu_alloc_shadow_roots(...)
 {
 	<...

@@ -4,9 +4,11 @@
 // file: arch/x86/kvm/svm/nested.c
 // expect: 6.1 +19 -14
 // expect: 6.12 +20 -15
+// expect: 7.0 +19 -14
+// expect: 7.3 +22 -17
 
 @@
-identifier f =~ "^(svm_set_efer|svm_recalc_instruction_intercepts|init_vmcb|svm_set_cr0|svm_set_cr4|svm_handle_exit|svm_load_mmu_pgd|nested_svm_vmrun|__nested_vmcb_check_controls|nested_svm_transition_tlb_flush)$";
+identifier f =~ "^(svm_set_efer|svm_set_msr|svm_flush_tlb_gva|svm_vcpu_run|svm_recalc_instruction_intercepts|init_vmcb|svm_set_cr0|svm_set_cr4|svm_handle_exit|svm_load_mmu_pgd|nested_svm_vmrun|__nested_vmcb_check_controls|nested_svm_transition_tlb_flush)$";
 @@
 f(...)
 {
@@ -22,9 +24,15 @@ f(...)
 svm_vcpu_run(...)
 {
 	<...
+(
 -	vcpu->arch.regs_avail &= ~SVM_REGS_LAZY_LOAD_SET;
 +	if (kvm_vcpu_tdp(vcpu))
 +		vcpu->arch.regs_avail &= ~SVM_REGS_LAZY_LOAD_SET;
+|
+-	kvm_clear_available_registers(vcpu, SVM_REGS_LAZY_LOAD_SET);
++	if (kvm_vcpu_tdp(vcpu))
++		kvm_clear_available_registers(vcpu, SVM_REGS_LAZY_LOAD_SET);
+)
 	...>
 }
 
@@ -37,13 +45,20 @@ svm_cache_reg(...)
 	...>
 }
 
-@@ @@
-init_vmcb_after_set_cpuid(...)
+// Virtual VMLOAD and VMSAVE, and a trap by the user bit of nested tables (GMET), need nested paging.
+@@
+identifier f =~ "^(init_vmcb_after_set_cpuid|svm_recalc_instruction_intercepts|init_vmcb)$";
+@@
+f(...)
 {
 	<...
--	if (vls)
-+	if (vls && kvm_vcpu_tdp(vcpu))
-	{ ... }
+(
+-	vls
++	vls && kvm_vcpu_tdp(vcpu)
+|
+-	gmet_enabled
++	gmet_enabled && kvm_vcpu_tdp(vcpu)
+)
 	...>
 }
 
@@ -53,6 +68,17 @@ svm_leave_smm(...)
 {
 	<...
 	if (!guest_cpuid_has(vcpu, X86_FEATURE_SVM))
+		return 1;
++	if (!kvm_paging_can_nest(vcpu))
++		return 1;
+	...>
+}
+
+@@ @@
+svm_leave_smm(...)
+{
+	<...
+	if (!guest_cpu_cap_has(vcpu, X86_FEATURE_SVM))
 		return 1;
 +	if (!kvm_paging_can_nest(vcpu))
 +		return 1;

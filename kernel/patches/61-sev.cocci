@@ -4,6 +4,8 @@
 // file: arch/x86/kvm/svm/sev.c
 // expect: 6.1 +3 -3
 // expect: 6.12 +3 -3
+// expect: 7.0 +3 -3
+// expect: 7.3 +3 -3
 
 @@
 identifier f =~ "^(__sev_guest_init|sev_guest_init|sev_vm_copy_enc_context_from)$";

@@ -5,9 +5,11 @@
 // file: arch/x86/kvm/vmx/nested.c
 // expect: 6.1 +45 -35
 // expect: 6.12 +45 -35
+// expect: 7.0 +46 -36
+// expect: 7.3 +47 -37
 
 @@
-identifier f =~ "^(vmx_update_exception_bitmap|vmx_cache_reg|vmx_flush_tlb_all|vmx_flush_tlb_current|vmx_set_cr0|vmx_load_mmu_pgd|vmx_set_cr4|set_cr4_guest_host_mask|vmx_secondary_exec_control|handle_exception_nmi|vmx_need_pf_intercept|vmx_l1_guest_owned_cr0_bits)$";
+identifier f =~ "^(vmx_update_exception_bitmap|vmx_cache_reg|vmx_flush_tlb_all|vmx_flush_tlb_current|vmx_set_cr0|vmx_load_mmu_pgd|vmx_set_cr4|set_cr4_guest_host_mask|vmx_secondary_exec_control|handle_exception_nmi|vmx_handle_page_fault|vmx_need_pf_intercept|vmx_l1_guest_owned_cr0_bits)$";
 @@
 f(...)
 {
@@ -36,6 +38,16 @@ vmx_secondary_exec_control(...)
 	<...
 -	enable_unrestricted_guest = 0;
 +	exec_control &= ~SECONDARY_EXEC_ENABLE_PML;
+	...>
+}
+
+// Linux 7.1: execute permissions by mode need EPT, too, or the VM entry fails.
+@@ @@
+vmx_secondary_exec_control(...)
+{
+	<...
+-	!enable_mbec
++	!enable_mbec || !kvm_vcpu_tdp(vcpu)
 	...>
 }
 

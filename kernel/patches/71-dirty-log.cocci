@@ -5,6 +5,8 @@
 // file: arch/x86/kvm/mmu/mmu.c
 // expect: 6.1 +3 -3
 // expect: 6.12 +3 -3
+// expect: 7.0 +3 -3
+// expect: 7.3 +3 -3
 
 @@
 identifier f =~ "^(kvm_arch_mmu_enable_log_dirty_pt_masked|kvm_mmu_slot_apply_flags)$";
@@ -12,8 +14,13 @@ identifier f =~ "^(kvm_arch_mmu_enable_log_dirty_pt_masked|kvm_mmu_slot_apply_fl
 f(...)
 {
 	<...
+(
 -	kvm_x86_ops.cpu_dirty_log_size
 +	kvm_x86_ops.cpu_dirty_log_size && READ_ONCE(kvm->arch.paging.nested)
+|
+-	kvm->arch.cpu_dirty_log_size
++	kvm->arch.cpu_dirty_log_size && READ_ONCE(kvm->arch.paging.nested)
+)
 	...>
 }
 

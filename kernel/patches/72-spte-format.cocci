@@ -6,6 +6,8 @@
 // file: arch/x86/kvm/mmu/mmu.c
 // expect: 6.1 +69 -47
 // expect: 6.12 +69 -47
+// expect: 7.0 +69 -43
+// expect: 7.3 +73 -53
 
 // What a table's format is. The key is of 73-keys.
 @@ @@
@@ -20,11 +22,51 @@ union kvm_mmu_page_role {
 	};
 };
 
+// Linux 7 has fewer bits left, and none of smm but the lowest is used.
+@@ @@
+union kvm_mmu_page_role {
+	...
+	struct {
+		...
+-		unsigned :4;
++		unsigned ept:1;
++		unsigned :3;
+		...
+-		unsigned smm:8;
++		unsigned key:4;
++		unsigned smm:4;
+	};
+};
+
+@@ @@
+union kvm_mmu_page_role {
+	...
+	struct {
+		...
+-		unsigned:3;
++		unsigned ept:1;
++		unsigned :2;
+		...
+-		unsigned smm:8;
++		unsigned key:4;
++		unsigned smm:4;
+	};
+};
+
 @@ @@
 kvm_calc_tdp_mmu_root_page_role(...)
 {
 	...
 	role.ad_disabled = !kvm_ad_enabled();
++	role.ept = two_spte_formats();
+	...
+}
+
+@@ @@
+kvm_calc_tdp_mmu_root_page_role(...)
+{
+	...
+	role.ad_disabled = !kvm_ad_enabled;
 +	role.ept = two_spte_formats();
 	...
 }
@@ -102,9 +144,50 @@ make_spte_executable(u64 spte)
 	...
 }
 
+// Linux 7.
 @@
-identifier f =~ "^(is_executable_pte|check_spte_writable_invariants|spte_has_volatile_bits|make_spte_of|make_spte_executable|make_nonleaf_spte)$";
-identifier mask =~ "^shadow_(user|accessed|dirty|nx|x|present|memtype|acc_track|host_writable|mmu_writable)_mask$";
+identifier f =~ "^(make_spte_executable|make_spte_nonexecutable)$";
+type T;
+expression list args;
+@@
+T f(u64 spte)
+{
++	const struct spte_masks *masks = masks_of_spte(spte);
++
+	return modify_spte_protections(args);
+}
+
+@@
+identifier f =~ "^(change_spte_executable|spte_permission_fault)$";
+@@
+f(...)
+{
++	const struct spte_masks *masks = masks_of_spte(spte);
+	...
+}
+
+@@ @@
+kvm_rmap_age_gfn_range(...)
+{
+	<...
+-	old_spte & ~shadow_accessed_mask
++	old_spte & ~masks_of_spte(old_spte)->shadow_accessed_mask
+	...>
+}
+
+// EPT's memory type.
+@@ @@
+make_spte_of(...)
+{
+	<...
+-	kvm_x86_ops.get_mt_mask
++	kvm_x86_ops.get_mt_mask && masks->format
+	...>
+}
+
+@@
+identifier f =~ "^(is_executable_pte|check_spte_writable_invariants|spte_has_volatile_bits|make_spte_of|make_spte_executable|make_spte_nonexecutable|change_spte_executable|spte_permission_fault|make_nonleaf_spte)$";
+identifier mask =~ "^shadow_(user|accessed|dirty|nx|x|xs|xu|present|memtype|acc_track|host_writable|mmu_writable)_mask$";
 @@
 f(...)
 {
@@ -115,7 +198,7 @@ f(...)
 }
 
 @@
-identifier f =~ "^(spte_shadow_accessed_mask|spte_shadow_dirty_mask|is_access_track_spte|is_ept_ve_possible|is_mmu_writable_spte|restore_acc_track_spte|mark_spte_for_access_track|spte_write_protect|spte_clear_dirty|mmu_spte_age|kvm_rmap_age_gfn_range)$";
+identifier f =~ "^(spte_shadow_accessed_mask|spte_shadow_dirty_mask|is_access_track_spte|is_ept_ve_possible|is_mmu_writable_spte|restore_acc_track_spte|mark_spte_for_access_track|spte_write_protect|spte_clear_dirty|spte_needs_atomic_update|is_accessed_spte|mmu_spte_age|kvm_rmap_age_gfn_range)$";
 identifier mask =~ "^shadow_(accessed|dirty|present|acc_track|mmu_writable)_mask$";
 @@
 f(...)

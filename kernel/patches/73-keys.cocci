@@ -10,6 +10,8 @@
 // file: arch/x86/kvm/vmx/vmx.c
 // expect: 6.1 +20 -9
 // expect: 6.12 +20 -9
+// expect: 7.0 +20 -9
+// expect: 7.3 +20 -9
 
 @@ @@
 #include "spte_format.h"
@@ -25,6 +27,17 @@ union kvm_mmu_page_role {
 -		unsigned smm:8;
 +		unsigned keyed:1;
 +		unsigned smm:7;
+	};
+};
+
+@@ @@
+union kvm_mmu_page_role {
+	...
+	struct {
+		...
+-		unsigned smm:4;
++		unsigned keyed:1;
++		unsigned smm:3;
 	};
 };
 
@@ -131,7 +144,18 @@ FNAME__page_fault(...)
 }
 
 // The cache of the last device access has no key.
-@@ @@
+@ walks @ @@
+#include "regs.h"
+
+@ depends on walks @ @@
+vcpu_match_mmio_gva(...)
+{
++	if (vcpu->arch.gva_walk.fmt.pkru_mask)
++		return false;
+	...
+}
+
+@ depends on !walks @ @@
 vcpu_match_mmio_gva(...)
 {
 +	if (vcpu->arch.walk_mmu->pkru_mask)

@@ -4,6 +4,8 @@
 // file: arch/x86/kvm/vmx/vmx.c
 // expect: 6.1 +8 -4
 // expect: 6.12 +8 -4
+// expect: 7.0 +8 -4
+// expect: 7.3 +8 -4
 
 @@ @@
 +static unsigned long vmx_paging_get_base(struct kvm_vcpu *vcpu, int seg);

@@ -51,13 +51,13 @@ pub enum GuestError {
     )]
     PluginMissing,
     /// apt has no kernel of a series.
-    #[error(
-        "apt knows no Debian kernel of series {series} ({known}); run apt-get update or add the package source"
-    )]
+    #[error("apt knows no kernel of series {series} ({known}): {why}")]
     NoSuchKernel {
         /// The requested series.
         series: String,
-        /// All series, and which Debian has each: `6.1: Debian 12; ...`.
+        /// What is missing, or what to do.
+        why: String,
+        /// All series, and which release has each: `6.1: Debian 12; ...`.
         known: String,
     },
     /// The host is no x86-64 machine.

@@ -9,6 +9,7 @@
 //! Debian's i386 kernels.
 
 mod image;
+mod series;
 
 use std::ffi::OsStr;
 use std::fs;
@@ -20,15 +21,8 @@ use crate::error::GuestError;
 use bifold_trace::TableFormat;
 pub use image::own;
 use image::{own_for, payload};
-
-/// The kernel series that are built, tested and booted here; the file's head has the format.
-const SERIES: &str = include_str!("../../../kernel/series.txt");
-
-/// Names of all series in the order of `kernel/series.txt`, and which Debian has each.
-pub fn series() -> Vec<(&'static str, &'static str)> {
-    let lines = SERIES.lines().filter(|l| !l.starts_with('#'));
-    lines.filter_map(|l| l.split_once(' ')).map(|(name, debian)| (name, debian.trim())).collect()
-}
+pub use series::{Series, series};
+use series::{apt_with, newest_of_series};
 
 /// A kernel and where its modules are.
 #[derive(Debug, Clone)]
@@ -184,22 +178,22 @@ fn stored(dir: &Path) -> Kernel {
     }
 }
 
-/// A kernel with KVM's modules for the laboratory: of a Debian package, or the newest of a series such as
-/// `6.1`. If apt does not know the series, the newest kernel of the series in the cache.
+/// A kernel with KVM's modules for the laboratory: of a package, or the newest of a series such as `6.1`. If apt
+/// does not know the series, the newest kernel of the series in the cache.
 pub fn for_lab(wanted: &str, stage: &mut dyn FnMut(&str)) -> Result<Kernel, GuestError> {
     let cache = cache_dir(LAB.name)?;
-    let package = if wanted.starts_with(PREFIX) {
-        wanted.to_owned()
+    let (apt, package) = if wanted.starts_with(PREFIX) {
+        (apt_with(wanted, stage), wanted.to_owned())
     } else {
-        match newest_of_series(wanted) {
-            Ok(package) => package,
+        match newest_of_series(wanted, stage) {
+            Ok(found) => found,
             Err(e) => return newest_stored(&cache, wanted).ok_or(e),
         }
     };
     let dir = cache.join(version_of(&package));
     let kept = fs::read_to_string(dir.join(COMPLETE));
     if kept.as_ref().map(String::as_str).ok() != Some(LAB.names().as_str()) {
-        match fetch(&LAB, &package, stage) {
+        match fetch(&Store { apt, ..LAB }, &package, stage) {
             // The stored kernel lacks modules of the present list; few boots need those.
             Err(_) if kept.is_ok() => {}
             other => other?,
@@ -217,45 +211,6 @@ fn newest_stored(cache: &Path, series: &str) -> Option<Kernel> {
         .filter(|p| p.file_name().is_some_and(|n| n.to_string_lossy().starts_with(&stem)))
         .max_by_key(|p| numbers(p))
         .map(|p| stored(&p))
-}
-
-/// The newest package of a series, including backports and security updates.
-fn newest_of_series(series: &str) -> Result<String, GuestError> {
-    let stem = format!("{PREFIX}{series}.");
-    let out = tool(Command::new("apt-cache").arg("pkgnames").arg(&stem), "apt-cache pkgnames")?;
-    let names = String::from_utf8_lossy(&out).into_owned();
-    let names: Vec<&str> = names
-        .split_whitespace()
-        // Leaves out cloud kernels, real-time kernels and debugging symbols.
-        .filter(|n| version_of(n).ends_with("-amd64") && !n.contains("-cloud-") && !n.contains("-rt-"))
-        .collect();
-    let none = || {
-        let known: Vec<_> = self::series().iter().map(|(name, debian)| format!("{name}: {debian}")).collect();
-        GuestError::NoSuchKernel { series: series.to_owned(), known: known.join("; ") }
-    };
-    if names.is_empty() {
-        return Err(none());
-    }
-    let policy = tool(Command::new("apt-cache").arg("policy").args(&names), "apt-cache policy")?;
-    downloadable(&String::from_utf8_lossy(&policy))
-        .into_iter()
-        .max_by_key(|n| numbers(Path::new(n)))
-        .ok_or_else(none)
-}
-
-/// The packages in the output of `apt-cache policy` that can be downloaded. apt also knows names of packages
-/// that no source has any more.
-fn downloadable(policy: &str) -> Vec<String> {
-    let mut found = Vec::new();
-    let mut name = "";
-    for line in policy.lines() {
-        match line.strip_prefix("  Candidate: ") {
-            Some(version) if version != "(none)" => found.push(name.to_owned()),
-            _ if line.starts_with(PREFIX) => name = line.trim_end_matches(':'),
-            _ => {}
-        }
-    }
-    found
 }
 
 fn version_of(package: &str) -> &str {
@@ -301,27 +256,33 @@ fn fetch_into(
     fs::create_dir_all(&tree).map_err(lost("cannot create"))?;
     let version = version_of(package);
     unpack(tmp, &tree, store, package, stage)?;
-    let modules = || {
-        let dirs = ["lib/modules", "usr/lib/modules"].map(|d| tree.join(d).join(version));
-        dirs.into_iter().find(|d| d.join("modules.builtin").is_file())
+    let folders = ["lib/modules", "usr/lib/modules"].map(|d| tree.join(d).join(version));
+    let modules =
+        || folders.iter().find(|d| d.join("kernel").is_dir() && d.join("modules.builtin").is_file());
+    let image = || {
+        let boot = tree.join("boot").join(format!("vmlinuz-{version}"));
+        [boot].into_iter().chain(folders.iter().map(|d| d.join("vmlinuz"))).find(|p| p.is_file())
     };
-    // Ubuntu has them in a package of their own.
-    if modules().is_none() {
-        unpack(tmp, &tree, store, &format!("linux-modules-{version}"), stage)?;
+    // Ubuntu has the modules in a package of their own; Debian has since 7.2 the image, modules and lists so.
+    for part in ["linux-modules", "linux-base", "linux-binary"] {
+        if modules().is_none() || image().is_none() {
+            unpack(tmp, &tree, store, &format!("{part}-{version}"), stage)?;
+        }
     }
-    let lib =
-        modules().ok_or_else(|| GuestError::KernelFetch { why: format!("{package} has no modules") })?;
+    let lacks = |what| GuestError::KernelFetch { why: format!("{package} has no {what}") };
+    let lib = modules().ok_or_else(|| lacks("modules"))?;
+    let vmlinuz = image().ok_or_else(|| lacks("image"))?;
     let done = tmp.join(version);
-    let vmlinuz = tree.join("boot").join(format!("vmlinuz-{version}"));
     fs::create_dir_all(&done).map_err(lost("cannot create"))?;
     let data = fs::read(&vmlinuz).map_err(GuestError::file(&vmlinuz, "cannot read"))?;
     if let Some(elf) = payload(&data) {
         fs::write(done.join("vmlinux"), elf).map_err(lost("cannot write"))?;
     }
     fs::rename(&vmlinuz, done.join("vmlinuz")).map_err(lost("cannot write"))?;
-    let config = tree.join("boot").join(format!("config-{version}"));
-    let _ = fs::rename(config, done.join("config"));
-    keep_needed(&lib, &done.join("modules"), store.modules)?;
+    for config in [tree.join("boot").join(format!("config-{version}")), lib.join("config")] {
+        let _ = fs::rename(config, done.join("config"));
+    }
+    keep_needed(lib, &done.join("modules"), store.modules)?;
     fs::write(done.join(COMPLETE), store.names()).map_err(lost("cannot write"))?;
     let to = cache.join(version);
     if to.join(COMPLETE).exists() {
@@ -346,16 +307,21 @@ fn unpack(
     stage: &mut dyn FnMut(&str),
 ) -> Result<(), GuestError> {
     stage(&format!("downloading {package}"));
-    let mut apt = store.apt.command("apt-get")?;
-    tool(apt.args(["-q", "download", package]).current_dir(tmp), "apt-get download")?;
-    let deb = fs::read_dir(tmp)
-        .map_err(GuestError::file(tmp, "cannot read"))?
-        .filter_map(|e| Some(e.ok()?.path()))
-        .find(|p| p.extension() == Some(OsStr::new("deb")))
-        .ok_or_else(|| GuestError::KernelFetch { why: "apt-get left no package".into() })?;
+    let deb = download(store.apt, package, tmp)?;
     stage(&format!("unpacking {package}"));
     tool(Command::new("dpkg-deb").arg("-x").arg(&deb).arg(tree), "dpkg-deb -x")?;
     fs::remove_file(&deb).map_err(GuestError::file(&deb, "cannot remove"))
+}
+
+/// Downloads a package's file into a directory without another such file.
+pub(crate) fn download(apt: Apt, package: &str, to: &Path) -> Result<PathBuf, GuestError> {
+    let mut command = apt.command("apt-get")?;
+    tool(command.args(["-q", "download", package]).current_dir(to), "apt-get download")?;
+    fs::read_dir(to)
+        .map_err(GuestError::file(to, "cannot read"))?
+        .filter_map(|e| Some(e.ok()?.path()))
+        .find(|p| p.extension() == Some(OsStr::new("deb")))
+        .ok_or_else(|| GuestError::KernelFetch { why: "apt-get left no package".into() })
 }
 
 /// Copies the wanted modules and their dependencies out of a whole kernel's modules.
@@ -369,30 +335,4 @@ fn keep_needed(lib: &Path, to: &Path, wanted: &[&[&str]]) -> Result<(), GuestErr
     let builtin = lib.join("modules.builtin");
     fs::copy(&builtin, to.join("modules.builtin")).map_err(GuestError::file(&builtin, "cannot copy"))?;
     Ok(())
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn every_series_says_which_debian_has_it() {
-        let all = series();
-        assert!(all.len() > 1, "{all:?}");
-        for (name, debian) in all {
-            assert!(
-                name.split('.').count() == 2 && name.split('.').all(|n| n.parse::<u32>().is_ok()),
-                "{name}"
-            );
-            assert!(debian.starts_with("Debian "), "{debian}");
-        }
-    }
-
-    #[test]
-    fn only_packages_with_a_candidate_can_be_had() {
-        let policy = "linux-image-6.1.0-9-amd64:\n  Installed: (none)\n  Candidate: (none)\n  Version table:\n\
-                      linux-image-6.1.0-56-amd64-unsigned:\n  Installed: (none)\n  Candidate: 6.1.192-2\n";
-        assert_eq!(downloadable(policy), ["linux-image-6.1.0-56-amd64-unsigned"]);
-        assert_eq!(version_of("linux-image-6.1.0-56-amd64-unsigned"), "6.1.0-56-amd64");
-    }
 }

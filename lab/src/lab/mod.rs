@@ -162,7 +162,7 @@ pub struct Lab {
 
 /// The first series of `kernel/series.txt`: the default of `--kernel`.
 pub fn default_series() -> &'static str {
-    kernel::series()[0].0
+    kernel::series()[0].name
 }
 
 /// Files that stock QEMU needs besides its libraries: to boot an inner guest, and kvm-unit-tests' Multiboot
@@ -200,9 +200,9 @@ impl Lab {
     /// A laboratory with a kernel of the first series in `kernel/series.txt` that apt knows.
     pub fn any(stage: &mut dyn FnMut(&str)) -> Result<Lab, LabError> {
         let mut end = Lab::new(default_series(), stage);
-        for (series, _) in &kernel::series()[1..] {
+        for series in &kernel::series()[1..] {
             let Err(LabError::Guest(GuestError::NoSuchKernel { .. })) = end else { break };
-            end = Lab::new(series, stage);
+            end = Lab::new(series.name, stage);
         }
         end
     }

@@ -28,7 +28,7 @@
 #include <linux/moduleparam.h>
 #include <linux/sched/signal.h>
 
-#include "kvm_cache_regs.h"
+#include "paging_versions.h"
 #include "mmu.h"
 #include "paging_mode.h"
 
@@ -477,7 +477,7 @@ static int switch_mode(struct kvm *kvm, bool nested)
 			kvm_paging_mmu_drop_shadow(kvm);
 			note(&p->drop, ktime_get_ns() - done);
 		}
-		queue_work(system_unbound_wq, &p->tidy);
+		queue_work(KVM_PAGING_WQ, &p->tidy);
 	} else {
 		p->to_shadow++;
 	}
@@ -490,7 +490,7 @@ static int switch_mode(struct kvm *kvm, bool nested)
 stays:
 	/* What was made for a stay in shadow paging is not needed. */
 	if (!nested)
-		queue_work(system_unbound_wq, &p->tidy);
+		queue_work(KVM_PAGING_WQ, &p->tidy);
 	return r;
 }
 

@@ -8,9 +8,9 @@
 #include <linux/version.h>
 
 #include "cpuid.h"
-#include "kvm_cache_regs.h"
 #include "mmu.h"
 #include "paging_mode.h"
+#include "paging_versions.h"
 #include "x86.h"
 
 /* How often a VM is to go back to nested paging for an instruction, or for a call of user space, before that fails. */
@@ -71,7 +71,7 @@ int kvm_paging_go_nested(struct kvm_vcpu *vcpu)
 	kvm_make_request(KVM_REQ_PAGING_MODE, vcpu);
 	return 1;
 }
-EXPORT_SYMBOL_GPL(kvm_paging_go_nested);
+EXPORT_SYMBOL_FOR_KVM_INTERNAL(kvm_paging_go_nested);
 
 /*
  * vcpu_run() is about to leave KVM_RUN with r, and whether it has to. Where shadow paging got no memory, the vCPU waits for
@@ -163,7 +163,7 @@ int kvm_paging_await_nested(struct kvm_vcpu *vcpu)
 		kvm_paging_window(ask);
 		if (v->needs_memory)
 			WRITE_ONCE(p->for_memory, true);
-		queue_work(system_unbound_wq, &p->go_nested);
+		queue_work(KVM_PAGING_WQ, &p->go_nested);
 	}
 	/* The switch that is asked for wants this vCPU parked, which comes back here when that switch has ended. */
 	if (wait_event_interruptible(p->released, READ_ONCE(p->answers) != v->answers || READ_ONCE(p->switching)))
@@ -205,7 +205,7 @@ bool kvm_paging_can_nest(struct kvm_vcpu *vcpu)
 	return !tdp_enabled || (v->known && kvm_vcpu_tdp(vcpu) && READ_ONCE(vcpu->kvm->arch.paging.nested) &&
 				!kvm_paging_tracks_nothing(vcpu->kvm));
 }
-EXPORT_SYMBOL_GPL(kvm_paging_can_nest);
+EXPORT_SYMBOL_FOR_KVM_INTERNAL(kvm_paging_can_nest);
 
 /* Whether the vCPU may have this EFER as it is now, whoever writes it. */
 bool kvm_paging_allows_efer(struct kvm_vcpu *vcpu, u64 efer)
@@ -215,7 +215,7 @@ bool kvm_paging_allows_efer(struct kvm_vcpu *vcpu, u64 efer)
 
 static bool svm_is_offered(struct kvm_vcpu *vcpu)
 {
-	return kvm_cpu_cap_has(X86_FEATURE_SVM) && guest_cpuid_has(vcpu, X86_FEATURE_SVM);
+	return kvm_cpu_cap_has(X86_FEATURE_SVM) && kvm_paging_guest_has(vcpu, X86_FEATURE_SVM);
 }
 
 /* Whether a guest's write has to wait for nested paging: else it is right now, or wrong in either mode. */
@@ -236,7 +236,7 @@ bool kvm_paging_allows_sregs(struct kvm_vcpu *vcpu, u64 efer)
 /* On Intel, user space sets a guest's VMX operation after SMM (KVM_SET_NESTED_STATE), and no vCPU switches in SMM. */
 static bool vmx_needs_nested(struct kvm_vcpu *vcpu)
 {
-	return kvm_cpu_cap_has(X86_FEATURE_VMX) && guest_cpuid_has(vcpu, X86_FEATURE_VMX) && !kvm_paging_can_nest(vcpu);
+	return kvm_cpu_cap_has(X86_FEATURE_VMX) && kvm_paging_guest_has(vcpu, X86_FEATURE_VMX) && !kvm_paging_can_nest(vcpu);
 }
 
 /*
@@ -308,11 +308,11 @@ bool kvm_paging_leaves_nested(struct kvm *kvm)
 	if (went) {
 		if (kvm_paging_vendor.apicv_needs_nested && enable_apicv)
 			kvm_clear_apicv_inhibit(kvm, KVM_PAGING_APICV_INHIBIT);
-		queue_work(system_unbound_wq, &p->tidy);
+		queue_work(KVM_PAGING_WQ, &p->tidy);
 	}
 	return leaves;
 }
-EXPORT_SYMBOL_GPL(kvm_paging_leaves_nested);
+EXPORT_SYMBOL_FOR_KVM_INTERNAL(kvm_paging_leaves_nested);
 
 /*
  * A device without coherent DMA was assigned, and only EPT has the memory types that the guest gives its pages then: a
@@ -330,7 +330,7 @@ void kvm_paging_noncoherent_dma(struct kvm *kvm)
 		return;
 	if (kvm_paging_check_vm(kvm, false) != KVM_PAGING_DMA)
 		return;
-	queue_work(system_unbound_wq, &p->go_nested);
+	queue_work(KVM_PAGING_WQ, &p->go_nested);
 	flush_work(&p->go_nested);
 	if (!READ_ONCE(p->nested))
 		pr_warn_ratelimited("kvm [%d]: the VM stays in shadow paging, which cannot give its new device the guest's memory types\n",

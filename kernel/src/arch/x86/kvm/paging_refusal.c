@@ -5,10 +5,9 @@
  */
 #include <linux/kvm_host.h>
 
-#include "cpuid.h"
-#include "kvm_cache_regs.h"
 #include "mmu.h"
 #include "paging_mode.h"
+#include "paging_versions.h"
 
 const char *const kvm_paging_refusal_words[KVM_PAGING_REFUSALS] = {
 	[KVM_PAGING_FINE] = "none",
@@ -40,7 +39,7 @@ void kvm_paging_register(const struct kvm_paging_ops *ops)
 {
 	kvm_paging_vendor = *ops;
 }
-EXPORT_SYMBOL_GPL(kvm_paging_register);
+EXPORT_SYMBOL_FOR_KVM_INTERNAL(kvm_paging_register);
 
 bool kvm_paging_have_both(void)
 {
@@ -61,7 +60,7 @@ enum kvm_paging_refusal kvm_paging_check_vm(struct kvm *kvm, bool nested)
 /* Whether the vCPU's shadow entries have the keys of its guest's: mmu/spte_keys.h. */
 bool kvm_paging_has_keys(struct kvm_vcpu *vcpu, bool long_mode)
 {
-	return long_mode && !kvm_vcpu_tdp(vcpu) && guest_cpuid_has(vcpu, X86_FEATURE_PKU);
+	return long_mode && !kvm_vcpu_tdp(vcpu) && kvm_paging_guest_has(vcpu, X86_FEATURE_PKU);
 }
 
 /*

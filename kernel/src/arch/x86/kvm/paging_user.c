@@ -11,6 +11,7 @@
 #include "mmu.h"
 #include "paging_fixes.h"
 #include "paging_mode.h"
+#include "paging_versions.h"
 
 /* As debugfs asks for CAP_SYS_ADMIN, so does the capability, unless the administrator trusts who may open /dev/kvm. */
 static bool paging_by_vmm;
@@ -130,7 +131,7 @@ static int stats_show(struct seq_file *m, void *unused)
 		{ "drop_ns_worst", READ_ONCE(p->drop.worst) },
 		{ "tables_kept", kvm_paging_mmu_nested_tables(kvm) },
 		{ "tables_dropped", READ_ONCE(p->tables_dropped) },
-		{ "shadow_pages", READ_ONCE(kvm->arch.n_used_mmu_pages) },
+		{ "shadow_pages", READ_ONCE(kvm_paging_shadow_pages(kvm)) },
 		{ "shadow_pages_dropped", READ_ONCE(p->shadow_pages_dropped) },
 	};
 	int i;

@@ -67,7 +67,14 @@ fn run(vcpu: &mut VcpuFd) -> Result<Left> {
             Ok(VcpuExit::IoOut(port, _)) if port == u16::from(PORT_MARKER) => break None,
             Ok(VcpuExit::MmioRead(at, _) | VcpuExit::MmioWrite(at, _)) => break Some(at),
             Ok(other) => {
-                let other = format!("{other:?}");
+                let mut other = format!("{other:?}");
+                let run = vcpu.get_kvm_run();
+                if run.exit_reason == kvm_bindings::KVM_EXIT_INTERNAL_ERROR {
+                    // SAFETY: the exit's reason says which part of the union is set; it is of plain numbers.
+                    let error = unsafe { run.__bindgen_anon_1.internal };
+                    let data: Vec<_> = error.data.iter().take(error.ndata as usize).collect();
+                    other = format!("{other} {} {data:#x?}", error.suberror);
+                }
                 let rip = vcpu.get_regs().map(|r| r.rip).unwrap_or(0);
                 let cr2 = vcpu.get_sregs().map(|s| s.cr2).unwrap_or(0);
                 bail!("unexpected exit {other} at {rip:#x}, CR2 {cr2:#x}");

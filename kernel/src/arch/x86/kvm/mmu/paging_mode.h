@@ -4,6 +4,7 @@
  * uses.
  */
 #include "../paging_mode.h"
+#include "../paging_versions.h"
 #include <linux/memcontrol.h>
 #include <linux/sched/mm.h>
 #include <linux/version.h>
@@ -60,6 +61,19 @@ bool kvm_paging_roots_are_tdp(struct kvm_mmu *mmu)
  */
 #define KVM_PAGING_MAY_FAIL (GFP_KERNEL_ACCOUNT | __GFP_RETRY_MAYFAIL | __GFP_NOWARN)
 
+/* Freed by kvfree(). */
+static void *kvm_paging_calloc(size_t n, size_t size)
+{
+#if LINUX_VERSION_CODE >= KERNEL_VERSION(7, 0, 0) && LINUX_VERSION_CODE < KERNEL_VERSION(7, 1, 0)
+	/* vmalloc() refuses the flag there. kvmalloc() gives it on, but makes no more than this. */
+	if (size_mul(n, size) <= INT_MAX)
+		return kvcalloc(n, size, KVM_PAGING_MAY_FAIL);
+	return __vcalloc(n, size, GFP_KERNEL_ACCOUNT);
+#else
+	return __vcalloc(n, size, KVM_PAGING_MAY_FAIL);
+#endif
+}
+
 /* As memslot_rmap_alloc() and kvm_page_track_write_tracking_alloc(), which wait for the OOM killer. */
 static int kvm_paging_alloc_slot(struct kvm_memory_slot *slot)
 {
@@ -69,15 +83,30 @@ static int kvm_paging_alloc_slot(struct kvm_memory_slot *slot)
 		struct kvm_rmap_head **rmap = &slot->arch.rmap[level - PG_LEVEL_4K];
 
 		if (!*rmap)
-			*rmap = __vcalloc(__kvm_mmu_slot_lpages(slot, slot->npages, level), sizeof(**rmap),
-					  KVM_PAGING_MAY_FAIL);
+			*rmap = kvm_paging_calloc(__kvm_mmu_slot_lpages(slot, slot->npages, level), sizeof(**rmap));
 		if (!*rmap)
 			return -ENOMEM;
 	}
 	if (!kvm_paging_write_track(slot))
-		kvm_paging_write_track(slot) = __vcalloc(slot->npages, sizeof(*kvm_paging_write_track(slot)),
-							 KVM_PAGING_MAY_FAIL);
+		kvm_paging_write_track(slot) = kvm_paging_calloc(slot->npages, sizeof(*kvm_paging_write_track(slot)));
 	return kvm_paging_write_track(slot) ? 0 : -ENOMEM;
+}
+
+/* Where shadow pages are found. It stays, small, until the VM ends. */
+static int kvm_paging_alloc_hash(struct kvm *kvm)
+{
+#if LINUX_VERSION_CODE >= KERNEL_VERSION(7, 0, 0)
+	struct hlist_head *hash;
+
+	if (kvm->arch.mmu_page_hash)
+		return 0;
+	hash = kvcalloc(KVM_NUM_MMU_PAGES, sizeof(*hash), KVM_PAGING_MAY_FAIL);
+	if (!hash)
+		return -ENOMEM;
+	/* Pairs with kvm_get_mmu_page_hash(). */
+	smp_store_release(&kvm->arch.mmu_page_hash, hash);
+#endif
+	return 0;
 }
 
 /* As mmu_first_shadow_root_alloc(). What an error leaves is given back by kvm_paging_mmu_free_shadow(). */
@@ -88,6 +117,9 @@ static int kvm_paging_alloc_slots(struct kvm *kvm)
 
 	mutex_lock(&kvm->slots_arch_lock);
 	if (kvm_shadow_root_allocated(kvm))
+		goto out;
+	r = kvm_paging_alloc_hash(kvm);
+	if (r)
 		goto out;
 	for (i = 0; i < KVM_PAGING_ADDRESS_SPACES(kvm); i++) {
 		kvm_for_each_memslot(slot, bkt, __kvm_memslots(kvm, i)) {
@@ -177,7 +209,7 @@ unsigned long kvm_paging_mmu_retire_shadow(struct kvm *kvm)
 
 	lockdep_assert_held(&kvm->slots_lock);
 	lockdep_assert_held_write(&kvm->mmu_lock);
-	pages = kvm->arch.n_used_mmu_pages;
+	pages = kvm_paging_shadow_pages(kvm);
 	kvm->arch.mmu_valid_gen = kvm->arch.mmu_valid_gen ? 0 : 1;
 	WRITE_ONCE(kvm->arch.paging.dropping, true);
 	write_unlock(&kvm->mmu_lock);
@@ -217,7 +249,7 @@ static bool kvm_paging_zap_batch(struct kvm *kvm, struct list_head *zapped, int 
 			if (*level == PT64_ROOT_MAX_LEVEL)
 				return false;
 			++*level;
-			*left = kvm->arch.n_used_mmu_pages;
+			*left = kvm_paging_shadow_pages(kvm);
 			continue;
 		}
 		--*left;
@@ -295,7 +327,7 @@ void kvm_paging_mmu_free_shadow(struct kvm *kvm)
 	mutex_lock(&kvm->arch.paging.mutex);
 	mutex_lock(&kvm->slots_arch_lock);
 	write_lock(&kvm->mmu_lock);
-	unused = kvm->arch.paging.nested && !kvm->arch.n_used_mmu_pages;
+	unused = kvm->arch.paging.nested && !kvm_paging_shadow_pages(kvm);
 	if (unused)
 		WRITE_ONCE(kvm->arch.shadow_root_allocated, false);
 	write_unlock(&kvm->mmu_lock);
@@ -446,11 +478,16 @@ void kvm_paging_mmu_destroy(struct kvm_vcpu *vcpu)
 void kvm_paging_mmu_reset(struct kvm_vcpu *vcpu)
 {
 	vcpu->arch.root_mmu.root_role.invalid = 1;
-	vcpu->arch.root_mmu.cpu_role.ext.valid = 0;
 	vcpu->arch.guest_mmu.root_role.invalid = 1;
+#if LINUX_VERSION_CODE < KERNEL_VERSION(7, 1, 0)
+	vcpu->arch.root_mmu.cpu_role.ext.valid = 0;
 	vcpu->arch.guest_mmu.cpu_role.ext.valid = 0;
 	vcpu->arch.nested_mmu.root_role.invalid = 1;
 	vcpu->arch.nested_mmu.cpu_role.ext.valid = 0;
+#else
+	vcpu->arch.ngpa_walk.cpu_role.ext.valid = 0;
+	vcpu->arch.gva_walk.cpu_role.ext.valid = 0;
+#endif
 	/* Those of shadow paging come with kvm_paging_mmu_ready(). */
 	vcpu->arch.paging.key_mask = 0;
 	kvm_init_mmu(vcpu);
@@ -461,8 +498,9 @@ void kvm_paging_mmu_reset(struct kvm_vcpu *vcpu)
 unsigned long kvm_paging_mmu_nested_tables(struct kvm *kvm)
 {
 	if (!kvm_paging_tdp_mmu(kvm))
-		return kvm->arch.n_used_mmu_pages;
-#if LINUX_VERSION_CODE < KERNEL_VERSION(6, 3, 0)
+		return kvm_paging_shadow_pages(kvm);
+	/* See patches/45-count-tables. */
+#if LINUX_VERSION_CODE < KERNEL_VERSION(6, 3, 0) || LINUX_VERSION_CODE >= KERNEL_VERSION(7, 0, 0)
 	return atomic64_read(&kvm->arch.paging.tdp_tables);
 #else
 	return atomic64_read(&kvm->arch.tdp_mmu_pages);

@@ -19,6 +19,7 @@
 #define __KVM_X86_MMU_SPTE_FORMAT_H
 
 #include <linux/jump_label.h>
+#include <linux/version.h>
 #include <asm/vmx.h>
 
 /*
@@ -26,11 +27,28 @@
  * by KVM; what it has in 62:52 of MMIO entries, a generation, is in entries that are not shadow-present.
  * Plain entries have nothing there, nor in any bit from 52 to 58; from 59 to 62 they have protection keys.
  */
+#if LINUX_VERSION_CODE < KERNEL_VERSION(7, 1, 0)
 #define SPTE_EPT_FORMAT BIT_ULL(55)
+#else
+#define SPTE_EPT_FORMAT BIT_ULL(56)
+/* Upstream has the kind of A/D tracking in 61:60, where plain entries have keys. */
+#undef SPTE_TDP_AD_SHIFT
+#define SPTE_TDP_AD_SHIFT 57
+static_assert(!(SPTE_TDP_AD_MASK & (EPT_SPTE_HOST_WRITABLE | EPT_SPTE_MMU_WRITABLE)));
+static_assert(!(SPTE_TDP_AD_MASK & (SHADOW_ACC_TRACK_SAVED_BITS_MASK << SHADOW_ACC_TRACK_SAVED_BITS_SHIFT)));
+#endif
 
 static_assert(!(SPTE_EPT_FORMAT & (GENMASK_ULL(51, 12) | SPTE_TDP_AD_MASK | SPTE_MMU_PRESENT_MASK)));
 static_assert(!(SPTE_EPT_FORMAT & (EPT_SPTE_HOST_WRITABLE | EPT_SPTE_MMU_WRITABLE)));
 static_assert(!(SPTE_EPT_FORMAT & (SHADOW_ACC_TRACK_SAVED_BITS_MASK << SHADOW_ACC_TRACK_SAVED_BITS_SHIFT)));
+
+#if LINUX_VERSION_CODE < KERNEL_VERSION(7, 0, 0)
+#define SPTE_MASKS_OF_VERSION(M) M(shadow_x_mask, 0) M(shadow_memtype_mask, 0)
+#elif LINUX_VERSION_CODE < KERNEL_VERSION(7, 1, 0)
+#define SPTE_MASKS_OF_VERSION(M) M(shadow_x_mask, 0)
+#else
+#define SPTE_MASKS_OF_VERSION(M) M(shadow_xs_mask, 0) M(shadow_xu_mask, 0)
+#endif
 
 /* The masks of a format, by upstream's names. */
 #define SPTE_MASKS(M)									\
@@ -38,9 +56,8 @@ static_assert(!(SPTE_EPT_FORMAT & (SHADOW_ACC_TRACK_SAVED_BITS_MASK << SHADOW_AC
 	M(shadow_accessed_mask, PT_ACCESSED_MASK)					\
 	M(shadow_dirty_mask, PT_DIRTY_MASK)						\
 	M(shadow_nx_mask, PT64_NX_MASK)							\
-	M(shadow_x_mask, 0)								\
+	SPTE_MASKS_OF_VERSION(M)							\
 	M(shadow_present_mask, PT_PRESENT_MASK)						\
-	M(shadow_memtype_mask, 0)							\
 	M(shadow_acc_track_mask, 0)							\
 	M(shadow_host_writable_mask, DEFAULT_SPTE_HOST_WRITABLE)			\
 	M(shadow_mmu_writable_mask, DEFAULT_SPTE_MMU_WRITABLE)

@@ -7,6 +7,7 @@
 #include <asm/hypervisor.h>
 
 #include "../paging_mode.h"
+#include "../paging_versions.h"
 
 static enum kvm_paging_refusal vmx_paging_check_vm(struct kvm *kvm, bool nested)
 {
@@ -84,8 +85,8 @@ static void vmx_paging_enter(struct kvm_vcpu *vcpu)
 
 	/* GUEST_CR3 held the shadow root; the PDPTRs are the hardware's only under EPT. Written by vmx_load_mmu_pgd(). */
 	if (kvm_vcpu_tdp(vcpu)) {
-		kvm_register_mark_dirty(vcpu, VCPU_EXREG_CR3);
-		kvm_register_mark_dirty(vcpu, VCPU_EXREG_PDPTR);
+		kvm_register_mark_dirty(vcpu, KVM_PAGING_REG(CR3));
+		kvm_register_mark_dirty(vcpu, KVM_PAGING_REG(PDPTR));
 	}
 
 	/* As vmx_exec_control() sets them up; the others are not the mode's, and some change as the guest runs. */
