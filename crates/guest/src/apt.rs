@@ -2,9 +2,9 @@
 //! Asks apt for packages of this machine, of i386, or of another release.
 //!
 //! A machine's apt knows no i386 packages unless its administrator has added that architecture, and none of
-//! another release. For those, apt runs with folders of its own in the cache and no look at what is installed.
-//! It changes nothing of the machine. For i386 it has the machine's sources, for another release a source of its
-//! own, in the folders that `kernel/archives.sh` uses too.
+//! another release. For those, apt runs with folders of its own in the cache and no look at what is
+//! installed. It changes nothing of the machine. For i386 it has the machine's sources, for another release a
+//! source of its own, in the folders that `kernel/archives.sh` uses too.
 
 use std::fs;
 use std::path::{Path, PathBuf};

@@ -178,8 +178,8 @@ fn stored(dir: &Path) -> Kernel {
     }
 }
 
-/// A kernel with KVM's modules for the laboratory: of a package, or the newest of a series such as `6.1`. If apt
-/// does not know the series, the newest kernel of the series in the cache.
+/// A kernel with KVM's modules for the laboratory: of a package, or the newest of a series such as `6.1`. If
+/// apt does not know the series, the newest kernel of the series in the cache.
 pub fn for_lab(wanted: &str, stage: &mut dyn FnMut(&str)) -> Result<Kernel, GuestError> {
     let cache = cache_dir(LAB.name)?;
     let (apt, package) = if wanted.starts_with(PREFIX) {

@@ -61,8 +61,8 @@ pub(super) fn apt_with(package: &str, stage: &mut dyn FnMut(&str)) -> Apt {
     apts.find(|apt| apt.update(stage).is_ok() && known(apt)).unwrap_or(Apt::Own)
 }
 
-/// The newest package of a series, including backports and security updates, and the apt that has it. The choice
-/// is that of `newest` in `kernel/packages.sh`, whose modules are for this kernel.
+/// The newest package of a series, including backports and security updates, and the apt that has it. The
+/// choice is that of `newest` in `kernel/packages.sh`, whose modules are for this kernel.
 pub(super) fn newest_of_series(
     wanted: &str,
     stage: &mut dyn FnMut(&str),

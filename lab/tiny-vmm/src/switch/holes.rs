@@ -27,8 +27,8 @@ const READ: u64 = 256;
 /// A page that it reads for the first time after the change. KVM maps no more than 8 pages at a fault.
 const FRESH: u64 = 300;
 
-/// A machine in shadow paging whose frames hold what [`Machine::wrong`] looks for: tag 1 in the first set, 2 in
-/// the second. Its tables do not lead to them yet.
+/// A machine in shadow paging whose frames hold what [`Machine::wrong`] looks for: tag 1 in the first set, 2
+/// in the second. Its tables do not lead to them yet.
 fn machine() -> Result<Machine> {
     let m = Machine::new(MachineSpec { pages: 1024 + 512, ..MachineSpec::default() })?;
     for (tag, frames) in (1..).zip(FRAMES) {
@@ -52,14 +52,16 @@ fn wrong(m: &Machine, first: u64, count: u64, tag: u64) -> Result<u64> {
 }
 
 /// An entry for 2 MB, which the host maps in 4 KB pages, becomes a table that lies in the first of them. The
-/// shadow pages of the large entry and of the table have the same frame, and are of two kinds (CVE-2026-53359).
+/// shadow pages of the large entry and of the table have the same frame, and are of two kinds
+/// (CVE-2026-53359).
 pub fn large_to_table(n: &mut Notes) -> Result<()> {
     let m = machine()?;
     let [large, other] = FRAMES;
     set(&m, DIRECTORIES[0], large | PAGE | LARGE)?;
     n.same("pages wrong in the large page", wrong(&m, 0, READ, 1)?, 0);
-    // Pages that the guest has not read keep their frames. KVM without the fix removes reverse maps by the large
-    // page's frames: an entry for another frame would stop the host's kernel before this case has its result.
+    // Pages that the guest has not read keep their frames. KVM without the fix removes reverse maps by the
+    // large page's frames: an entry for another frame would stop the host's kernel before this case has its
+    // result.
     for page in 0..512 {
         let frames = if page < READ { other } else { large };
         set(&m, large + 8 * page, (frames + (page << 12)) | PAGE)?;
@@ -93,9 +95,9 @@ pub fn other_table(n: &mut Notes) -> Result<()> {
     Ok(())
 }
 
-/// An entry that led to memory leads where no slot is, as to a device's window. The memory's page is mapped no
-/// more then, by KVM's own count: without the fix its reverse map stays, for an entry that is something else
-/// (CVE-2026-23401).
+/// An entry that led to memory leads where no slot is, as to a device's window. The memory's page is mapped
+/// no more then, by KVM's own count: without the fix its reverse map stays, for an entry that is something
+/// else (CVE-2026-23401).
 pub fn window_over_page(n: &mut Notes) -> Result<()> {
     const PAGE_NUMBER: u64 = 5;
     let m = machine()?;
@@ -119,9 +121,9 @@ pub fn window_over_page(n: &mut Notes) -> Result<()> {
     Ok(())
 }
 
-/// KVM has room for few shadow pages, and takes some of the guest's at every fault. CVE-2026-64561 is about the
-/// root that the fault needs. No way was found by which KVM takes the root of an ordinary guest, so this case
-/// also passes without that fix.
+/// KVM has room for few shadow pages, and takes some of the guest's at every fault. CVE-2026-64561 is about
+/// the root that the fault needs. No way was found by which KVM takes the root of an ordinary guest, so this
+/// case also passes without that fix.
 pub fn little_room(n: &mut Notes) -> Result<()> {
     /// The least that KVM takes: KVM_MIN_ALLOC_MMU_PAGES.
     const ROOM: u64 = 64;

@@ -311,8 +311,8 @@ pub fn keys(n: &mut Notes) -> Result<()> {
     Ok(())
 }
 
-/// A vCPU without keys in its CPUID runs first, and one with keys is made then. What the first has mapped has no
-/// keys, and is not for the second.
+/// A vCPU without keys in its CPUID runs first, and one with keys is made then. What the first has mapped has
+/// no keys, and is not for the second.
 pub fn keys_late(n: &mut Notes) -> Result<()> {
     if !offered(n)? {
         return Ok(());

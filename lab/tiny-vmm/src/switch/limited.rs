@@ -30,7 +30,7 @@ const TAG: u64 = 0x5eed;
 /// program's input ends; then the program prints how many pages do not hold what the guest wrote.
 pub fn limited_vm() -> Result<()> {
     let m = Machine::new(MachineSpec { pages: PAGES, sparse: TABLES, ..MachineSpec::default() })?;
-    // As much as a VM has whose tables are all in use: KVM's own limit goes by the memory, which is small here.
+    // As for a VM whose tables are all in use: KVM's own limit goes by the memory, which is small here.
     // SAFETY: no memory is passed. _IO(KVMIO, 0x44)
     let end = unsafe { libc::ioctl(m.fd.as_raw_fd(), 0xae44, 2 * TABLES) };
     ensure!(end == 0, "KVM_SET_NR_MMU_PAGES: {}", std::io::Error::last_os_error());
