@@ -61,18 +61,12 @@ bool kvm_paging_roots_are_tdp(struct kvm_mmu *mmu)
  */
 #define KVM_PAGING_MAY_FAIL (GFP_KERNEL_ACCOUNT | __GFP_RETRY_MAYFAIL | __GFP_NOWARN)
 
-/* Freed by kvfree(). */
-static void *kvm_paging_calloc(size_t n, size_t size)
-{
+/* The same for vmalloc(), by which upstream frees these tables. In Linux 7.0 it takes a flag alone that gives up sooner. */
 #if LINUX_VERSION_CODE >= KERNEL_VERSION(7, 0, 0) && LINUX_VERSION_CODE < KERNEL_VERSION(7, 1, 0)
-	/* vmalloc() refuses the flag there. kvmalloc() gives it on, but makes no more than this. */
-	if (size_mul(n, size) <= INT_MAX)
-		return kvcalloc(n, size, KVM_PAGING_MAY_FAIL);
-	return __vcalloc(n, size, GFP_KERNEL_ACCOUNT);
+#define KVM_PAGING_VMALLOC (GFP_KERNEL_ACCOUNT | __GFP_NORETRY | __GFP_NOWARN)
 #else
-	return __vcalloc(n, size, KVM_PAGING_MAY_FAIL);
+#define KVM_PAGING_VMALLOC KVM_PAGING_MAY_FAIL
 #endif
-}
 
 /* As memslot_rmap_alloc() and kvm_page_track_write_tracking_alloc(), which wait for the OOM killer. */
 static int kvm_paging_alloc_slot(struct kvm_memory_slot *slot)
@@ -83,12 +77,14 @@ static int kvm_paging_alloc_slot(struct kvm_memory_slot *slot)
 		struct kvm_rmap_head **rmap = &slot->arch.rmap[level - PG_LEVEL_4K];
 
 		if (!*rmap)
-			*rmap = kvm_paging_calloc(__kvm_mmu_slot_lpages(slot, slot->npages, level), sizeof(**rmap));
+			*rmap = __vcalloc(__kvm_mmu_slot_lpages(slot, slot->npages, level), sizeof(**rmap),
+					  KVM_PAGING_VMALLOC);
 		if (!*rmap)
 			return -ENOMEM;
 	}
 	if (!kvm_paging_write_track(slot))
-		kvm_paging_write_track(slot) = kvm_paging_calloc(slot->npages, sizeof(*kvm_paging_write_track(slot)));
+		kvm_paging_write_track(slot) = __vcalloc(slot->npages, sizeof(*kvm_paging_write_track(slot)),
+							 KVM_PAGING_VMALLOC);
 	return kvm_paging_write_track(slot) ? 0 : -ENOMEM;
 }
 
