@@ -41,7 +41,7 @@ scrub() {
         # Firmware fills empty fields with short words and with sentences.
         case $word in '' | *' '* | ? | ?? | ??? | ????) ;; *) words+=("s/$(literal "$word")/SERIAL/g") ;; esac
     done
-    while IFS= read -r word; do words+=("s/$(literal "$word")/DIR/g"); done <"$run/private"
+    while IFS= read -r word; do words+=("s/(^|[^[:alnum:]])$(literal "$word")([^[:alnum:]-]|$)/\\1DIR\\2/g"); done <"$run/private"
     sed -E "$(printf '%s\n' "${words[@]}" \
         's/\b([0-9a-fA-F]{2}[:-]){5}[0-9a-fA-F]{2}\b/ADDRESS/g' \
         's/\b([0-9]{1,3}\.){3}[0-9]{1,3}\b/ADDRESS/g' \
